@@ -20,7 +20,7 @@ import numpy as np
 from searchengine.corpus.languages import EXCERPT, traits
 from searchengine.ingest.languages import reads, tokenizer_for
 from searchengine.storage.documents import lexical
-from searchengine.storage.documents.lexical import Tokenizer
+from searchengine.corpus.analyzer import Tokenizer
 from trainer.encoder import Encoder
 
 QUESTIONS = 300

@@ -19,6 +19,7 @@ from indexer.config import SegmentConfig
 from searchengine.backends.contract import Backend
 from searchengine.backends.embedded import Embedded
 from searchengine.backends.opening import create_backend, exists, open_backend
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
 from searchengine.encoders.checks import as_array, check_questions
 from searchengine.encoders.cross_encoders import CrossEncoders
@@ -42,7 +43,6 @@ from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Query, Questions, split
 from searchengine.query.second_opinion import reordered
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.mode import Mode
 from trainer.runtimes.config import RuntimeConfig
 
@@ -108,7 +108,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         loaded = load_new(encoder, dim, runtime)
         settings = CollectionSettings.for_encoder(loaded, config, passages, tokenizer)
         stored = settings.as_stored(loaded)
-        collection = create_backend(path, stored, settings.tokenizer, wait)
+        collection = create_backend(path, stored, settings.analyzer, wait)
         return cls(collection, None if encoder is None else loaded, runtime)
 
     @classmethod

@@ -194,7 +194,7 @@ def finish_segment(
     *,
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-    words: WriteWords | None = None,
+    words: Callable[[Path], None] | None = None,
 ) -> Manifest:
     """Build the coarse stage, the bounds and the manifest; measure a shortlist that is left open.
 

@@ -127,20 +127,22 @@ def write_merged(
             provenance,
             tuning=tuning,
             progress=progress,
-            words=_merged_words(parts) or words,
+            words=_merged_words(parts, words) or words,
         )
 
 
-def _merged_words(parts: Sequence[Part]) -> WriteWords | None:
-    """Merges the postings of the parts; None unless all have them, made in the same way."""
+def _merged_words(parts: Sequence[Part], words: WriteWords | None) -> WriteWords | None:
+    """Merges the postings of the parts; None unless all have them, made as `words` makes them."""
     pieces: list[Moved] = []
-    notes, base = None, 0
+    notes, base = None if words is None else words.notes, 0
     for part in parts:
-        if part.words is None or (pieces and part.words.notes != notes):
+        if part.words is None or notes not in (None, part.words.notes):
             return None
         pieces.append(moved(part.words, part.rows, base))
         notes, base = part.words.notes, base + part.size
-    return None if notes is None else partial(write_postings, parts=pieces, notes=notes)
+    if notes is None:
+        return None
+    return WriteWords(partial(write_postings, parts=pieces, notes=notes), notes)
 
 
 def outgrown(rows: int, fitted_on: int) -> bool:

@@ -24,8 +24,21 @@ _BATCH = 1 << 22
 _MOST_FREQUENCIES = 1 << 16
 _IN_MEMORY = 1 << 22  # bytes of an array
 
-WriteWords = Callable[[Path], None]
-"""Writes the words file of a new segment, see Segment.build."""
+
+@dataclass(frozen=True, slots=True)
+class WriteWords:
+    """Writes the words file of a new segment, see Segment.build.
+
+    Attributes:
+        write: called with its path.
+        notes: what it notes; words files with others are not merged into it.
+    """
+
+    write: Callable[[Path], None]
+    notes: Mapping[str, str]
+
+    def __call__(self, path: Path) -> None:
+        self.write(path)
 
 
 class Source(Protocol):

@@ -10,7 +10,7 @@ from indexer.native.library import load
 from indexer.storage.postings import WINDOW, Postings
 from indexer.storage.united import United
 
-MOST_TERMS = 64
+MOST_TERMS = 128
 """Terms of a question: kTerms in source/words.h."""
 
 

@@ -16,10 +16,10 @@ from searchengine.backends.contract import (
     checked,
     entries_of,
 )
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.changes import Known, known
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import SegmentRow
 
 

@@ -8,8 +8,8 @@ from searchengine.backends.contract import Backend
 from searchengine.backends.embedded import Embedded
 from searchengine.backends.postgresql import connections as postgresql
 from searchengine.backends.qdrant import connections as qdrant
+from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError
-from searchengine.storage.documents.lexical import Tokenizer
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.collection import PostgresCollection
@@ -53,7 +53,7 @@ def name_of(path: str | Path) -> str:
 def create_backend(
     path: str | Path,
     settings: dict[str, Any],
-    tokenizer: Tokenizer | None,
+    analyzer: Analyzer | None,
     wait: float = 0,
     carried: Mapping[str, Any] | None = None,
 ) -> Backend:
@@ -62,8 +62,8 @@ def create_backend(
     `carried`: what a server takes over of the collection that is copied (Backend.carried).
     """
     if not is_url(path):
-        return Embedded.create(Path(path), settings, tokenizer, wait)
-    return _server_backend(path).create(str(path), settings, tokenizer, wait, carried)
+        return Embedded.create(Path(path), settings, analyzer, wait)
+    return _server_backend(path).create(str(path), settings, analyzer, wait, carried)
 
 
 def _server_backend(path: str | Path) -> "type[PostgresCollection] | type[QdrantCollection]":

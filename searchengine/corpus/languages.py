@@ -15,11 +15,13 @@ from typing import Any
 
 from searchengine.errors import CorpusError
 
-# Thai, Lao, Burmese, Hangul letters, Khmer, kana, Chinese, Hangul, Chinese again.
-UNSPACED_OR_KOREAN = (
-    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u31ff\u3400-\u9fff"
-    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+CHINESE_JAPANESE_KOREAN = (  # Hangul letters, kana, Chinese, Hangul, Chinese again
+    "\u1100-\u11ff\u3005-\u31ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
+OTHER_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+UNSPACED_LANGUAGES = frozenset({"ja", "km", "ko", "lo", "my", "th", "wuu", "yue", "zh"})
+"""Languages of these, by their code."""
+UNSPACED_OR_KOREAN = CHINESE_JAPANESE_KOREAN + OTHER_UNSPACED
 """Letters, for a class of `re`, of scripts without spaces, and of Korean, whose particles are
 attached to words: in these, words are found by their parts."""
 

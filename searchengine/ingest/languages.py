@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.languages import EXCERPT, NAMES, Traits, traits
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.passages import Tokenizes
-from searchengine.storage.documents.lexical import Tokenizer
+from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import Store
 from searchengine.storage.mode import Mode
 from searchengine.storage.writer import Writer
@@ -28,9 +29,7 @@ MULTILINGUAL = "intfloat/multilingual-e5-small"
 _SAMPLE = 64  # texts of a block that are looked at
 _MOST = 1024  # texts of all blocks: a first commit may be large
 _CHECKED = 32  # texts of a language that are tokenised
-# Share of the texts from which a language counts. Among Japanese texts, trigrams find what whole
-# words miss (nDCG@10 0.72 instead of 0.38); among English ones they cost 0.01.
-_PRESENT = 0.1
+_PRESENT = 0.1  # share of the texts from which a language counts
 _MOSTLY = 0.5  # share of texts that the encoder does not read, from which words alone rank
 _ENGLISH = (
     "Whales are warm-blooded mammals that breathe air, bear live young, and sleep with half of "
@@ -80,10 +79,13 @@ class Languages:
         if settings.get("mode") in (Mode.HYBRID, Mode.TEXT):
             unread = sum(self._unread().values()) > _MOSTLY
             writer.changes.set("mode", Mode.TEXT if unread else Mode.HYBRID)
-        if not settings.get("tokenizer_auto"):
+        if settings.get("tokenizer_auto"):
+            chosen = analyzer_for(self._traits)
+        elif settings["tokenizer"] == Tokenizer.STEM:  # its creator left the languages open
+            chosen = Analyzer(Tokenizer.STEM, _languages(self._traits))
+        else:
             return
-        chosen = tokenizer_for(self._traits)
-        if chosen != settings["tokenizer"]:
+        if str(chosen) != settings["tokenizer"]:
             writer.changes.index_text(chosen)
 
     def _unread(self) -> dict[str, float]:
@@ -103,16 +105,46 @@ class Languages:
         return unread
 
 
-def tokenizer_for(sample: Sequence[Traits]) -> Tokenizer:
-    """The tokenizer for texts like these; porter if nothing is known of them."""
-    if sum(each.parts for each in sample) >= _PRESENT * len(sample) > 0:
-        return Tokenizer.TRIGRAM
+def analyzer_for(sample: Sequence[Traits]) -> Analyzer:
+    """The analyzer for texts like these; porter if they are English or nothing is known."""
     if 2 * sum(each.code for each in sample) > len(sample):
-        return Tokenizer.TRIGRAM  # names are found by their parts
-    known = [each.language for each in sample if each.language]
-    if 2 * known.count("en") < len(known):
-        return Tokenizer.UNICODE
-    return Tokenizer.PORTER
+        return Analyzer(Tokenizer.TRIGRAM)  # names are found by their parts
+    languages = _languages(sample)
+    if not any(each.parts for each in sample) and languages in ((), ("en",)):
+        return Analyzer(Tokenizer.PORTER)
+    return Analyzer(Tokenizer.STEM, languages)
+
+
+def choose_again(collection: Collection) -> None:
+    """Choose the analyzer by the present documents, unless the collection's creator chose it.
+
+    So a collection of an older version gets stems, and one that has grown those of its languages.
+    """
+    with collection.own_store() as store:
+        settings = store.settings()
+        if not settings.get("tokenizer_auto") or _is_empty(store):
+            return
+        chosen = analyzer_for(traits(_stored_texts(store)))
+        if str(chosen) != settings["tokenizer"]:
+            with collection.writing(store) as writer:
+                writer.changes.index_text(chosen)
+
+
+def _stored_texts(store: Store) -> list[str]:
+    """The beginnings of stored documents, from all over the collection."""
+    first, last = store.read("SELECT min(id), max(id) FROM documents")[0]
+    sql = (
+        "SELECT id, substr(title || char(10) || text, 1, ?) FROM documents "
+        "WHERE id >= ? ORDER BY id LIMIT 1"
+    )
+    places = np.linspace(first, last, _MOST).astype(np.int64)
+    return list(dict(store.read(sql, (EXCERPT, int(place)))[0] for place in places).values())
+
+
+def _languages(sample: Sequence[Traits]) -> tuple[str, ...]:
+    """The languages of the texts, the most frequent first, without rare ones."""
+    known = Counter(each.language for each in sample if each.language)
+    return tuple(name for name, count in known.most_common() if count >= _PRESENT * known.total())
 
 
 def reads(encoder: Tokenizes, texts: Sequence[str], *, parts: bool) -> bool:

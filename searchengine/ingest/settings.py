@@ -9,13 +9,13 @@ from warnings import warn
 
 from indexer.building.build import Progress
 from indexer.config import RotationKind, SegmentConfig, integer
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import LeftOut
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.none import NO_ENCODER, NoEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.mode import Mode
 
 DEFAULT_PREFIX = 128
@@ -34,7 +34,7 @@ class CollectionSettings:
     Attributes:
         config: index config; `tune` may change it later.
         passages: how documents are cut into passages; None keeps them whole.
-        tokenizer: how text becomes words, for the modes text and hybrid; None: the first documents
+        analyzer: how text becomes words, for the modes text and hybrid; None: the first documents
             decide.
         layers: number of the encoder's first layers in use; None: all.
         encodes: whether the collection has an encoder.
@@ -42,7 +42,7 @@ class CollectionSettings:
 
     config: SegmentConfig
     passages: PassageConfig | None
-    tokenizer: Tokenizer | None
+    analyzer: Analyzer | None
     layers: int | None = None
     encodes: bool = True
 
@@ -65,8 +65,9 @@ class CollectionSettings:
                 prefix was learnt by a rotation.
             passages: True cuts if the encoder has a tokenizer, False never. Without an encoder
                 True lets a document come with several vectors.
-            tokenizer: see searchengine.storage.documents.lexical; None: the languages of the first
-                documents decide (searchengine.ingest.languages).
+            tokenizer: "porter", "unicode", "trigram", "stem", "none", or "stem:de,ru" with the
+                languages, see searchengine.corpus.analyzer; None: the first documents decide
+                (searchengine.ingest.languages), as they do on the languages of "stem".
 
         Raises:
             CollectionError: a prefix wider than the encoder's vectors, or an option that the
@@ -99,11 +100,12 @@ class CollectionSettings:
         elif passages and isinstance(encoder, Tokenizes | NoEncoder):
             cut = PassageConfig()
         try:
-            chosen = None if tokenizer is None else Tokenizer(tokenizer)
-        except ValueError:
+            chosen = None if tokenizer is None else Analyzer.of(tokenizer)
+        except (AttributeError, ValueError) as error:
             raise CollectionError(
-                f"tokenizer must be one of {', '.join(Tokenizer)}, got {tokenizer!r}"
-            ) from None
+                f"tokenizer must be one of {', '.join(Tokenizer)}, or stem with languages, such as "
+                f"stem:de,ru; got {tokenizer!r}"
+            ) from error
         return cls(config, cut, chosen, getattr(encoder, "kept_layers", None))
 
     @classmethod
@@ -113,7 +115,7 @@ class CollectionSettings:
         return cls(
             SegmentConfig.from_dict(settings["index"]),
             None if cut is None else PassageConfig.from_dict(cut),
-            Tokenizer(settings["tokenizer"]),
+            Analyzer.of(settings["tokenizer"]),
             settings["encoder"].get("layers"),
             settings["encoder"]["fingerprint"] != NO_ENCODER,
         )
@@ -133,7 +135,7 @@ class CollectionSettings:
             "encoder": described,
             "index": self.config.as_dict(),
             "passages": None if self.passages is None else self.passages.as_dict(),
-            "mode": Mode.VECTOR if self.tokenizer is Tokenizer.NONE else Mode.HYBRID,
+            "mode": Mode.VECTOR if self.analyzer == Analyzer(Tokenizer.NONE) else Mode.HYBRID,
         }
 
     def check_compatible(
@@ -154,8 +156,8 @@ class CollectionSettings:
         ]
         if passages not in (None, True) and (passages or None) != self.passages:
             different.append(("passages", self.passages or "none", passages or "none"))
-        if tokenizer is not None and tokenizer != self.tokenizer:
-            different.append(("tokenizer", self.tokenizer, tokenizer))
+        if tokenizer not in (None, str(self.analyzer), getattr(self.analyzer, "tokenizer", None)):
+            different.append(("tokenizer", self.analyzer, tokenizer))
         if layers not in (None, self.layers):
             different.append(("layers", self.layers or "all", layers))
         for name, present, wanted in different:

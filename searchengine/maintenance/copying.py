@@ -16,8 +16,8 @@ import numpy as np
 
 from searchengine.backends.contract import Backend, Entry
 from searchengine.backends.opening import create_backend, exists, open_backend
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError, EncoderMismatch
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.mode import Mode
 
 _BATCH = 2000  # documents in a commit
@@ -104,9 +104,10 @@ def copy(
 def _create(origin: Backend, target: str | Path) -> Backend:
     names = ("encoder", "index", "passages", "record_keys")
     settings = {name: origin.settings[name] for name in names if name in origin.settings}
-    tokenizer = Tokenizer(origin.settings["tokenizer"])
-    settings["mode"] = Mode.VECTOR if tokenizer is Tokenizer.NONE else Mode.HYBRID
-    return create_backend(target, settings, tokenizer, carried=origin.carried())
+    analyzer = Analyzer.of(origin.settings["tokenizer"])
+    words = analyzer.tokenizer is not Tokenizer.NONE
+    settings["mode"] = Mode.HYBRID if words else Mode.VECTOR
+    return create_backend(target, settings, analyzer, carried=origin.carried())
 
 
 def _check_settings(origin: Backend, copied: Backend) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 
 from indexer.errors import SegmentError
 from indexer.segment import Segment
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.maintenance import salvage
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.ids import BEHIND, catch_up
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.pending import Kind, drop_all, works
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
@@ -128,7 +128,7 @@ def _indexes(store: Store, plan: Plan) -> None:
     if complaint is None:
         return
     plan.report.found.append(f"{store.path.name}: {complaint}")
-    Changes(store).index_text(Tokenizer(store.settings().get("tokenizer", Tokenizer.PORTER)))
+    Changes(store).index_text(Analyzer.of(store.settings().get("tokenizer", Tokenizer.PORTER)))
     for name in store.fields():
         fields.drop_field(store.connection, name)
         fields.index_field(store.connection, name)

@@ -90,7 +90,9 @@ def settings_for(
     if TUNED in stored:
         config |= {"shortlist": 0, "effort": 0, "stages": []}
     config["rotation"], config["blocks"] = _rotation(before.config.rotation, encoder), []
-    return CollectionSettings.for_encoder(encoder, config, passages, before.tokenizer)
+    return CollectionSettings.for_encoder(
+        encoder, config, passages, None if before.analyzer is None else str(before.analyzer)
+    )
 
 
 def _rotation(before: RotationKind, encoder: TextEncoder) -> RotationKind:

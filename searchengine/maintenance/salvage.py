@@ -15,13 +15,13 @@ from typing import Any
 from uuid import uuid4
 
 from indexer.storage.durable import sync_folder
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, SearchEngineError
 from searchengine.storage.documents import frozen
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.connections import way_out
 from searchengine.storage.documents.ids import catch_up
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import Store
 
 _CHUNK = 200  # rows read at a time where nothing is wrong
@@ -185,10 +185,10 @@ def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
     changes.set("tombstones_id", uuid4().hex)
     changes.count_commit()
     try:
-        tokenizer = Tokenizer(json.loads(settings["tokenizer"]))
-    except (KeyError, ValueError):
-        tokenizer = Tokenizer.PORTER
-    changes.index_text(tokenizer)
+        analyzer = Analyzer.of(json.loads(settings["tokenizer"]))
+    except (AttributeError, KeyError, ValueError):
+        analyzer = Analyzer(Tokenizer.PORTER)
+    changes.index_text(analyzer)
 
 
 def _lacks(connection: sqlite3.Connection, table: str) -> bool:

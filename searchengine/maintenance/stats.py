@@ -14,11 +14,11 @@ from searchengine.backends.contract import Backend
 from searchengine.backends.embedded import Embedded
 from searchengine.backends.postgresql.collection import PostgresCollection
 from searchengine.backends.qdrant.collection import QdrantCollection
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.encoders.none import NO_ENCODER
 from searchengine.maintenance.guarantee import Guarantee, guarantee
 from searchengine.notebook import facts
 from searchengine.storage.documents import pending
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import Store
 from searchengine.storage.mode import Mode

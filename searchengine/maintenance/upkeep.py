@@ -11,6 +11,7 @@ from searchengine.encoders.loading import start
 from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.errors import QueryError
+from searchengine.ingest.languages import choose_again
 from searchengine.maintenance import check, copies
 from searchengine.maintenance.encoded import check_encoded
 from searchengine.maintenance.repair import repair
@@ -29,8 +30,10 @@ class Upkeep(Local):
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
         """Merge all segments into one, without deleted rows and with a new rotation.
 
+        Where the first documents chose the tokenizer, the present ones choose it again.
         `retune`: tune again, for the same goal as before, or the default one. Readers go on
         meanwhile. `progress` as `building` of `add`."""
+        choose_again(self.local)
         self.local.optimize(progress)
         if retune:
             self.tune(goal=stored_goal(self.local), building=progress)

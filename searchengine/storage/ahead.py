@@ -67,7 +67,7 @@ def built_ahead(
                     provenance=way.provenance,
                     progress=progress,
                     rotation_of=view.opened([largest])[largest],
-                    words=terms.writer_of(way.tokenizer, lambda: (rows, texts())),
+                    words=terms.writer_of(way.analyzer, lambda: (rows, texts())),
                 ).close()
                 # Its checksums are computed and remembered now, not while others wait.
                 Segment.open(folder, checksum=checksum).close()

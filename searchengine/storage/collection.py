@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from indexer.building.build import Progress
 from indexer.segment import SegmentConfig
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.storage.documents.changes import Changes
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import refuse_network
 from searchengine.storage.folders import check_name
@@ -40,11 +40,11 @@ class Collection(WritableView):
 
     @classmethod
     def create(
-        cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer | None, wait: float = 0
+        cls, path: Path, settings: dict[str, Any], analyzer: Analyzer | None, wait: float = 0
     ) -> Self:
         """Create an empty collection, whole or not at all, and open it; `wait` as for opening.
 
-        `tokenizer`: None lets the first documents decide (searchengine.ingest.languages).
+        `analyzer`: None lets the first documents decide (searchengine.ingest.languages).
         """
         path = path.absolute()
         check_name(path)
@@ -56,11 +56,11 @@ class Collection(WritableView):
             with Store(scratch / "documents.db", create=True) as store, store.transaction():
                 changes = Changes(store)
                 new: dict[str, Any] = {"commit_id": uuid4().hex, "record_keys": "content"}
-                if tokenizer is None:
+                if analyzer is None:
                     new["tokenizer_auto"] = True
                 for name, value in (settings | new).items():
                     changes.set(name, value)
-                changes.index_text(tokenizer or Tokenizer.PORTER)
+                changes.index_text(analyzer or Analyzer(Tokenizer.PORTER))
         return cls(path, wait)
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:

@@ -7,7 +7,6 @@ document with words is in no words file: one without a vector, or of a segment o
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Self
 
 import numpy as np
@@ -15,11 +14,12 @@ import numpy as np
 from indexer.search.allowed import Allowed
 from indexer.search.words import Words, weight
 from indexer.segment import Segment
-from searchengine.storage.documents import lexical
-from searchengine.storage.documents.lexical import Key, Scored, Tokenizer
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.storage.documents import text_index
+from searchengine.storage.documents.lexical import Key, Scored
 from searchengine.storage.documents.questions import Word
 from searchengine.storage.documents.store import SegmentRow, Store
-from searchengine.storage.documents.terms import Terms, notes
+from searchengine.storage.documents.terms import notes, terms_of
 
 _AVERAGES = 1  # the row of FTS5's table of averages
 
@@ -32,13 +32,13 @@ class WordIndex:
         parts: the segments, the one with most documents first.
         documents: number of documents in the collection.
         average: their mean length, in tokens.
-        tokenizer: how text becomes terms.
+        analyzer: how text becomes terms.
     """
 
     parts: Mapping[SegmentRow, Words]
     documents: int
     average: float
-    tokenizer: Tokenizer
+    analyzer: Analyzer
 
     @classmethod
     def of(
@@ -48,19 +48,19 @@ class WordIndex:
         live: Mapping[SegmentRow, Allowed | None],
     ) -> Self | None:
         """The index; None unless every document with words is in a words file."""
-        tokenizer = lexical.tokenizer(store.read)
-        if tokenizer is Tokenizer.NONE:
+        analyzer = text_index.analyzer(store.read)
+        if analyzer.tokenizer is Tokenizer.NONE:
             return None
-        parts = {}
+        parts, made = {}, notes(analyzer)
         for row, segment in segments.items():
-            if segment.words is None or segment.words.notes != notes(tokenizer):
+            if segment.words is None or segment.words.notes != made:
                 return None
             parts[row] = Words(segment.words, live[row])
         documents, tokens = _totals(store)
         if tokens != sum(part.tokens for part in parts.values()):
             return None
         largest = sorted(parts.items(), key=lambda item: -item[1].documents)
-        return cls(dict(largest), documents, tokens / max(1, documents) or 1.0, tokenizer)
+        return cls(dict(largest), documents, tokens / max(1, documents) or 1.0, analyzer)
 
     def ranker(self, store: Store, allowed: Mapping[SegmentRow, Allowed] | None = None) -> "Ranker":
         """Ranks the documents whose rows are allowed; None: all."""
@@ -87,30 +87,33 @@ class Ranker:
         return self.index.documents
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def analyzer(self) -> Analyzer:
         """How text becomes terms."""
-        return self.index.tokenizer
+        return self.index.analyzer
 
-    def terms(self, words: Sequence[Word]) -> list[Key] | None:
-        """The term of each word; None if one of them is a phrase, of several terms.
+    def terms(self, words: Mapping[Word, float]) -> dict[Key, float] | None:
+        """The term of each word, and how often it counts; None if a word is several terms.
 
         Words that the tokenizer leaves out have none.
         """
-        cut = _terms_of(self.index.tokenizer).of(words)
-        if any(len(each) > 1 for each in cut):
+        cut = terms_of(self.index.analyzer).of(list(words))
+        if any(len(terms) > 1 for terms in cut):
             return None
-        return [(t, word.unfinished) for word, each in zip(words, cut, strict=True) for t in each]
+        counted = zip(words.items(), cut, strict=True)
+        return {(t, word.unfinished): times for (word, times), terms in counted for t in terms}
 
     def counts(self, terms: Sequence[Key], limit: int) -> list[int]:
         """How many documents have each term, at most `limit`."""
         return [min(limit, self._count(term)) for term in terms]
 
-    def best(self, terms: Sequence[Key], k: int) -> Scored:
+    def best(self, terms: Mapping[Key, float], k: int) -> Scored:
         """The k best documents with one of the terms: id and BM25, by (−score, id).
 
         Of documents with equal scores at the end, those with the first passages.
         """
-        weights = np.array([weight(self.documents, self._count(term)) for term in terms])
+        weights = np.array(
+            [times * weight(self.documents, self._count(term)) for term, times in terms.items()]
+        )
         best: list[tuple[float, int]] = []
         for row, part in self.index.parts.items():
             found = [part.find(*term) for term in terms]
@@ -143,8 +146,3 @@ def _totals(store: Store) -> tuple[int, int]:
             numbers.append(value)
             value = 0
     return (numbers[0], sum(numbers[1:])) if numbers else (0, 0)
-
-
-@cache
-def _terms_of(tokenizer: Tokenizer) -> Terms:
-    return Terms(tokenizer)

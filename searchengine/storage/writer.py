@@ -23,12 +23,13 @@ from indexer.config import Device
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
 from indexer.storage.durable import below, sync_folder
+from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.storage.documents import terms
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.forks import Identity
-from searchengine.storage.documents.lexical import Tokenizer, tokenizer
 from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.documents.text_index import analyzer
 from searchengine.storage.filesystem import refuse_network
 from searchengine.storage.folders import (
     beside,
@@ -56,7 +57,7 @@ class Way(NamedTuple):
 
     config: SegmentConfig
     encoder: str
-    tokenizer: Tokenizer
+    analyzer: Analyzer
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -89,6 +90,7 @@ class Writer:
         self.path = path
         self.store = store
         self.changes = Changes(store)
+        self.changes.renew_text()
         self.opened: dict[SegmentRow, Segment] = {}
         self._open_segment = open_segment
         self.before = before
@@ -253,7 +255,7 @@ def way_to_build(store: Store, rows: int | None) -> tuple[Way, SegmentRow | None
     config = SegmentConfig.from_dict(settings["index"])
     if largest is not None and rows is not None and rows <= min(SCANNED, largest.rows):
         config = config.scanned()
-    return Way(config, settings["encoder"]["fingerprint"], tokenizer(store.read)), largest
+    return Way(config, settings["encoder"]["fingerprint"], analyzer(store.read)), largest
 
 
 @contextmanager

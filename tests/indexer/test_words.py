@@ -5,6 +5,7 @@ import json
 import math
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from indexer.building.postings import Counted, moved, write_postings
+from indexer.building.postings import Counted, WriteWords, moved, write_postings
 from indexer.errors import SegmentError, VectorError
 from indexer.native import library
 from indexer.search.allowed import Allowed
@@ -334,9 +335,11 @@ def test_a_segment_keeps_its_words(tmp_path: Path) -> None:
     vectors = np.eye(4, dtype=np.float32)
     texts: Texts = [{b"a": 1.0}, {b"b": 2.0}, {}, {b"a": 1.0, b"c": 1.0}]
 
-    def write(path: Path) -> None:
-        write_postings(path, [moved(counted(texts), None, 0)], {"kind": "test"})
+    def written_as(kind: str) -> WriteWords:
+        notes, source = {"kind": kind}, [moved(counted(texts), None, 0)]
+        return WriteWords(partial(write_postings, parts=source, notes=notes), notes)
 
+    write = written_as("test")
     with (
         Segment.build(tmp_path / "1", vectors, config, words=write) as built,
         Segment.build(tmp_path / "2", vectors, config) as bare,
@@ -344,7 +347,13 @@ def test_a_segment_keeps_its_words(tmp_path: Path) -> None:
         Segment.merge(tmp_path / "4", [(built, [1, 3]), (rebuilt, None)], config) as merged,
         Segment.merge(tmp_path / "5", [(built, None), (bare, None)], config) as without,
         Segment.merge(tmp_path / "6", [(bare, None)], config, words=write) as written,
+        Segment.merge(tmp_path / "7", [(built, [1, 3])], config, words=write) as same,
+        Segment.merge(tmp_path / "8", [(bare, None)], config, words=written_as("new")) as other,
+        Segment.merge(tmp_path / "9", [(other, None)], config, words=write) as again,
     ):
+        assert same.words is not None and same.words.vocabulary() == [b"a", b"c"]
+        for segment, kind in ((written, "test"), (other, "new"), (again, "test")):
+            assert segment.words is not None and segment.words.notes == {"kind": kind}
         assert bare.words is None and without.words is None
         for segment in (built, rebuilt, written):
             assert segment.words is not None

@@ -46,7 +46,7 @@ struct Question {
     double floor;           // documents with a lower score are left out
 };
 
-constexpr int64_t kTerms = 64;
+constexpr int64_t kTerms = 128;
 constexpr double kSaturation = 1.2 + 1.0; // k1 + 1 of BM25
 
 // The best k documents by (-score, row): rows and scores (k). Returns their number. Scores are

@@ -19,9 +19,9 @@ from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
 from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.backends.stored import pack, unpack
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.storage.documents.changes import Known
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.filters.parser import field_named
 from searchengine.storage.mode import Mode
 
@@ -73,17 +73,17 @@ class PostgresCollection:
         cls,
         url: str,
         settings: dict[str, Any],
-        tokenizer: Tokenizer | None,
+        analyzer: Analyzer | None,
         wait: float = 0,
         carried: Mapping[str, Any] | None = None,
     ) -> Self:
         """Create an empty collection, whole or not at all, and open it.
 
-        `settings`: as of a folder; `tokenizer`: None is porter; `carried`: of another backend.
+        `settings`: as of a folder; `analyzer`: None is porter; `carried`: of another backend.
         """
         connections = Connections(url)
         stored = {"record_keys": "content"} | settings
-        stored["tokenizer"] = tokenizer or Tokenizer.PORTER
+        stored["tokenizer"] = str(analyzer or Tokenizer.PORTER)
         if carried:
             stored[SHORTLIST] = carried["shortlist"]
             if carried["rotation"] is not None:

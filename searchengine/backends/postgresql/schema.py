@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
+from searchengine.corpus.languages import UNSPACED_LANGUAGES
 from searchengine.errors import CollectionError
-from searchengine.storage.documents.lexical import Tokenizer
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connection, Connections
@@ -27,11 +28,22 @@ CITUS = "citus"
 INDEXED_TEXT = 200_000
 """Characters of a document whose words are indexed: a tsvector holds one megabyte."""
 _WORDS = {Tokenizer.PORTER: "english", Tokenizer.UNICODE: "simple"}
+_STEMMERS = {
+    "ar", "hy", "eu", "ca", "da", "nl", "en", "fi", "fr", "de", "el", "hu", "id", "ga", "it",
+    "lt", "nb", "nn", "no", "pt", "ro", "ru", "sr", "es", "sv", "ta", "tr",
+}  # fmt: skip
+"""Languages that PostgreSQL 14 has a stemmer for; of several in a collection, the first counts."""
 
 
 def words_config(settings: Mapping[str, Any]) -> str | None:
     """The text search configuration for a tokenizer; None: there are no words to search."""
-    return _WORDS.get(Tokenizer(settings["tokenizer"]))
+    analyzer = Analyzer.of(settings["tokenizer"])
+    if analyzer.tokenizer is not Tokenizer.STEM:
+        return _WORDS.get(analyzer.tokenizer)
+    if not set(analyzer.languages).isdisjoint(UNSPACED_LANGUAGES):
+        return None  # its parser cuts words at spaces only
+    first = next((each for each in analyzer.languages if each in _STEMMERS), None)
+    return "simple" if first is None else ALGORITHMS[first][0]
 
 
 def prefix_sql(vector: str, prefix: int) -> str:

@@ -16,9 +16,9 @@ from searchengine.backends.qdrant.connections import Server
 from searchengine.backends.qdrant.points import CONTROL
 from searchengine.backends.qdrant.snapshot import QdrantSnapshot
 from searchengine.backends.qdrant.tables import QdrantTables, documents_only
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError, QueryError
 from searchengine.storage.documents.changes import Known, as_json
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.filters.parser import field_named
 from searchengine.storage.mode import Mode
 
@@ -62,17 +62,17 @@ class QdrantCollection:
         cls,
         url: str,
         settings: dict[str, Any],
-        tokenizer: Tokenizer | None,
+        analyzer: Analyzer | None,
         wait: float = 0,
         carried: Mapping[str, Any] | None = None,
     ) -> Self:
         """Create an empty collection, and open it.
 
-        `settings`: as of a folder; `tokenizer`: kept for copies to a folder, else not used;
+        `settings`: as of a folder; `analyzer`: kept for copies to a folder, else not used;
         `carried`: of another backend.
         """
         stored = {"record_keys": "content"} | settings
-        stored |= {"tokenizer": tokenizer or Tokenizer.PORTER, "mode": Mode.VECTOR}
+        stored |= {"tokenizer": str(analyzer or Tokenizer.PORTER), "mode": Mode.VECTOR}
         with closing(Server(url)) as server:
             if control.is_collection(server):
                 raise CollectionError(

@@ -25,6 +25,7 @@ from searchengine.cli.options import (
     runs,
     stages,
 )
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.lines import STDIN
 from searchengine.errors import (
@@ -35,7 +36,6 @@ from searchengine.errors import (
     UnknownFields,
     UnreadableFile,
 )
-from searchengine.storage.documents.lexical import Tokenizer
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
@@ -84,8 +84,9 @@ COMMIT_EVERY = 5000
 @cuts
 @click.option(
     "--tokenizer",
-    type=choice(Tokenizer),
-    help="Tokenizer for --mode text [default: by the language of the first documents].",
+    metavar="[" + "|".join(Tokenizer) + "|stem:LANGUAGES]",
+    help="Tokenizer for --mode text, such as stem:de,ru [default: by the language of the first "
+    "documents].",
 )
 @INDEXED
 @click.option(

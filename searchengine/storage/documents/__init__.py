@@ -6,5 +6,6 @@ database      the open file: locks, transactions, errors
 migrations    the tables, and the upgrades of older ones
 store         reads the tables
 changes       writes the tables
-lexical       the index of words
+text_index    the index of words
+lexical       documents ranked by it
 """

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
-from searchengine.storage.documents import ids, lexical
+from searchengine.storage.documents import ids, text_index
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
 
@@ -272,16 +273,21 @@ class Changes:
             [()],
         )
 
-    def index_text(self, tokenizer: lexical.Tokenizer) -> None:
-        """Build the index of words with this tokenizer, and keep it up to date from now on."""
+    def index_text(self, analyzer: Analyzer) -> None:
+        """Build the index of words with this analyzer, and keep it up to date from now on."""
         with self.store.writing() as connection:
-            lexical.create(connection, tokenizer)
-        self.set("tokenizer", tokenizer)
+            text_index.create(connection, analyzer)
+        self.set("tokenizer", str(analyzer))
+
+    def renew_text(self) -> None:
+        """Build the index of words again if another version of Snowball made its terms."""
+        if text_index.outdated(self.store.read):
+            self.index_text(text_index.analyzer(self.store.read))
 
     def merge_text(self, pages: int) -> bool:
-        """Merge pages of the index of words; see searchengine.storage.documents.lexical.merge."""
+        """Merge pages of the index of words; see storage.documents.text_index.merge."""
         with self.store.writing() as connection:
-            return lexical.merge(connection, pages)
+            return text_index.merge(connection, pages)
 
     def index_field(self, name: str) -> None:
         """Index a metadata field, and keep the index up to date from now on."""

@@ -10,6 +10,8 @@ import os
 import sqlite3
 from pathlib import Path
 
+from searchengine.storage.documents import text_index
+
 State = tuple[int, int, bool, bool]
 
 
@@ -44,6 +46,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
+    text_index.connect(connection)
     if lockless:  # so that it makes no file for what the log holds
         connection.execute("PRAGMA locking_mode = exclusive")
     return connection

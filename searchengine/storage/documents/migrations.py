@@ -14,7 +14,7 @@ pending       work that outlives a commit, see searchengine.storage.documents.pe
 ids           the next id of each table, see searchengine.storage.documents.ids
 settings      name → JSON value: the encoder, the index config and other settings
 fields, field_values    metadata that is indexed on request, see searchengine.storage.filters.fields
-text_index    words, see searchengine.storage.documents.lexical
+text_index    words, see searchengine.storage.documents.text_index
 
 sqlite-utils runs the migrations. It takes longer to import than a search takes (it loads pandas
 where that is installed), so it is imported only for a database that lacks one.
@@ -25,9 +25,10 @@ import sqlite3
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
-from searchengine.storage.documents import ids, lexical
+from searchengine.storage.documents import ids, text_index
 from searchengine.storage.filters import fields
 
 if TYPE_CHECKING:
@@ -79,10 +80,10 @@ def m003_fields(db: "sqlite_utils.Database") -> None:
 def m004_text(db: "sqlite_utils.Database") -> None:
     """An index of words for older collections; new collections choose their tokenizer."""
     if db.execute("SELECT count(*) FROM settings").fetchone()[0]:
-        lexical.create(db.conn, lexical.Tokenizer.PORTER)
+        text_index.create(db.conn, Analyzer(Tokenizer.PORTER))
         db.execute(
             "INSERT INTO settings (name, value) VALUES ('tokenizer', ?)",
-            (json.dumps(lexical.Tokenizer.PORTER),),
+            (json.dumps(Tokenizer.PORTER),),
         )
 
 

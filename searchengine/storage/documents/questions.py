@@ -2,12 +2,14 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.languages import UNSPACED_OR_KOREAN
 
-WORDS = 256
+WORDS = 1024
 """Maximum distinct words of a query; the first ones are used."""
 
 PHRASES = 16
@@ -32,10 +34,16 @@ def runs(text: str) -> list[str]:
     return "".join(c if _in_word(c) else " " for c in text).split()
 
 
-def words(text: str) -> list[str]:
-    """The runs of letters, digits and marks, in order; of runs equal but for case, the last."""
+def words(text: str) -> dict[str, int]:
+    """The runs of letters, digits and marks, in order, and how often each occurs.
+
+    Runs that are equal but for case count as the last of them.
+    """
     # FTS5 folds case its own way (it knows no final sigma), so the words stay as they were written.
-    return list({word.casefold(): word for word in runs(text)}.values())
+    every = runs(text)
+    times = Counter(word.casefold() for word in every)
+    last = {word.casefold(): word for word in every}
+    return {word: times[folded] for folded, word in last.items()}
 
 
 def unfinished(question: str) -> str | None:
@@ -100,13 +108,33 @@ def unquoted(question: str) -> str:
     return question.replace('+"', '"').translate(_MARKS).strip()
 
 
-def whole(query: Sequence[str], last: str | None) -> list[Word]:
-    """The words to search for; `last`: an unfinished one."""
-    return [Word(word, word == last) for word in query]
+def whole(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
+    """The words to search for, and how often each counts; `last`: an unfinished one."""
+    return {Word(word, word == last): times for word, times in query.items()}
 
 
-def trigrams(query: Sequence[str], last: str | None) -> list[Word]:
-    """The words to search a trigram index for: those of three letters or more, unchanged.
+def stems(query: Mapping[str, float], last: str | None, analyzer: Analyzer) -> dict[Word, float]:
+    """As `whole`, the terms of an analyzer with the tokenizer stem.
+
+    A run that is shorter than the parts of its script is the beginning of terms.
+    """
+    counts = defaultdict[Word, float](float)
+    for word, times in query.items():
+        pieces = analyzer.pieces(word)
+        for number, piece in enumerate(pieces, start=1):
+            ends = word == last and number == len(pieces)
+            if piece.part:
+                short = len(piece.text) < piece.part
+                terms = [Word(term, short) for term in piece.parts(ended=False)]
+            else:
+                terms = [Word(analyzer.word(piece.text, unfinished=ends), ends)]
+            for term in terms:
+                counts[term] += times
+    return counts
+
+
+def trigrams(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
+    """As `whole`, for a trigram index: the words of three letters or more, unchanged.
 
     In scripts without spaces, and in Korean, whose particles are attached to words, every three
     letters are a word, because a whole run rarely occurs. One or two such letters are the beginning
@@ -114,18 +142,21 @@ def trigrams(query: Sequence[str], last: str | None) -> list[Word]:
     question has no longer words.
     """
     short = all(len(word) < 3 for word in query)
-    found: dict[Word, None] = {}
-    for word in query:
+    counts = defaultdict[Word, float](float)
+    for word, times in query.items():
         for piece in re.finditer(_PIECES, word):
             run = piece[0]
             ends = word == last and piece.end() == len(word)
+            terms = []
             if len(run) < 3 and (piece[1] or short or ends):
-                found[Word(run, unfinished=True)] = None
+                terms = [Word(run, unfinished=True)]
             elif piece[1]:
-                found |= dict.fromkeys(Word(run[i : i + 3]) for i in range(len(run) - 2))
+                terms = [Word(run[i : i + 3]) for i in range(len(run) - 2)]
             elif len(run) >= 3:
-                found[Word(run)] = None
-    return list(found)
+                terms = [Word(run)]
+            for term in terms:
+                counts[term] += times
+    return counts
 
 
 def _in_word(character: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from searchengine.corpus.documents import Document
-from searchengine.storage.documents import lexical
+from searchengine.storage.documents import text_index
 from searchengine.storage.documents.database import Database
 from searchengine.storage.documents.tables import Ids, Passage
 from searchengine.storage.filters import fields
@@ -113,9 +113,9 @@ class Store(Database):
         Takes the write lock for a moment.
         """
         with self.named_errors(), self._pool.borrow() as connection:
-            complaint = lexical.check(connection) or fields.check(connection)
-        expected, stored = self.settings().get("tokenizer"), lexical.tokenizer(self.read)
-        if complaint is None and expected != stored:
+            complaint = text_index.check(connection) or fields.check(connection)
+        expected, stored = self.settings().get("tokenizer"), text_index.analyzer(self.read)
+        if complaint is None and expected != str(stored):
             return f"the index of words uses the tokenizer {stored}, the settings name {expected}"
         return complaint
 
@@ -158,12 +158,12 @@ class Store(Database):
     def condition(self, where: str | None, phrases: Sequence[str] = ()) -> tuple[str, list[Any]]:
         """A filter as an SQL condition over `documents`, and its parameters.
 
-        `phrases`: texts that a document must contain, see lexical.containing.
+        `phrases`: texts that a document must contain, see text_index.containing.
         """
         node = None if where is None else parse(where)  # first: says nothing about the file
         contains = None
         if phrases:
-            contains = lexical.containing(lexical.tokenizer(self.read), phrases)
+            contains = text_index.containing(text_index.analyzer(self.read), phrases)
         if node is None:
             return contains or ("1", [])
         with self.named_errors(), self._pool.borrow() as connection:

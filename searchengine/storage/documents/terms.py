@@ -6,6 +6,7 @@ FTS5 itself cuts the text, in a table in memory with the tokenizer of the collec
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,15 +16,10 @@ import numpy as np
 from indexer.arrays import RowNumbers
 from indexer.building.postings import Counted, Moved, WriteWords, moved, write_postings
 from indexer.storage.postings import Postings
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.storage.documents import forks
-from searchengine.storage.documents.lexical import (
-    TITLE_WEIGHT,
-    TOKENIZE,
-    Read,
-    Tokenizer,
-    tokenizer,
-)
 from searchengine.storage.documents.questions import Word
+from searchengine.storage.documents.text_index import TITLE_WEIGHT, TOKENIZE, Read, analyzer
 
 _LETTERS = 1 << 25
 """Characters of text that are counted at a time; they take some hundred MB in the meantime."""
@@ -37,10 +33,13 @@ _END = "\U0010fffd"  # a character of no text, by Unicode: for private use
 _ENDS = 2 * _END
 
 
-def notes(kind: Tokenizer) -> dict[str, str]:
+def notes(used: Analyzer) -> dict[str, str]:
     """What a words file notes: how its terms were made."""
-    made = {"tokenizer": TOKENIZE[kind].replace("''", "'"), "title": repr(TITLE_WEIGHT)}
-    return made | {"ends": _ENDS} if kind is Tokenizer.TRIGRAM else made
+    tokenize = TOKENIZE[used.tokenizer].replace("''", "'")
+    made = {"tokenizer": tokenize, "title": repr(TITLE_WEIGHT)}
+    if used.tokenizer is Tokenizer.STEM:
+        return made | {"terms": used.label}
+    return made | {"ends": _ENDS} if used.tokenizer is Tokenizer.TRIGRAM else made
 
 
 class _Table:
@@ -92,8 +91,8 @@ class _Table:
 class Terms:
     """Words to terms. Safe to use from several threads."""
 
-    def __init__(self, kind: Tokenizer) -> None:
-        self._table, self._kind = _Table(kind), kind
+    def __init__(self, used: Analyzer) -> None:
+        self._table, self._kind = _Table(used.tokenizer), used.tokenizer
         self._known: dict[Word, tuple[bytes, ...]] = {}
 
     def of(self, words: Sequence[Word]) -> list[tuple[bytes, ...]]:
@@ -127,6 +126,12 @@ class Terms:
         return {word: tuple(each) for word, each in zip(words, terms, strict=True)}
 
 
+@cache
+def terms_of(used: Analyzer) -> Terms:
+    """Words to terms by an analyzer, for all collections that use it."""
+    return Terms(used)
+
+
 def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None:
     """Writes the words file of a segment whose rows are passages of these documents, (rows,).
 
@@ -139,14 +144,12 @@ def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None
         first = np.flatnonzero(np.append(True, np.diff(ids) != 0)) if ids.size else ids
         return ids.size, _stored(read, ids[first].tolist(), first.tolist())
 
-    return writer_of(tokenizer(read), stored)
+    return writer_of(analyzer(read), stored)
 
 
-def writer_of(
-    kind: Tokenizer, texts: Callable[[], tuple[int, Iterable[Text]]]
-) -> WriteWords | None:
+def writer_of(used: Analyzer, texts: Callable[[], tuple[int, Iterable[Text]]]) -> WriteWords | None:
     """Writes the words file of a segment: its number of rows, and the texts in them, by row."""
-    if kind is Tokenizer.NONE:
+    if used.tokenizer is Tokenizer.NONE:
         return None
 
     def write(path: Path) -> None:
@@ -154,20 +157,20 @@ def writer_of(
         parts: list[Moved] = []
         scratch: list[Path] = []
         try:
-            with closing(_Table(kind)) as table:
-                chunks = _counted(table, documents, kind)
+            with closing(_Table(used.tokenizer)) as table:
+                chunks = _counted(table, documents, used)
                 counted = next(chunks)
                 for following in chunks:
                     scratch.append(path.with_name(f"{path.name}-{len(parts)}"))
-                    write_postings(scratch[-1], [moved(counted, None, 0)], notes(kind))
+                    write_postings(scratch[-1], [moved(counted, None, 0)], notes(used))
                     parts.append(moved(Postings.open(scratch[-1], rows), None, 0))
                     counted = following
-            write_postings(path, [*parts, moved(counted, None, 0)], notes(kind))
+            write_postings(path, [*parts, moved(counted, None, 0)], notes(used))
         finally:
             for chunk in scratch:
                 chunk.unlink(missing_ok=True)
 
-    return write
+    return WriteWords(write, notes(used))
 
 
 def _stored(read: Read, ids: Sequence[int], first: Sequence[int]) -> Iterator[Text]:
@@ -182,18 +185,19 @@ def _stored(read: Read, ids: Sequence[int], first: Sequence[int]) -> Iterator[Te
                 yield first[i], *texts[document]
 
 
-def _counted(table: _Table, texts: Iterable[Text], kind: Tokenizer) -> Iterator[Counted]:
+def _counted(table: _Table, texts: Iterable[Text], used: Analyzer) -> Iterator[Counted]:
     """The terms of documents, some at a time.
 
     With trigrams, every letter begins one: the last two letters of a text begin terms that end
     with _END, so that what begins with one or two letters is found wherever they stand.
     """
-    end = _ENDS if kind is Tokenizer.TRIGRAM else ""
+    end = _ENDS if used.tokenizer is Tokenizer.TRIGRAM else ""
     held: list[tuple[int, str, str]] = []
     rows: list[int] = []
     letters = 0
     for first, title, text in texts:
-        held.append((len(held), title and title + end, text and text + end))
+        words, body = used.text(title), used.text(text)
+        held.append((len(held), words and words + end, body and body + end))
         rows.append(first)
         letters += len(title) + len(text)
         if letters > _LETTERS:

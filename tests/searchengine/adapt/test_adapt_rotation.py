@@ -16,10 +16,10 @@ from searchengine.adapt.judging import Corpus
 from searchengine.adapt.material import Material, read_material
 from searchengine.adapt.questions import Part
 from searchengine.adapt.sample import Sample
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.errors import QueryError
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.maintenance.reindexing import settings_for
-from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.snapshot import Snapshot
 from trainer.encoder import ROTATION, Encoder
 from trainer.training import posthoc

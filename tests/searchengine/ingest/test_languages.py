@@ -12,10 +12,10 @@ from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.languages import Traits, traits
 from searchengine.errors import LanguageWarning
-from searchengine.ingest.languages import reads, tokenizer_for
-from searchengine.storage.documents.lexical import Tokenizer
+from searchengine.ingest.languages import analyzer_for, reads
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds, Tokenization
 
@@ -67,25 +67,25 @@ def test_short_texts_are_judged_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "tokenizer"),
+    ("texts", "analyzer"),
     [
         ([ENGLISH], Tokenizer.PORTER),
-        ([GERMAN], Tokenizer.UNICODE),
-        ([RUSSIAN], Tokenizer.UNICODE),
-        ([KOREAN], Tokenizer.TRIGRAM),
-        ([JAPANESE], Tokenizer.TRIGRAM),
+        ([GERMAN], "stem:de"),
+        ([RUSSIAN], "stem:ru"),
+        ([KOREAN], "stem:ko"),
+        ([JAPANESE], "stem:ja"),
         ([CODE], Tokenizer.TRIGRAM),
-        ([ENGLISH] * 9 + [JAPANESE], Tokenizer.TRIGRAM),
-        ([ENGLISH] * 19 + [JAPANESE], Tokenizer.PORTER),
-        ([ENGLISH, GERMAN], Tokenizer.PORTER),
-        ([ENGLISH, GERMAN, FRENCH], Tokenizer.UNICODE),
+        ([ENGLISH] * 9 + [JAPANESE], "stem:en,ja"),
+        ([ENGLISH] * 19 + [JAPANESE], "stem:en"),
+        ([ENGLISH, GERMAN], "stem:en,de"),
+        ([ENGLISH, GERMAN, FRENCH], "stem:en,de,fr"),
         ([ENGLISH, CODE], Tokenizer.PORTER),
         (["a bee", "sixsix"], Tokenizer.PORTER),
         ([], Tokenizer.PORTER),
     ],
 )
-def test_the_tokenizer_suits_the_sample(texts: list[str], tokenizer: Tokenizer) -> None:
-    assert tokenizer_for(traits(texts)) is tokenizer
+def test_the_analyzer_suits_the_sample(texts: list[str], analyzer: str) -> None:
+    assert str(analyzer_for(traits(texts))) == analyzer
 
 
 # --------------------------------------------------------------------------------------- encoders
@@ -192,11 +192,11 @@ def test_the_first_documents_choose_and_warn_once(tmp_path: Path) -> None:
             "multilingual encoder, such as --encoder intfloat/multilingual-e5-small, or search by "
             "words: --mode text"
         ]
-        assert engine.stats().tokenizer == "unicode"
+        assert engine.stats().tokenizer == "stem:de,en"
         assert engine.stats().mode == "text"
         assert engine.search(GERMAN[:20])[0].scores.keys() == {"text"}
         engine.add(records(JAPANESE, GERMAN))  # neither another tokenizer nor another warning
-        assert engine.stats().tokenizer == "unicode"
+        assert engine.stats().tokenizer == "stem:de,en"
         engine.delete(engine.keys())
         engine.add(records(ENGLISH, ENGLISH, ENGLISH))
         assert engine.stats().mode == "hybrid"
@@ -206,7 +206,7 @@ def test_the_first_documents_choose_and_warn_once(tmp_path: Path) -> None:
 def test_words_are_found_by_the_chosen_tokenizer(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "new.index", Pieces(1)) as engine:
         engine.add(records(JAPANESE, KOREAN, ENGLISH))
-        assert engine.stats().tokenizer == "trigram"
+        assert engine.stats().tokenizer == "stem:ja,ko,en"
         assert [hit.text for hit in engine.search("パン職人", mode="text")] == [JAPANESE]
         assert [hit.text for hit in engine.search("제빵사", mode="text")] == [KOREAN]
         engine.delete(engine.keys())
@@ -225,7 +225,7 @@ def test_a_tokenizer_that_was_asked_for_stays(tmp_path: Path) -> None:
 def test_documents_with_vectors_choose_too(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "new.index", None, dim=2) as engine:
         engine.add(records(JAPANESE), [[1, 2]])
-        assert engine.stats().tokenizer == "trigram"
+        assert engine.stats().tokenizer == "stem:ja"
 
 
 def test_a_warning_that_is_an_error_changes_nothing(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import QueryError
 from searchengine.query.fusion import reciprocal_rank, weighted
-from searchengine.storage.documents import lexical, questions
-from searchengine.storage.documents.lexical import Scored, Tokenizer
+from searchengine.storage.documents import lexical, questions, text_index
+from searchengine.storage.documents.lexical import Scored
 
 TEXTS = [
     ("Whales", "How whales sleep: half of the brain rests."),
@@ -46,7 +47,7 @@ def database(
     )
     rows = [(i, f"k{i}", title, text, f'{{"n": {i}}}') for i, (title, text) in enumerate(texts)]
     connection.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", rows)
-    lexical.create(connection, tokenizer)
+    text_index.create(connection, Analyzer(tokenizer))
     return connection
 
 
@@ -70,7 +71,7 @@ def bm25(texts: Sequence[tuple[str, str]], terms: Sequence[str]) -> dict[int, fl
         having = sum(word in title or word in text for title, text in bags)
         idf = max(math.log((len(bags) - having + 0.5) / (having + 0.5)), 1e-6) if having else 0
         for i, (title, text) in enumerate(bags):
-            often = lexical.TITLE_WEIGHT * title.count(word) + text.count(word)
+            often = text_index.TITLE_WEIGHT * title.count(word) + text.count(word)
             scores[i] += idf * often * 2.2 / (often + 1.2 * (0.25 + 0.75 * lengths[i] / mean))
     return scores
 
@@ -148,7 +149,7 @@ def test_equal_documents_come_by_id() -> None:
     assert ids(found(connection, "whale", 4)) == [0, 2, 4, 6]
 
 
-@pytest.mark.parametrize("tokenizer", ["porter", "unicode", "trigram"])
+@pytest.mark.parametrize("tokenizer", ["porter", "unicode", "trigram", "stem"])
 @pytest.mark.parametrize(
     "question",
     [
@@ -168,13 +169,13 @@ def test_questions_are_text_and_never_syntax(question: str, tokenizer: str) -> N
     assert 0 in ids(found(database(tokenizer=Tokenizer(tokenizer)), question))
 
 
-@pytest.mark.parametrize("tokenizer", ["porter", "unicode", "trigram"])
+@pytest.mark.parametrize("tokenizer", ["porter", "unicode", "trigram", "stem"])
 @pytest.mark.parametrize("question", ["", " \n", "?!", '"', "*", "—", "_", "\0", "\ud800", "()"])
 def test_a_question_without_words_finds_nothing(question: str, tokenizer: str) -> None:
     assert found(database(tokenizer=Tokenizer(tokenizer)), question) == []
 
 
-@given(st.text(), st.sampled_from(["porter", "unicode", "trigram"]))
+@given(st.text(), st.sampled_from(["porter", "unicode", "trigram", "stem"]))
 def test_no_question_is_an_error(question: str, tokenizer: str) -> None:
     found(database(tokenizer=Tokenizer(tokenizer)), question)
 
@@ -182,7 +183,7 @@ def test_no_question_is_an_error(question: str, tokenizer: str) -> None:
 def test_words_of_other_scripts_are_whole() -> None:
     texts = [("", "नमस्ते दुनिया"), ("", "नमक"), ("", "ΟΔΟΣ"), ("", "สวัสดี ครับ")]
     connection = database(texts, Tokenizer.UNICODE)
-    assert questions.words("नमस्ते, दुनिया!") == ["नमस्ते", "दुनिया"]
+    assert list(questions.words("नमस्ते, दुनिया!")) == ["नमस्ते", "दुनिया"]
     assert ids(found(connection, "नमस्ते")) == [0]
     assert ids(found(connection, "ΟΔΟΣ")) == [2]
     assert ids(found(connection, "สวัสดี")) == [3]
@@ -212,9 +213,9 @@ def test_words_too_short_for_trigrams_are_counted(monkeypatch: pytest.MonkeyPatc
 
 
 def merge_all(connection: sqlite3.Connection) -> None:
-    done = lexical.merge(connection, -1)
+    done = text_index.merge(connection, -1)
     while not done:
-        done = lexical.merge(connection, 1)
+        done = text_index.merge(connection, 1)
 
 
 def test_merging_page_by_page_ends_in_one_tree() -> None:
@@ -222,7 +223,7 @@ def test_merging_page_by_page_ends_in_one_tree() -> None:
     for i in range(100, 140):
         connection.execute(_UPSERT, {"id": i, "title": "", "text": f"elm elm{i}"})
         connection.commit()
-    assert not lexical.merge(connection, -1)
+    assert not text_index.merge(connection, -1)
     merge_all(connection)
     trees = connection.execute("SELECT count(DISTINCT segid) FROM text_index_idx").fetchone()
     assert trees == (1,)
@@ -233,21 +234,22 @@ def test_without_an_index() -> None:
     connection = database(tokenizer=Tokenizer.NONE)
     with pytest.raises(QueryError, match="has no index of words"):
         found(connection, "whales")
-    assert lexical.check(connection) is None
+    assert text_index.check(connection) is None
     merge_all(connection)
-    lexical.drop(connection)
+    text_index.drop(connection)
 
 
 def kind(connection: sqlite3.Connection) -> Tokenizer:
-    return lexical.tokenizer(lambda sql, values: connection.execute(sql, values).fetchall())
+    read = lambda sql, values: connection.execute(sql, values).fetchall()  # noqa: E731
+    return text_index.analyzer(read).tokenizer
 
 
 def test_the_tokenizer_can_be_changed() -> None:
     connection = database()
     for tokenizer in (*reversed(Tokenizer), Tokenizer.PORTER):
-        lexical.create(connection, tokenizer)
+        text_index.create(connection, Analyzer(tokenizer))
         assert kind(connection) is tokenizer
-    lexical.drop(connection)
+    text_index.drop(connection)
     names = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'text_%'")
     assert names.fetchall() == []
 
@@ -255,12 +257,12 @@ def test_the_tokenizer_can_be_changed() -> None:
 def test_a_transaction_takes_the_index_back() -> None:
     connection = database()
     connection.execute("BEGIN")
-    lexical.create(connection, Tokenizer.TRIGRAM)
+    text_index.create(connection, Analyzer(Tokenizer.TRIGRAM))
     connection.execute("DELETE FROM documents")
     connection.execute("ROLLBACK")
     assert kind(connection) is Tokenizer.PORTER
     assert ids(found(connection, "whales")) == [0]
-    assert lexical.check(connection) is None
+    assert text_index.check(connection) is None
 
 
 change = st.one_of(
@@ -276,7 +278,7 @@ _UPSERT = (
 )
 
 
-@given(st.lists(change, max_size=12), st.sampled_from(["porter", "unicode", "trigram"]))
+@given(st.lists(change, max_size=12), st.sampled_from(["porter", "unicode", "trigram", "stem"]))
 def test_the_index_follows_the_documents(changes: list[tuple[Any, ...]], tokenizer: str) -> None:
     connection = database([("ash", "elm oak")], Tokenizer(tokenizer))
     for name, *values in changes:
@@ -293,7 +295,7 @@ def test_the_index_follows_the_documents(changes: list[tuple[Any, ...]], tokeniz
             connection.execute("DELETE FROM documents WHERE id = ?", values)
         else:
             merge_all(connection)
-    assert lexical.check(connection) is None
+    assert text_index.check(connection) is None
     bags = {
         i: Counter(f"{title} {text}".split())
         for i, title, text in connection.execute("SELECT id, title, text FROM documents")
@@ -305,19 +307,19 @@ def test_the_index_follows_the_documents(changes: list[tuple[Any, ...]], tokeniz
 def test_check_finds_what_is_wrong(tmp_path: Any) -> None:
     connection = database()
     connection.execute("DROP TRIGGER text_index_update")
-    assert lexical.check(connection) == (
+    assert text_index.check(connection) == (
         "the triggers that keep the text index are missing: text_index_update"
     )
     connection = database()
     connection.execute("INSERT INTO text_index (rowid, title, text) VALUES (3, 'more', 'words')")
-    assert "does not match the documents" in (lexical.check(connection) or "")
+    assert "does not match the documents" in (text_index.check(connection) or "")
     connection = database()
     connection.execute("DROP TRIGGER text_index_delete")
     connection.execute("DELETE FROM documents WHERE id = 2")
-    connection.execute(f"CREATE TRIGGER text_index_delete {lexical._TRIGGERS['text_index_delete']}")
-    assert "does not match the documents" in (lexical.check(connection) or "")
+    connection.execute(text_index.trigger("text_index_delete", Analyzer(Tokenizer.PORTER)))
+    assert "does not match the documents" in (text_index.check(connection) or "")
     connection.execute("INSERT INTO text_index (text_index) VALUES ('rebuild')")
-    assert lexical.check(connection) is None
+    assert text_index.check(connection) is None
     assert not connection.in_transaction
 
 
@@ -325,7 +327,7 @@ def test_check_of_a_connection_that_cannot_write_says_so() -> None:
     connection = database()
     connection.execute("PRAGMA query_only = 1")
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        lexical.check(connection)
+        text_index.check(connection)
 
 
 def test_reciprocal_rank() -> None:

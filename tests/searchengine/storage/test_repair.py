@@ -19,12 +19,12 @@ from faults import compile_library, missing
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.maintenance import repair as repairing
 from searchengine.maintenance import salvage
 from searchengine.maintenance.repair import repair
 from searchengine.storage.documents.changes import Changes
-from searchengine.storage.documents.lexical import Tokenizer
 
 FILLER = " ".join("abcdefgh"[i % 8] * (i % 3 + 1) for i in range(60))
 DOCUMENTS: list[dict[str, Any]] = [
@@ -344,7 +344,7 @@ from conftest import WordLengths
 from faults import Action, Library, in_child
 from searchengine.maintenance.repair import repair
 from searchengine.storage.documents.changes import Changes
-from searchengine.storage.documents.lexical import Tokenizer
+from searchengine.corpus.analyzer import Tokenizer
 path, folder = map(Path, sys.argv[1:])
 library = Library()
 

@@ -1,0 +1,230 @@
+"""How text becomes terms, for a text index.
+
+    Analyzer.of("stem:de").terms("Häuser in 東京都")      # ["haus", "in", "東京", "京都", "都"]
+
+SQLite's FTS5 has tokenizers of its own. STEM is ours: Snowball's stems, by the languages of the
+collection (https://snowballstem.org), and the parts of words in scripts where words are not
+separated: two characters of Chinese, Japanese and Korean, three of Thai, Lao, Burmese and Khmer.
+"""
+
+import re
+import threading
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import NamedTuple
+
+from searchengine.corpus.languages import CHINESE_JAPANESE_KOREAN, OTHER_UNSPACED
+
+
+class Tokenizer(StrEnum):
+    """How text becomes words. It is chosen when the index is created."""
+
+    PORTER = "porter"
+    """Words without their English endings."""
+    UNICODE = "unicode"
+    """Words, without case and accents."""
+    TRIGRAM = "trigram"
+    """Every three letters: parts of words, as in names of code."""
+    STEM = "stem"
+    """Words without their endings, by language; parts of words in languages without spaces."""
+    NONE = "none"
+    """No index of words."""
+
+
+# First code points of scripts; Latin is all before, and what none has. Hindi is left out below: its
+# words as they are were found better than by others' stems.
+_LATIN, _GREEK, _CYRILLIC, _ARMENIAN, _ARABIC = 0, 0x370, 0x400, 0x530, 0x600
+_SCRIPTS = (_GREEK, _CYRILLIC, _ARMENIAN, 0x590, _ARABIC, 0x700, 0xB80, 0xC00)
+ALGORITHMS = {
+    "ar": ("arabic", _ARABIC), "ca": ("catalan", _LATIN), "cs": ("czech", _LATIN),
+    "da": ("danish", _LATIN), "de": ("german", _LATIN), "el": ("greek", _GREEK),
+    "en": ("english", _LATIN), "es": ("spanish", _LATIN), "et": ("estonian", _LATIN),
+    "eu": ("basque", _LATIN), "fa": ("persian", _ARABIC), "fi": ("finnish", _LATIN),
+    "fr": ("french", _LATIN), "ga": ("irish", _LATIN), "hu": ("hungarian", _LATIN),
+    "hy": ("armenian", _ARMENIAN), "id": ("indonesian", _LATIN), "it": ("italian", _LATIN),
+    "lt": ("lithuanian", _LATIN), "nb": ("norwegian", _LATIN), "nl": ("dutch", _LATIN),
+    "nn": ("norwegian", _LATIN), "no": ("norwegian", _LATIN), "pl": ("polish", _LATIN),
+    "pt": ("portuguese", _LATIN), "ro": ("romanian", _LATIN), "ru": ("russian", _CYRILLIC),
+    "sr": ("serbian", _CYRILLIC), "sv": ("swedish", _LATIN), "ta": ("tamil", 0xB80),
+    "tr": ("turkish", _LATIN), "vi": ("", _LATIN),
+}  # fmt: skip
+"""Language → Snowball's algorithm ("": none), and where its script begins."""
+_ACCENTED = ("vi",)  # languages whose accents tell words apart
+_WORD = re.compile(r"[^\W_]+")
+_PARTS = (0, 0, 2, 3)  # characters of a part, by the group of the pattern
+_KNOWN = 1 << 16  # words whose stem is remembered
+
+
+class Piece(NamedTuple):
+    """A run of letters, digits and marks.
+
+    Attributes:
+        text: the run, folded.
+        part: how many characters are a term; 0 for a word.
+    """
+
+    text: str
+    part: int
+
+    def parts(self, *, ended: bool) -> list[str]:
+        """Its terms, if it is not a word: one begins at each character.
+
+        Those at the end are shorter. They are left out unless the run is known to have `ended`.
+        """
+        last = len(self.text) if ended else max(1, len(self.text) - self.part + 1)
+        return [self.text[i : i + self.part] for i in range(last)]
+
+
+@dataclass(frozen=True, slots=True)
+class Analyzer:
+    """A tokenizer, and for STEM the languages whose endings are removed: codes of ISO 639.
+
+    Of several languages in one script, the first counts. Without one, words stay as they are.
+    Raises ValueError for languages beside another tokenizer.
+    """
+
+    tokenizer: Tokenizer
+    languages: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.languages and self.tokenizer is not Tokenizer.STEM:
+            raise ValueError(f"only the tokenizer stem takes languages, got {self}")
+        for language in self.languages:
+            if not re.fullmatch("[a-z]{2,3}", language):
+                raise ValueError(
+                    f"languages must be codes of ISO 639, such as stem:de,ru, got {language!r}"
+                )
+
+    @classmethod
+    def of(cls, text: "Analyzer | str") -> "Analyzer":
+        """From "porter", or "stem:de,ru". Raises ValueError for any other text."""
+        if isinstance(text, Analyzer):
+            return text
+        name, _, languages = text.partition(":")
+        return cls(Tokenizer(name), tuple(filter(None, languages.split(","))))
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, [self.tokenizer, ",".join(self.languages)]))
+
+    @property
+    def label(self) -> str:
+        """Equal for analyzers with equal terms: Snowball's stems change with its versions."""
+        if not any(ALGORITHMS.get(language, ("",))[0] for language in self.languages):
+            return str(self)
+        from Stemmer import version
+
+        return f"{self} (Snowball {version()})"
+
+    def text(self, text: str) -> str:
+        """What FTS5 indexes: with STEM the terms, else the text."""
+        return " ".join(self.terms(text)) if self.tokenizer is Tokenizer.STEM else text
+
+    def terms(self, text: str) -> list[str]:
+        """The terms of a text, in order. Only with STEM."""
+        stem = _stems(self.languages)
+        terms: list[str] = []
+        for piece in self.pieces(text):
+            if piece.part:
+                terms += piece.parts(ended=True)
+            else:
+                terms.append(stem(piece.text))
+        return terms
+
+    def pieces(self, text: str) -> list[Piece]:
+        """The runs of a text, folded: lower case, composed, wide and narrow forms as one."""
+        text = unicodedata.normalize("NFKC", text)
+        if "tr" in self.languages:
+            text = text.replace("I", "ı").replace("İ", "i")
+        text = text.lower()
+        every, rare = _patterns()
+        if text.isascii() or not rare.search(text):
+            return [Piece(word, 0) for word in _WORD.findall(text)]
+        return [Piece(match[0], _PARTS[match.lastindex or 1]) for match in every.finditer(text)]
+
+    def word(self, word: str, *, unfinished: bool = False) -> str:
+        """The term of a folded word; of an unfinished one, the beginning of terms."""
+        return _unaccented(word, self.languages) if unfinished else _stems(self.languages)(word)
+
+
+def _unaccented(word: str, languages: Sequence[str]) -> str:
+    if word.isascii() or not set(languages).isdisjoint(_ACCENTED):
+        return word
+    return word.translate(_accents())
+
+
+@cache
+def _stems(languages: tuple[str, ...]) -> Callable[[str], str]:
+    """The stem of a folded word, without accents on Latin letters. Safe to use from threads."""
+    algorithms: dict[int, str] = {}
+    for language in languages:
+        name, script = ALGORITHMS.get(language, ("", -1))
+        algorithms.setdefault(script, name)
+    local = threading.local()  # a stemmer serves one thread
+    known: dict[str, str] = {}
+
+    def stem(word: str) -> str:
+        result = known.get(word)
+        if result is None:
+            if len(known) >= _KNOWN:
+                known.clear()
+            result = known[word] = _unaccented(stemmed(word), languages)
+        return result
+
+    def stemmed(word: str) -> str:
+        letter = ord(word[0])
+        script = max((first for first in _SCRIPTS if first <= letter < 0xD00), default=_LATIN)
+        name = algorithms.get(script)
+        if not name:
+            return word
+        stemmers = local.__dict__
+        if name not in stemmers:
+            from Stemmer import Stemmer
+
+            stemmers[name] = Stemmer(name, 0)
+        stem: str = stemmers[name].stemWord(word)
+        return stem
+
+    return stem
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Runs of letters, digits and marks, in groups: words, and two of which parts are terms.
+
+    Besides, what makes a text need it: else _WORD finds the same, and four times as fast. Marks
+    belong to words: without them a vowel sign cuts words of Hindi in two.
+    """
+    apart = CHINESE_JAPANESE_KOREAN + OTHER_UNSPACED
+    marks = _ranges(lambda letter: unicodedata.category(letter) in ("Mn", "Mc", "Co"))
+    letter = f"(?:[^\\W_]|[{marks}])"
+    every = re.compile(
+        f"((?:(?![{apart}]){letter})+)"
+        f"|((?:(?={letter})[{CHINESE_JAPANESE_KOREAN}])+)"
+        f"|((?:(?={letter})[{OTHER_UNSPACED}])+)"
+    )
+    return every, re.compile(f"[{apart}{marks}]")
+
+
+def _ranges(belongs: Callable[[str], bool]) -> str:
+    """Characters of the first two planes, for a class of `re`."""
+    ranges: list[list[int]] = []
+    for code in filter(lambda code: belongs(chr(code)), range(0x300, 0x20000)):
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+
+
+@cache
+def _accents() -> dict[int, str | None]:
+    """Accented Latin letters → the letters; accents that follow a letter → None."""
+    table: dict[int, str | None] = dict.fromkeys(range(0x300, 0x370))
+    for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00)):
+        decomposed = unicodedata.normalize("NFD", chr(code))
+        if len(decomposed) > 1 and decomposed[0].isascii():
+            table[code] = decomposed[0]
+    return table

@@ -1,0 +1,90 @@
+"""Texts to terms: stems by language, parts of words in scripts without spaces."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from Stemmer import Stemmer
+
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
+
+
+@pytest.mark.parametrize(
+    ("analyzer", "text", "terms"),
+    [
+        ("stem:de", "Häuser, HAUSES; Straße strasse", "haus haus strass strass"),
+        ("stem:de", "ein_Wort 3,5 x²", "ein wort 3 5 x2"),
+        ("stem:ru", "Большие дома, доме", "больш дом дом"),
+        ("stem:de,ru", "Häuser домами houses", "haus дом hous"),
+        ("stem:en,de", "houses Häuser", "hous hauser"),  # the first language of a script counts
+        ("stem:fr", "Écoles ecole", "ecol ecol"),  # accents are dropped behind the stemmer
+        ("stem:vi", "Trường Hà Nội", "trường hà nội"),  # but in Vietnamese, which they tell apart
+        ("stem:tr", "ISPARTA İstanbul", "ıspar istanbul"),  # a dotless and a dotted i
+        ("stem:hi", "नमस्ते, दुनिया", "नमस्ते दुनिया"),
+        ("stem", "Häuser", "hauser"),
+        ("stem", "東京都の高 海", "東京 京都 都の の高 高 海"),
+        ("stem", "ﾃｽﾄ ＡＢＣ", "テス スト ト abc"),  # narrow and wide letters
+        ("stem", "「高い」・人", "高い い 人"),
+        ("stem", "고래는 잔다", "고래 래는 는 잔다 다"),
+        ("stem", "นอน", "นอน อน น"),
+        ("stem", "GPU가 α", "gpu 가 α"),
+        ("stem", "?!_ \0 \ud800", ""),
+        ("stem", "e\u0301te\u0301", "ete"),
+    ],
+)
+def test_terms(analyzer: str, text: str, terms: str) -> None:
+    assert Analyzer.of(analyzer).terms(text) == terms.split()
+
+
+@pytest.mark.parametrize("language", ["german", "russian", "spanish", "turkish", "arabic"])
+def test_stems_are_those_of_snowball(language: str) -> None:
+    code = {"german": "de", "russian": "ru", "spanish": "es", "turkish": "tr", "arabic": "ar"}
+    words = "kitaplarımızdan hablaremos besondere книгами المكتبات книга running".split()
+    latin = language not in ("russian", "arabic")
+    analyzer, stemmer = Analyzer.of(f"stem:{code[language]}"), Stemmer(language)
+    for word in words:
+        script = unicodedata.name(word[0]).split()[0]
+        if script == {"russian": "CYRILLIC", "arabic": "ARABIC"}.get(language, "LATIN"):
+            stem = stemmer.stemWord(word)
+            assert analyzer.terms(word) == [stem.replace("ü", "u") if latin else stem]
+        else:
+            assert analyzer.terms(word) == [word]  # of another script
+
+
+@given(st.text(), st.sampled_from(["stem", "stem:de,ru", "stem:vi", "stem:tr,ar"]))
+def test_every_term_can_be_found(text: str, name: str) -> None:
+    """No text fails, no term is empty or has a space, and terms have the same terms."""
+    analyzer = Analyzer.of(name)
+    terms = analyzer.terms(text)
+    assert all(term and not term.isspace() and " " not in term for term in terms)
+    assert analyzer.text(text) == " ".join(terms)
+    for piece in analyzer.pieces(text):
+        assert len(piece.parts(ended=True)) == len(piece.text) or not piece.part
+        if piece.part:
+            every, whole = piece.parts(ended=True), piece.parts(ended=False)
+            assert every[: len(whole)] == whole and len(whole) == max(
+                1, len(piece.text) - piece.part + 1
+            )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("porters", "not a valid Tokenizer"),
+        ("porter:de", "only the tokenizer stem takes languages, got porter:de"),
+        ("stem:deutsch!", "codes of ISO 639, such as stem:de,ru, got 'deutsch!'"),
+    ],
+)
+def test_other_names_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Analyzer.of(text)
+
+
+def test_the_name_is_the_analyzer() -> None:
+    for name in ("porter", "stem", "stem:de,ru", "none"):
+        assert str(Analyzer.of(name)) == name
+        assert Analyzer.of(Analyzer.of(name)) == Analyzer.of(name)
+    assert Analyzer.of("stem:vi,ja").label == "stem:vi,ja"  # nothing of Snowball is used
+    assert Analyzer.of("stem:de").label.startswith("stem:de (Snowball 3")
+    assert Analyzer.of("porter").tokenizer is Tokenizer.PORTER
