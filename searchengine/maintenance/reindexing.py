@@ -39,11 +39,12 @@ from searchengine.storage.collection import Collection
 from searchengine.storage.documents import pending, terms
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.ids import SPACE
+from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import Store
 from searchengine.storage.folders import beside, checksum, os_errors, segment_errors
 from searchengine.storage.merging import Merging
-from searchengine.storage.mode import Mode
+from searchengine.storage.mode import CHOSEN, Mode
 from searchengine.storage.pending import Owner, who
 from searchengine.storage.writer import TUNED, Writer
 
@@ -245,8 +246,11 @@ class Reindexing:
     def _set(self, writer: Writer) -> None:
         for name, value in self.blocks.work.details["settings"].items():
             writer.changes.set(name, value)
-        if self.store.settings().get("mode") == Mode.TEXT:  # the former encoder did not read them
+        stored = self.store.settings()
+        words = stored["tokenizer"] != Tokenizer.NONE
+        if words and "mode" in stored and not stored.get(CHOSEN):  # it suited the former encoder
             writer.changes.set("mode", Mode.HYBRID)
+        writer.changes.unset("weight")
         writer.changes.unset(TUNED)
         if self.blocks.supplied:
             writer.changes.forget_vectors()

@@ -16,8 +16,9 @@ from indexer.search.allowed import Allowed
 from indexer.search.words import Words, weight
 from indexer.segment import Segment
 from searchengine.storage.documents import lexical
-from searchengine.storage.documents.lexical import Key, Scored, Tokenizer
+from searchengine.storage.documents.lexical import Key, Tokenizer
 from searchengine.storage.documents.questions import Word
+from searchengine.storage.documents.scored import Scored
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.documents.terms import Terms, notes
 

@@ -21,6 +21,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
+from indexer.storage.bm25 import greatest
 from searchengine.errors import QueryError
 from searchengine.storage.documents.questions import (
     WORDS,
@@ -31,9 +32,9 @@ from searchengine.storage.documents.questions import (
     whole,
     words,
 )
+from searchengine.storage.documents.scored import Found, Scored
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
-Scored = list[tuple[int, float]]
 T = TypeVar("T")
 _In = TypeVar("_In", contravariant=True)
 
@@ -206,7 +207,7 @@ def search(
     ranker: Ranker | None = None,
     *,
     as_you_type: bool = False,
-) -> Scored:
+) -> Found:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
     `question` is text and never syntax: a document needs one of its words. `condition` is SQL over
@@ -238,7 +239,7 @@ def search(
         return _ranked(fts5, quoted, k)
     scored = _ranked(fts5, quoted, max(k, MIN_INDEXED))
     if len(scored) >= max(k, MIN_INDEXED):
-        return scored[:k]
+        return Found(scored[:k], scored.most)
     scanned = _scan(read, query, k, condition, parameters)
     return _continued(scored, scanned, k) if len(scored) >= MIN_INDEXED else scanned
 
@@ -288,31 +289,33 @@ def _for_fts5(read: Read, kind: Tokenizer, word: Word) -> list[str]:
     return [_quoted(term) for (term,) in rows]
 
 
-def _ranked(index: Index[T], terms: Sequence[T], k: int) -> Scored:
+def _ranked(index: Index[T], terms: Sequence[T], k: int) -> Found:
     """The k best documents by the TERMS rarest terms.
 
     Terms in half of the documents or more count only if there are fewer than k with another one:
     they have no weight in FTS5's BM25 (its inverse document frequency is at least 1e-6) and take
     most of its time.
     """
-    half = (index.documents + 1) // 2
+    documents = index.documents
+    half = (documents + 1) // 2
     counted = zip(index.counts(terms, half), terms, strict=True)
     taken = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
+    most = math.fsum(greatest(documents, count) for count, _ in taken)
     rare = [term for count, term in taken if count < half]
-    scored = index.best(rare, k) if rare else []
+    scored = Found(index.best(rare, k) if rare else (), most)
     if len(scored) < k and len(rare) < len(taken):
         return _continued(scored, index.best([term for _, term in taken], k), k)
     return scored
 
 
-def _continued(scored: Scored, more: Scored, k: int) -> Scored:
+def _continued(scored: Found, more: Scored, k: int) -> Found:
     """A result, then the others of a second one, at most k: whatever k, in one order.
 
     `scored` has all documents of its kind. A score does not exceed those before it.
     """
     seen, lowest = {document for document, _ in scored}, scored[-1][1] if scored else math.inf
     others = [(document, min(score, lowest)) for document, score in more if document not in seen]
-    return (scored + others)[:k]
+    return Found((scored + others)[:k], scored.most)
 
 
 def _begun(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> Word:
@@ -368,13 +371,13 @@ class _Fts5:
 
 def _scan(
     read: Read, query: Sequence[str], k: int, condition: str, parameters: Sequence[Any]
-) -> Scored:
+) -> Found:
     """Score every document, for words too short for a trigram, by how often they occur.
 
     Scores saturate as in BM25. Only ASCII letters are compared without case.
     """
     if not query:
-        return []
+        return Found()
     taken = query[:SHORT_TERMS]
     count = "1.0 * (length(body) - length(replace(body, lower(?), ''))) / ?"
     score = " + ".join([f"(1 - 1.2 / (1.2 + {count}))"] * len(taken))
@@ -387,7 +390,8 @@ def _scan(
         "WHERE score > 0 ORDER BY score DESC, id LIMIT ?"
     )
     bound = [value for word in taken for value in (word, len(word))]
-    return [(row[0], row[1]) for row in read(sql, (*bound, *parameters, k))]
+    rows = read(sql, (*bound, *parameters, k))
+    return Found(((row[0], row[1]) for row in rows), most=len(taken))
 
 
 def _reader(connection: sqlite3.Connection) -> Read:

@@ -92,4 +92,5 @@ def test_shown_on_the_command_line(tmp_path: Path) -> None:
     assert run_json("info", tmp_path / "c")["mode"] == "hybrid"
     (hit,) = run_json("search", tmp_path / "c", "half a brain")
     assert hit["scores"].keys() == {"vector", "text"}
-    assert hit["score"] == pytest.approx(0.6 * hit["scores"]["vector"] + 0.4)
+    # One document has all words of the question, though not often enough for the most they give.
+    assert 0.65 * hit["scores"]["vector"] < hit["score"] < 0.65 * hit["scores"]["vector"] + 0.35
