@@ -210,6 +210,9 @@ class Backend(Protocol):
     def index_fields(self, names: Iterable[str]) -> None:
         """Index metadata fields, for filters."""
 
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Store collection settings in one commit; None removes one. Others see it at a refresh."""
+
     def flush(self) -> None:
         """Return when everything that was written survives a power cut and can be found."""
 

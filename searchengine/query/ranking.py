@@ -1,8 +1,9 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from searchengine.query.paging import (
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
 from searchengine.storage.documents.listing import facet
-from searchengine.storage.documents.scored import Found
+from searchengine.storage.documents.scored import Found, Scored
 from searchengine.storage.documents.tables import Passage
 from searchengine.storage.mode import Mode, weight_of
 
@@ -35,6 +36,22 @@ FUSED = 100
 else the scores, and so the order, would depend on the page."""
 _FIRST_DIVERSE = 10  # documents of the first part with diversity
 _MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
+
+
+class Fusible(NamedTuple):
+    """The two rankings of a question, and what fuses them.
+
+    Attributes:
+        by_vector: (document id, cosine), best first.
+        cosines: of these documents, and of those in `bm25` that have a vector.
+        bm25: of the best documents by words, best first.
+        scoring: the constants of the question, with the weight of the collection.
+    """
+
+    by_vector: Scored
+    cosines: Mapping[int, float]
+    bm25: Mapping[int, float]
+    scoring: fusion.Fusion
 
 
 def rank(
@@ -150,13 +167,10 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
 def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Floats) -> Part:
     """Both rankings fused, see query.fusion."""
     ungrouped = replace(query, group_by=None)
-    weight = weight_of(snapshot.settings)
 
     @cache
     def by_words(i: int) -> tuple[dict[int, float], fusion.Fusion]:
-        scored = _scored_by_words(snapshot, ungrouped, questions[i], FUSED)
-        scale = fusion.scale(scored[0][1] if scored else 0.0, scored.most)
-        return dict(scored), fusion.Fusion(scale, snapshot.unrelated, weight)
+        return _worded(snapshot, ungrouped, questions[i])
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
@@ -172,6 +186,30 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
         return [rankings[i] for i in positions]
 
     return part
+
+
+def _worded(
+    snapshot: Snapshot, query: Query, question: str
+) -> tuple[dict[int, float], fusion.Fusion]:
+    """The best documents by words, with their BM25, and what fuses it with cosines."""
+    scored = _scored_by_words(snapshot, query, question, FUSED)
+    scale = fusion.scale(scored[0][1] if scored else 0.0, scored.most)
+    weight = weight_of(snapshot.settings)
+    return dict(scored), fusion.Fusion(scale, snapshot.unrelated, weight)
+
+
+def fusible(
+    snapshot: Snapshot, questions: Sequence[str], vectors: Floats, depth: int
+) -> Iterator[Fusible]:
+    """What the mode hybrid fuses for each question, enough for the first `depth` documents."""
+    query = Query(depth, mode=Mode.HYBRID)
+    for question, vector in zip(questions, vectors, strict=True):
+        required = query.required(question)
+        (near,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
+        bm25, scoring = _worded(snapshot, query, question)
+        cosines, _ = _with_words(snapshot, near, bm25, vector)
+        by_vector = [(ranked.passage.document, ranked.score) for ranked in near.documents]
+        yield Fusible(by_vector, cosines, bm25, scoring)
 
 
 def _by_phrases(
@@ -197,11 +235,7 @@ def _fused(
     Without those that documents of the next part may exceed: these have no word that counts, and at
     most the last cosine of this part.
     """
-    passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
-    cosines = {ranked.passage.document: ranked.score for ranked in near.documents}
-    others = [each for each in bm25 if each not in passages]
-    for document, (cosine, passage) in cosines_of(snapshot, others, vector, near).items():
-        cosines[document], passages[document] = cosine, passage
+    cosines, passages = _with_words(snapshot, near, bm25, vector)
     lowest = -np.inf, -np.inf
     if not near.last:
         lowest = scoring.score(float(near.cosines[-1]), 0.0), float(near.cosines[-1])
@@ -215,6 +249,18 @@ def _fused(
         if (score, cosines.get(document, -np.inf)) >= lowest
     ]
     return Ranking(documents, last=near.last)
+
+
+def _with_words(
+    snapshot: Snapshot, near: Near, bm25: Iterable[int], vector: Floats
+) -> tuple[dict[int, float], dict[int, Passage]]:
+    """The cosine and the best passage of documents by vectors, and of those by words."""
+    passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
+    cosines = {ranked.passage.document: ranked.score for ranked in near.documents}
+    others = [each for each in bm25 if each not in passages]
+    for document, (cosine, passage) in cosines_of(snapshot, others, vector, near).items():
+        cosines[document], passages[document] = cosine, passage
+    return cosines, passages
 
 
 def _with_all_by_words(
