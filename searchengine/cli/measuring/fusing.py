@@ -52,15 +52,15 @@ def _described(mode: str, weight: float) -> str:
 def _conclusion(collection: Path | str, tuning: "FusionTuning") -> str:
     """Say what happened, in one sentence."""
     chosen = _described(tuning.mode, tuning.weight)
-    found = f"best of {len(tuning.curve)} weights on {tuning.fitted} questions"
+    best = f"the best of {len(tuning.curve)} weights on {tuning.fitted} questions"
     if tuning.mode == tuning.before_mode and tuning.weight == tuning.before_weight:
-        return f"{collection} stays as it is ({chosen}), which is {found}"
+        return f"{collection} stays as it is ({chosen}), which is {best}"
     compared = tuning.comparison
     p = "below 0.001" if compared.p < 0.001 else f"{compared.p:.3f}"
-    difference = (
-        f"by {compared.difference:+.3f} nDCG@10 (95 % interval {compared.low:+.3f} to "
-        f"{compared.high:+.3f}, p {p}) on {tuning.held_out} held-out ones"
+    held_out = (
+        f"on {tuning.held_out} held-out ones {compared.difference:+.3f} nDCG@10 "
+        f"(95 % interval {compared.low:+.3f} to {compared.high:+.3f}, p {p})"
     )
     if tuning.stored:
-        return f"{collection} ranks by {chosen} from now on: {found}, different {difference}"
-    return f"{collection} was not changed: {chosen} is {found}, but worse {difference}"
+        return f"{collection} ranks by {chosen}, from now on: {best}; {held_out}"
+    return f"{collection} was not changed: {chosen} is {best}, but {held_out}"

@@ -50,7 +50,7 @@ def test_tune_by_judgements(folder: Path) -> None:
     assert "stays as it is" in again.stdout.splitlines()[-1]
     run_json("index", folder / "corpus.jsonl", folder / "c", "--mode", "vector")
     last = run(*arguments(folder)).stdout.splitlines()[-1]
-    assert "from now on: best of 21 weights on 60 questions, different by +0." in last
+    assert "from now on: the best of 21 weights on 60 questions; on 60 held-out ones +0." in last
 
 
 def test_tune_by_judgements_refuses(folder: Path) -> None:
