@@ -50,7 +50,7 @@ ENCODER = "word-lengths"
 """The encoder of a new collection."""
 
 
-class Found(Exception):
+class WordScores(Exception):
     """A problem: its kind (lost, mixed, wrong, unopenable, hung, error), and what it is."""
 
     def __init__(self, kind: str, what: str) -> None:
@@ -196,36 +196,51 @@ class State:
         matrix = np.stack([vector(text, self.encoder) for text in texts])
         return dict(zip(kept, (matrix @ wanted).tolist(), strict=True))
 
-    def bm25(self, question: str, holds: Filter) -> dict[str, float]:
-        """Key → BM25, of the documents that a filter lets through and that have a word of it."""
+    @cached_property
+    def unrelated(self) -> float:
+        """The mean cosine of two documents; the sample of a snapshot holds as many as there are."""
+        rows = [vector(f"{r.title} {r.text}", self.encoder) for r in self.records.values()]
+        if len(rows) < 2:
+            return 0.0
+        total, count = np.sum(rows, axis=0), len(rows)
+        return min(float(total @ total - count) / (count * (count - 1)), 0.95)
+
+    def bm25(self, question: str, holds: Filter) -> tuple[dict[str, float], float]:
+        """Key → BM25, of the documents that a filter lets through and that have a word of it.
+
+        Also the most that the words of the question can give.
+        """
         total = len(self._words)
         mean = sum(size for _, size in self._words.values()) / max(1, total)
         scores: dict[str, float] = {}
+        most = 0.0
         for word in dict.fromkeys(question.split()):
             having = [key for key, (counts, _) in self._words.items() if word in counts]
-            rarity = math.log((total - len(having) + 0.5) / (len(having) + 0.5))
+            rarity = max(math.log((total - len(having) + 0.5) / (len(having) + 0.5)), 1e-6)
+            most += rarity * (_K1 + 1) if having else 0.0
             for key in having:
                 counts, size = self._words[key]
                 often = counts[word]
                 share = often * (_K1 + 1) / (often + _K1 * (1 - _B + _B * size / mean))
-                scores[key] = scores.get(key, 0.0) + max(rarity, 1e-6) * share
-        return {k: s for k, s in scores.items() if holds.holds(self.records[k].metadata)}
+                scores[key] = scores.get(key, 0.0) + rarity * share
+        return {k: s for k, s in scores.items() if holds.holds(self.records[k].metadata)}, most
 
     def expected(self, question: Question) -> tuple[dict[str, float], float]:
         """Key → score of all that can be hits, and how far scores may be off."""
         holds = FILTERS[question.filter]
         if question.mode == "text":
-            return self.bm25(question.text, holds), 1e-5
+            return self.bm25(question.text, holds)[0], 1e-5
         near = self.cosines(vector(question.text, self.encoder), holds)
         if question.mode == "vector":
             return near, _CLOSE
-        worded = self.bm25(question.text, holds)
-        best = max(worded.values(), default=1.0)
+        worded, most = self.bm25(question.text, holds)
+        best, m = max(worded.values(), default=1.0), self.unrelated
+        scale = math.sqrt(best * max(best, most))
         scores = {
-            key: 0.6 * near.get(key, 0.0) + 0.4 * worded.get(key, 0.0) / best
+            key: 0.65 * (near.get(key, m) - m) / (1 - m) + 0.35 * worded.get(key, 0.0) / scale
             for key in near.keys() | worded.keys()
         }
-        return scores, 2 * _CLOSE
+        return scores, 2 * _CLOSE / (1 - m)
 
     def fault(self, question: Question, answer: Sequence[Row]) -> str | None:
         """Why this is not the answer of this state; None if it is."""

@@ -15,7 +15,8 @@ from indexer.arrays import Doubles, RowNumbers
 from indexer.native.library import chosen_level
 from indexer.native.words import MOST_TERMS, NativeWords
 from indexer.search.allowed import Allowed
-from indexer.storage.postings import K1, Postings, norms
+from indexer.storage.bm25 import K1, weight
+from indexer.storage.postings import Postings, norms
 from indexer.storage.united import United
 
 __all__ = ["MOST_TERMS", "Words", "weight"]
@@ -24,13 +25,6 @@ Term = int | United
 """The number of a term in its segment, −1 for one that it does not have; or several as one."""
 
 _KEPT = 1 << 22  # postings of united terms that are kept
-_LEAST_WEIGHT = 1e-6  # of FTS5, for a term in half of the documents or more
-
-
-def weight(documents: int, having: int) -> float:
-    """The inverse document frequency of a term that `having` of the documents have."""
-    value = math.log((documents - having + 0.5) / (having + 0.5))
-    return value if value > 0 else _LEAST_WEIGHT
 
 
 class Words:

@@ -20,12 +20,11 @@ import numpy.typing as npt
 
 from indexer.arrays import Doubles, RowNumbers
 from indexer.errors import SegmentError, shown
+from indexer.storage.bm25 import K1, B
 
 WORDS = "words.safetensors"
 WINDOW = 1 << 13
 """Documents of a window; the kernel knows it too (source/words.h)."""
-K1, B = 1.2, 0.75
-"""Constants of BM25, those of SQLite's FTS5."""
 
 _TYPES = {
     "term_starts": ("I64", "<i8"),

@@ -32,7 +32,7 @@ from indexer.search.cascade import SearchResult
 from searchengine.corpus.documents import Document
 from searchengine.errors import CorpusError
 from searchengine.storage.documents.changes import Known, Span, as_json
-from searchengine.storage.documents.lexical import Scored
+from searchengine.storage.documents.scored import WordScores
 from searchengine.storage.documents.tables import Ids, Tables
 
 
@@ -99,6 +99,7 @@ class Snapshot(Protocol):
         shortlist: how many of them are scored at full width unless a query says more.
         cuts: whether a document may have several passages.
         commit_id: differs between two states.
+        unrelated: mean cosine of unrelated passages, 0–0.95; 0 where it cannot be had cheaply.
     """
 
     @property
@@ -115,6 +116,8 @@ class Snapshot(Protocol):
     def cuts(self) -> bool: ...
     @property
     def commit_id(self) -> object: ...
+    @property
+    def unrelated(self) -> float: ...
 
     def search(
         self,
@@ -146,7 +149,7 @@ class Snapshot(Protocol):
         *,
         required: tuple[str, ...] = (),
         as_you_type: bool = False,
-    ) -> Scored:
+    ) -> WordScores:
         """The k best documents by words: (id, score), by (−score, id). Raises QueryError.
 
         They contain the phrases `required`; other phrases of the question, in quotation marks, add
@@ -206,6 +209,9 @@ class Backend(Protocol):
 
     def index_fields(self, names: Iterable[str]) -> None:
         """Index metadata fields, for filters."""
+
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Store collection settings in one commit; None removes one. Others see it at a refresh."""
 
     def flush(self) -> None:
         """Return when everything that was written survives a power cut and can be found."""

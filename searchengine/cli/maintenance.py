@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from searchengine.cli.measuring.fusing import tune_fusion
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
@@ -224,12 +226,19 @@ def optimize(
     help="File of typical questions: .jsonl or .txt [default: generated from documents].",
 )
 @click.option(
+    "--qrels",
+    type=click.Path(path_type=Path),
+    help="File of judgements of the --queries (TSV): choose mode and weight instead.",
+)
+@click.option(
     "--threads", type=click.IntRange(1), help="Maximum number of threads [default: all cores]."
 )
 @ENCODER
 @runs
 @AS_JSON
+@click.pass_context
 def tune(
+    ctx: click.Context,
     collection: Path,
     target_recall: float,
     confidence: float,
@@ -237,6 +246,7 @@ def tune(
     objective: str,
     max_ram: int | None,
     queries: Path | None,
+    qrels: Path | None,
     threads: int | None,
     encoder: str | None,
     runtime: Any,
@@ -249,9 +259,14 @@ def tune(
     the other half must confirm it. The collection is changed in one commit;
     docs/tuning.md explains the guarantee.
 
+    With --qrels, choose how vectors and words are weighed instead, and whether the
+    default mode is vector, text or hybrid: what has the highest nDCG@10 on half of the
+    judged questions, unless it is worse than before on the other half.
+
     \b
-    Example:
+    Examples:
         searchengine tune my.index --target-recall 0.97 --queries questions.txt
+        searchengine tune my.index --queries questions.jsonl --qrels qrels.tsv
     """
     from indexer.threads import threads as thread_budget
     from indexer.tuning.tune import Goal, Objective
@@ -259,14 +274,19 @@ def tune(
     from searchengine.engine import SearchEngine
     from searchengine.maintenance.tuning import ladder, summary
 
+    if threads is not None:
+        thread_budget.limit = threads
+    if qrels is not None:
+        _check_alone(ctx)
+        assert queries is not None
+        tune_fusion(collection, queries, qrels, encoder, runtime, as_json)
+        return
     goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
     questions = None
     if queries is not None:
         from searchengine.evaluate.judgements import read_queries
 
         questions = list(read_queries(queries).values())
-    if threads is not None:
-        thread_budget.limit = threads
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as progress:
         tuning = engine.tune(questions, goal, on_step=note, building=progress)
         dim, default = engine.stats().dim, engine.default_mode
@@ -284,6 +304,16 @@ def tune(
             "by vectors (mode vector)",
         )
         say(summary(tuning, dim))
+
+
+def _check_alone(ctx: click.Context) -> None:
+    """Refuse --qrels without --queries, and with options of a recall target."""
+    if ctx.params["queries"] is None:
+        raise click.UsageError("--qrels needs the questions; add --queries FILE")
+    options = {"target_recall": "--target-recall", "confidence": "--confidence", "k": "-k"}
+    for name, flag in (options | {"objective": "--for", "max_ram": "--max-ram"}).items():
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{flag} belongs to a recall target; leave it or --qrels out")
 
 
 @click.command()

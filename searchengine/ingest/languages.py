@@ -1,15 +1,16 @@
 """The languages of a new collection: which tokenizer suits them, and does the encoder read them?
 
-Both are decided on a sample of the first documents. An encoder reads a language if its tokenizer
-does: a vocabulary of English splits German into many short pieces, Korean into single strokes, and
-has no token for most Chinese characters. Measured: docs/languages.md.
+Both are decided on a sample of the first documents, and so is how questions are ranked. An encoder
+reads a language if its tokenizer does: a vocabulary of English splits German into many short
+pieces, Korean into single strokes, and has no token for most Chinese characters. Measured:
+docs/languages.md.
 """
 
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from searchengine.errors import LanguageWarning
 from searchengine.ingest.passages import Tokenizes
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import Store
-from searchengine.storage.mode import Mode
+from searchengine.storage.mode import CHOSEN, WEIGHT, Mode
 from searchengine.storage.writer import Writer
 
 MULTILINGUAL = "intfloat/multilingual-e5-small"
@@ -30,7 +31,10 @@ _SAMPLE = 64  # texts of a block that are looked at
 _MOST = 1024  # texts of all blocks: a first commit may be large
 _CHECKED = 32  # texts of a language that are tokenised
 _PRESENT = 0.1  # share of the texts from which a language counts
-_MOSTLY = 0.5  # share of texts that the encoder does not read, from which words alone rank
+_MOSTLY = 0.5  # share of texts that the encoder does not read, from which words count most
+UNREAD_WEIGHT = 0.2
+"""Weight of the cosine where the encoder does not read the language, but its script: names and
+borrowed words still place a text. In other scripts it reads nothing, and words alone rank."""
 _ENGLISH = (
     "Whales are warm-blooded mammals that breathe air, bear live young, and sleep with half of "
     "the brain at a time; the other half keeps watch over the water around them."
@@ -41,6 +45,18 @@ _PER_LETTER = 0.75  # of another alphabet
 _PER_SYLLABLE = 1.3  # of scripts without spaces, and of Korean
 _UNKNOWN = 0.05  # share of tokens that the vocabulary does not have
 _LARGE_VOCABULARY = 100_000  # tokens: of several languages, though rare ones have long pieces
+
+
+class Unread(NamedTuple):
+    """A language that the encoder does not read.
+
+    Attributes:
+        share: share of the texts that are in it.
+        latin: whether its script is Latin.
+    """
+
+    share: float
+    latin: bool
 
 
 class Languages:
@@ -65,20 +81,21 @@ class Languages:
             self._warned = True
             names = (getattr(self._encoder, name, None) for name in ("source", "name"))
             name = next(filter(None, names), "")
-            warnings.warn(_message(name, unread), LanguageWarning, stacklevel=2)
+            default = None if store.settings().get(CHOSEN) else default_for(unread)
+            warnings.warn(_message(name, unread, default), LanguageWarning, stacklevel=2)
 
     def settle(self, writer: Writer) -> None:
-        """Choose the mode of an empty collection, and its tokenizer if its creator left it open.
-
-        Where the encoder does not read most of the texts, words alone rank.
-        """
+        """Choose mode, weight and tokenizer of an empty collection, unless a user has."""
         store = writer.store
         settings = store.settings()
         if not self._traits or not _is_empty(store):
             return
-        if settings.get("mode") in (Mode.HYBRID, Mode.TEXT):
-            unread = sum(self._unread().values()) > _MOSTLY
-            writer.changes.set("mode", Mode.TEXT if unread else Mode.HYBRID)
+        if settings.get("mode") in (Mode.HYBRID, Mode.TEXT) and not settings.get(CHOSEN):
+            mode, weight = default_for(self._unread())
+            writer.changes.set("mode", mode)
+            writer.changes.unset("weight")
+            if weight != WEIGHT:
+                writer.changes.set("weight", weight)
         if settings.get("tokenizer_auto"):
             chosen = analyzer_for(self._traits)
         elif settings["tokenizer"] == Tokenizer.STEM:  # its creator left the languages open
@@ -88,8 +105,8 @@ class Languages:
         if str(chosen) != settings["tokenizer"]:
             writer.changes.index_text(chosen)
 
-    def _unread(self) -> dict[str, float]:
-        """Language → share of the texts, for those that the encoder does not read."""
+    def _unread(self) -> dict[str, Unread]:
+        """The languages that the encoder does not read, most frequent first."""
         if not isinstance(self._encoder, Tokenizes):
             return {}
         counts = Counter(each.language for each in self._traits if each.language)
@@ -100,9 +117,17 @@ class Languages:
                 continue
             own = [i for i, each in enumerate(self._traits) if each.language == language]
             texts = [self._texts[i] for i in own[:_CHECKED]]
-            if not reads(self._encoder, texts, parts=self._traits[own[0]].parts):
-                unread[language] = share
+            parts = self._traits[own[0]].parts
+            if not reads(self._encoder, texts, parts=parts):
+                unread[language] = Unread(share, not parts and _mostly_latin("".join(texts)))
         return unread
+
+
+def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
+    """The mode, and the weight of the cosine, where an encoder does not read these languages."""
+    weight = UNREAD_WEIGHT if sum(each.share for each in unread.values()) > _MOSTLY else WEIGHT
+    blind = sum(each.share for each in unread.values() if not each.latin) > _MOSTLY
+    return (Mode.TEXT if blind else Mode.HYBRID), weight
 
 
 def analyzer_for(sample: Sequence[Traits]) -> Analyzer:
@@ -195,15 +220,23 @@ def _is_latin(letter: str) -> bool:
     return letter < "\u0250" or unicodedata.name(letter, "").startswith("LATIN ")
 
 
-def _message(encoder: str, unread: dict[str, float]) -> str:
-    parts = [f"{share:.0%} in {NAMES.get(code, code)}" for code, share in unread.items()]
+def _message(encoder: str, unread: Mapping[str, Unread], default: tuple[Mode, float] | None) -> str:
+    """The warning. `default`: of `default_for`; None: a user has chosen mode or weight."""
+    parts = [f"{each.share:.0%} in {NAMES.get(code, code)}" for code, each in unread.items()]
     parts[0] = parts[0].replace(" in ", " of these documents are in ", 1)
     languages = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
     name = f" {encoder}" if encoder else ""
+    now, way = "", ""
+    if default is None or default[1] == WEIGHT:
+        way = ", or search by words: --mode text"
+    elif default[0] is Mode.TEXT:
+        now = ", and the default mode is text, by words alone"
+    else:
+        now = f", and the default mode hybrid counts words most (weight {default[1]} of vectors)"
     return (
         f"{languages}, which the encoder{name} does not read well, so searches by meaning miss "
-        f"much of them; index into a new collection with a multilingual encoder, such as --encoder "
-        f"{MULTILINGUAL}, or search by words: --mode text"
+        f"much of them{now}; for better results index into a new collection with a multilingual "
+        f"encoder, such as --encoder {MULTILINGUAL}{way}"
     )
 
 

@@ -18,7 +18,7 @@ from searchengine.backends.contract import Backend, Entry
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError, EncoderMismatch
-from searchengine.storage.mode import Mode
+from searchengine.storage.mode import CHOSEN, Mode
 
 _BATCH = 2000  # documents in a commit
 NEAR = 2e-3
@@ -102,11 +102,13 @@ def copy(
 
 
 def _create(origin: Backend, target: str | Path) -> Backend:
-    names = ("encoder", "index", "passages", "record_keys")
+    names = ("encoder", "index", "passages", "record_keys", "weight", CHOSEN)
     settings = {name: origin.settings[name] for name in names if name in origin.settings}
     analyzer = Analyzer.of(origin.settings["tokenizer"])
     words = analyzer.tokenizer is not Tokenizer.NONE
     settings["mode"] = Mode.HYBRID if words else Mode.VECTOR
+    if origin.capabilities.words is not None and "mode" in origin.settings:
+        settings["mode"] = origin.settings["mode"]
     return create_backend(target, settings, analyzer, carried=origin.carried())
 
 

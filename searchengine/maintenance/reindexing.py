@@ -22,6 +22,7 @@ from typing import Any
 from indexer.building.build import Progress
 from indexer.config import RotationKind, SegmentConfig
 from indexer.segment import Segment
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import check_built_by
 from searchengine.encoders.protocol import TextEncoder
@@ -43,7 +44,7 @@ from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import Store
 from searchengine.storage.folders import beside, checksum, os_errors, segment_errors
 from searchengine.storage.merging import Merging
-from searchengine.storage.mode import Mode
+from searchengine.storage.mode import CHOSEN, Mode
 from searchengine.storage.pending import Owner, who
 from searchengine.storage.writer import TUNED, Writer
 
@@ -247,8 +248,11 @@ class Reindexing:
     def _set(self, writer: Writer) -> None:
         for name, value in self.blocks.work.details["settings"].items():
             writer.changes.set(name, value)
-        if self.store.settings().get("mode") == Mode.TEXT:  # the former encoder did not read them
+        stored = self.store.settings()
+        words = stored["tokenizer"] != Tokenizer.NONE
+        if words and "mode" in stored and not stored.get(CHOSEN):  # it suited the former encoder
             writer.changes.set("mode", Mode.HYBRID)
+        writer.changes.unset("weight")
         writer.changes.unset(TUNED)
         if self.blocks.supplied:
             writer.changes.forget_vectors()

@@ -21,7 +21,7 @@ from searchengine.notebook import facts
 from searchengine.storage.documents import pending
 from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import Store
-from searchengine.storage.mode import Mode
+from searchengine.storage.mode import Mode, weight_of
 from searchengine.storage.snapshot import Snapshot
 from searchengine.storage.writer import TUNED
 
@@ -38,6 +38,7 @@ class Stats:
         cut: tokens and overlap of passages (ingest.passages); None: documents are whole.
         tokenizer: tokenizer of the index of words.
         mode: how questions are ranked in the mode auto.
+        weight: weight of the cosine in the mode hybrid; BM25 has the rest.
         words: what ranks by words, "words files" or "FTS5"; None: there is no index of words.
         fields: indexed metadata fields.
         dim: dimensions of a vector.
@@ -65,6 +66,7 @@ class Stats:
     cut: Mapping[str, Any] | None
     tokenizer: str
     mode: str
+    weight: float
     words: str | None
     fields: tuple[str, ...]
     dim: int
@@ -145,6 +147,7 @@ def _of_server(collection: PostgresCollection | QdrantCollection) -> Stats:
         cut=settings.get("passages"),
         tokenizer=settings["tokenizer"],
         mode=settings.get("mode", Mode.VECTOR),
+        weight=weight_of(settings),
         words=collection.capabilities.words,
         fields=collection.fields(),
         dim=settings["encoder"]["dim"],
@@ -182,6 +185,7 @@ def of_snapshot(snapshot: Snapshot) -> Stats:
         cut=settings.get("passages"),
         tokenizer=settings["tokenizer"],
         mode=settings.get("mode", Mode.VECTOR),
+        weight=weight_of(settings),
         words=_ranks_by_words(snapshot),
         fields=snapshot.store.fields(),
         dim=settings["encoder"]["dim"],

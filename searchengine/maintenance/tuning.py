@@ -31,6 +31,7 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.maintenance.guarantee import Guarantee
 from searchengine.maintenance.stats import Stats
 from searchengine.storage.collection import Collection
+from searchengine.storage.mode import Mode
 from trainer.errors import TrainerError
 
 MAX_QUERIES = 2000
@@ -264,7 +265,7 @@ def described(stats: Stats) -> dict[str, str]:
         "search": _search(stats),
         "rotation": f"{config['rotation']}{blocks}",
         "storage": config["storage"],
-        "mode": stats.mode,
+        "mode": _mode(stats),
         "words": stats.tokenizer + (f", ranked by {stats.words}" if stats.words else ""),
         "fields": ", ".join(stats.fields) or "none indexed",
     }
@@ -283,6 +284,12 @@ def described(stats: Stats) -> dict[str, str]:
         "fingerprint": stats.fingerprint,
         "bytes": str(stats.bytes),
     }
+
+
+def _mode(stats: Stats) -> str:
+    if stats.mode != Mode.HYBRID:
+        return stats.mode
+    return f"{stats.mode} ({stats.weight:g} of vectors, {1 - stats.weight:.2g} of words)"
 
 
 def _search(stats: Stats) -> str:

@@ -13,9 +13,11 @@ from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.errors import QueryError
 from searchengine.ingest.languages import choose_again
 from searchengine.maintenance import check, copies
+from searchengine.maintenance.defaults import set_default
 from searchengine.maintenance.encoded import check_encoded
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.tuning import stored_goal, tune_collection
+from searchengine.storage.mode import Mode
 
 
 class Upkeep(Local):
@@ -26,6 +28,20 @@ class Upkeep(Local):
     def index_fields(self, *names: str) -> None:
         """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
         self.collection.index_fields(names)
+
+    def set_default(self, mode: Mode | str | None = None, weight: float | None = None) -> None:
+        """Choose how questions are ranked that name no mode.
+
+        Other processes follow at their next refresh. Languages do not change the choice any more;
+        a reindex by another encoder keeps the mode and forgets the weight.
+
+        Args:
+            mode: "vector", "text" or "hybrid"; None leaves it as it is.
+            weight: weight of the cosine in the mode hybrid, 0–1; BM25 has the rest. None leaves it
+                as it is.
+
+        Raises QueryError (a bad value; no index of words), CollectionBusy."""
+        set_default(self.collection, mode, weight)
 
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
         """Merge all segments into one, without deleted rows and with a new rotation.

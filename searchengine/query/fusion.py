@@ -1,19 +1,69 @@
 """Rankings fused into one.
 
 reciprocal_rank([by_vector, by_words])                # [(document id, score), …], best first
-weighted(cosines, bm25)                               # the same, of {document id: score}
+Fusion(scale(best, most)).all(cosines, bm25)          # the same, of {document id: score}
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from searchengine.errors import QueryError
-from searchengine.storage.documents.lexical import Scored
+from searchengine.storage.documents.scored import Scored
+from searchengine.storage.mode import WEIGHT
 
-VECTORS, WORDS = 0.6, 0.4
-"""Weights of cosine and BM25, from training questions: docs/hybrid.md."""
 CONSTANT = 60.0
 """Added to a rank in reciprocal rank fusion: a greater constant favours the first ranks less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Cosine and BM25 of a document as one score, at most 1; chosen in docs/hybrid.md.
+
+        weight · (cosine − unrelated) / (1 − unrelated) + (1 − weight) · BM25 / scale
+
+    A convex combination, as in Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid
+    Retrieval", 2023. Both scales belong to the collection and the question, not to the result: an
+    encoder that does not read the question gives cosines that hardly differ, and they stay so.
+
+    Attributes:
+        scale: the BM25 that counts as 1.
+        unrelated: mean cosine of unrelated passages, which counts as 0.
+        weight: weight of the cosine, 0–1.
+    """
+
+    scale: float
+    unrelated: float = 0.0
+    weight: float = WEIGHT
+
+    def score(self, cosine: float | None, bm25: float) -> float:
+        """The score of a document; None: it has no vector, and counts as unrelated."""
+        share = 0.0 if cosine is None else (cosine - self.unrelated) / (1 - self.unrelated)
+        return self.weight * share + (1 - self.weight) * bm25 / self.scale
+
+    def all(self, cosines: Mapping[int, float], bm25: Mapping[int, float]) -> Scored:
+        """The scores of ids, by (−score, −cosine, id). An id without BM25 has 0."""
+        scores = [
+            (-self.score(cosine, bm25.get(name, 0.0)), -cosine, name)
+            for name, cosine in cosines.items()
+        ]
+        scores += [
+            (-self.score(None, score), math.inf, name)
+            for name, score in bm25.items()
+            if name not in cosines
+        ]
+        scores.sort()
+        return [(name, -score) for score, _, name in scores]
+
+
+def scale(best: float, most: float) -> float:
+    """The BM25 that counts as 1.
+
+    It is the geometric mean of the best of the question, and of the most that its words could give.
+    So the best document has the full share if it has all of the question, and less if it has little
+    of it, as with long questions.
+    """
+    return math.sqrt(best * max(best, most)) or 1.0
 
 
 def reciprocal_rank(
@@ -35,28 +85,6 @@ def reciprocal_rank(
         for ranking, weight in zip(rankings, shares, strict=True)
         for rank, name in enumerate(ranking, start=1)
     )
-
-
-def weighted(cosines: Mapping[int, float], bm25: Mapping[int, float]) -> Scored:
-    """Scores of ids as one: VECTORS · cosine + WORDS · BM25 / the best BM25, by (−score, id).
-
-    A score that an id lacks counts as 0. A convex combination, as in Bruch, Gai and Ingber, "An
-    Analysis of Fusion Functions for Hybrid Retrieval", 2023. Cosines stay as they are: scaled to
-    the best and the worst of a result, those of an encoder that does not read the question would
-    count as much as any others, and no threshold could be set.
-    """
-    best = max(bm25.values(), default=0.0) or 1.0
-    scores = [
-        (-sum_of(cosines.get(name, 0.0), bm25.get(name, 0.0) / best), name)
-        for name in cosines.keys() | bm25.keys()
-    ]
-    scores.sort()
-    return [(name, -score) for score, name in scores]
-
-
-def sum_of(cosine: float, share: float) -> float:
-    """The score of a cosine, and of a BM25 as a share of the best one."""
-    return VECTORS * cosine + WORDS * share
 
 
 def _weights(count: int, weights: Sequence[float] | None) -> Sequence[float]:

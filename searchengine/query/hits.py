@@ -27,9 +27,9 @@ class Hit:
 
     Attributes:
         score: hits are sorted by it, in parts (searchengine.query.paging). By vectors, the
-            full-width cosine of the best passage, between −1 and 1; by words, BM25; by both, 0.6
-            times the cosine and 0.4 times BM25 as a share of the best document's
-            (searchengine.query.fusion).
+            full-width cosine of the best passage, between −1 and 1; by words, BM25; by both, a
+            weighted sum of the cosine, counted from that of unrelated passages, and of BM25 as a
+            share of what the question could give: at most 1 (searchengine.query.fusion).
         key, title, text, metadata: the document.
         start, end: its best passage, as character offsets into the text.
         question: the text of the question; empty for a vector.

@@ -1,8 +1,9 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,16 +26,32 @@ from searchengine.query.paging import (
 )
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
-from searchengine.storage.documents import lexical
 from searchengine.storage.documents.listing import facet
+from searchengine.storage.documents.scored import Scored, WordScores
 from searchengine.storage.documents.tables import Passage
-from searchengine.storage.mode import Mode
+from searchengine.storage.mode import Mode, weight_of
 
 FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors, however many are shown:
 else the scores, and so the order, would depend on the page."""
 _FIRST_DIVERSE = 10  # documents of the first part with diversity
 _MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
+
+
+class Fusible(NamedTuple):
+    """The two rankings of a question, and what fuses them.
+
+    Attributes:
+        by_vector: (document id, cosine), best first.
+        cosines: of these documents, and of those in `bm25` that have a vector.
+        bm25: of the best documents by words, best first.
+        scoring: the constants of the question, with the weight of the collection.
+    """
+
+    by_vector: Scored
+    cosines: Mapping[int, float]
+    bm25: Mapping[int, float]
+    scoring: fusion.Fusion
 
 
 def rank(
@@ -128,7 +145,7 @@ def _by_text(snapshot: Snapshot, query: Query, questions: Sequence[str]) -> Part
     return lambda positions, _, depth: [ranking(questions[i], depth) for i in positions]
 
 
-def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexical.Scored:
+def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> WordScores:
     """The `depth` best documents by BM25."""
     label, _ = labels(snapshot, query)
     count = depth if query.group_by is None else 4 * depth
@@ -143,7 +160,7 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
         named = label(document for document, _ in scored)
         best = distinct(scored, (named[document] for document, _ in scored), depth)
         if len(best) == depth or len(scored) < count:
-            return best
+            return WordScores(best, scored.most)
         count *= 4
 
 
@@ -152,8 +169,8 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
     ungrouped = replace(query, group_by=None)
 
     @cache
-    def by_words(i: int) -> lexical.Scored:
-        return _scored_by_words(snapshot, ungrouped, questions[i], FUSED)
+    def by_words(i: int) -> tuple[dict[int, float], fusion.Fusion]:
+        return _worded(snapshot, ungrouped, questions[i])
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
@@ -161,14 +178,38 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
         for texts, group in _by_phrases(query, questions, positions):
             found = nearest(snapshot, ungrouped, vectors[group], number, enough, texts=texts)
             for i, near in zip(group, found, strict=True):
-                bm25 = dict(by_words(i))
-                fused = _fused(snapshot, near, bm25, vectors[i], enough)
+                bm25, scoring = by_words(i)
+                fused = _fused(snapshot, near, bm25, scoring, vectors[i], enough)
                 if near.last and len(fused.documents) < depth and len(bm25) == FUSED:
-                    fused = _with_all_by_words(snapshot, ungrouped, questions[i], fused, bm25)
+                    fused = _with_all_by_words(snapshot, ungrouped, questions[i], fused, scoring)
                 rankings[i] = _grouped(snapshot, query, fused)
         return [rankings[i] for i in positions]
 
     return part
+
+
+def _worded(
+    snapshot: Snapshot, query: Query, question: str
+) -> tuple[dict[int, float], fusion.Fusion]:
+    """The best documents by words, with their BM25, and what fuses it with cosines."""
+    scored = _scored_by_words(snapshot, query, question, FUSED)
+    scale = fusion.scale(scored[0][1] if scored else 0.0, scored.most)
+    weight = weight_of(snapshot.settings)
+    return dict(scored), fusion.Fusion(scale, snapshot.unrelated, weight)
+
+
+def fusible(
+    snapshot: Snapshot, questions: Sequence[str], vectors: Floats, depth: int
+) -> Iterator[Fusible]:
+    """What the mode hybrid fuses for each question, enough for the first `depth` documents."""
+    query = Query(depth, mode=Mode.HYBRID)
+    for question, vector in zip(questions, vectors, strict=True):
+        required = query.required(question)
+        (near,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
+        bm25, scoring = _worded(snapshot, query, question)
+        cosines, _ = _with_words(snapshot, near, bm25, vector)
+        by_vector = [(ranked.passage.document, ranked.score) for ranked in near.documents]
+        yield Fusible(by_vector, cosines, bm25, scoring)
 
 
 def _by_phrases(
@@ -182,38 +223,53 @@ def _by_phrases(
 
 
 def _fused(
-    snapshot: Snapshot, near: Near, bm25: Mapping[int, float], vector: Floats, depth: int
+    snapshot: Snapshot,
+    near: Near,
+    bm25: Mapping[int, float],
+    scoring: fusion.Fusion,
+    vector: Floats,
+    depth: int,
 ) -> Ranking:
     """A part of the documents by vectors, and the best by words: the first `depth` of them, or all.
 
-    Without those that documents of the next part may exceed.
+    Without those that documents of the next part may exceed: these have no word that counts, and at
+    most the last cosine of this part.
     """
-    passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
-    cosines = {ranked.passage.document: ranked.score for ranked in near.documents}
-    others = [each for each in bm25 if each not in passages]
-    for document, (cosine, passage) in cosines_of(snapshot, others, vector, near).items():
-        cosines[document], passages[document] = cosine, passage
-    least = -np.inf if near.last else fusion.sum_of(float(near.cosines[-1]), 0.0)
+    cosines, passages = _with_words(snapshot, near, bm25, vector)
+    lowest = -np.inf, -np.inf
+    if not near.last:
+        lowest = scoring.score(float(near.cosines[-1]), 0.0), float(near.cosines[-1])
     documents = [
         Ranked(
             score,
             passages.get(document) or _whole(document),
             _parts(cosines.get(document), bm25.get(document)),
         )
-        for document, score in fusion.weighted(cosines, bm25)[:depth]
-        if score >= least
+        for document, score in scoring.all(cosines, bm25)[:depth]
+        if (score, cosines.get(document, -np.inf)) >= lowest
     ]
     return Ranking(documents, last=near.last)
 
 
+def _with_words(
+    snapshot: Snapshot, near: Near, bm25: Iterable[int], vector: Floats
+) -> tuple[dict[int, float], dict[int, Passage]]:
+    """The cosine and the best passage of documents by vectors, and of those by words."""
+    passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
+    cosines = {ranked.passage.document: ranked.score for ranked in near.documents}
+    others = [each for each in bm25 if each not in passages]
+    for document, (cosine, passage) in cosines_of(snapshot, others, vector, near).items():
+        cosines[document], passages[document] = cosine, passage
+    return cosines, passages
+
+
 def _with_all_by_words(
-    snapshot: Snapshot, query: Query, question: str, fused: Ranking, bm25: Mapping[int, float]
+    snapshot: Snapshot, query: Query, question: str, fused: Ranking, scoring: fusion.Fusion
 ) -> Ranking:
     """Documents without a vector that are not among the best by words, after all others."""
     seen = {ranked.passage.document for ranked in fused.documents}
-    highest = max(bm25.values())
     more = [
-        Ranked(fusion.sum_of(0.0, score / highest), _whole(document), {"text": score})
+        Ranked(scoring.score(None, score), _whole(document), {"text": score})
         for document, score in _scored_by_words(snapshot, query, question, MAX_DEPTH)
         if document not in seen
     ]

@@ -93,6 +93,15 @@ class Collection(WritableView):
             for name in names:
                 writer.changes.index_field(name)
 
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Store collection settings in one commit; None removes one."""
+        with self.own_store() as store, self.writing(store) as writer:
+            for name, value in values.items():
+                if value is None:
+                    writer.changes.unset(name)
+                else:
+                    writer.changes.set(name, value)
+
     def optimize(self, progress: Progress | None = None) -> None:
         """Merge all segments into one without deleted rows, with a new rotation.
 

@@ -13,12 +13,13 @@ from indexer.arrays import Floats
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import SearchResult, merge
 from indexer.search.rotating import Queries
-from indexer.search.words import weight
 from indexer.segment import Segment, SegmentConfig
+from indexer.storage.bm25 import weight
 from searchengine.errors import CollectionError
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.questions import joins_words
 from searchengine.storage.documents.questions import phrases as quoted
+from searchengine.storage.documents.scored import WordScores
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.documents.tables import Ids
 from searchengine.storage.words import WordIndex
@@ -30,6 +31,10 @@ READERS = 4
 MOST_WITH_PHRASE = 10_000
 """Documents: a phrase of more of them adds nothing to scores, and would take long."""
 _PHRASES = 4096  # whose gain is kept
+SAMPLE = 128
+"""Passages whose mean cosine is that of unrelated passages."""
+MAX_UNRELATED = 0.95
+"""Maximum of that mean: among nearly equal texts, cosines would count without limit."""
 _Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
@@ -79,6 +84,7 @@ class Snapshot:
         self._gains: dict[str, float] = {}
         self._filters: OrderedDict[_Filter, Mapping[SegmentRow, Allowed]] = OrderedDict()
         self._words: tuple[WordIndex | None] | None = None  # None: not opened yet
+        self._unrelated: float | None = None
         self.store = Store(path / "documents.db", readers=READERS)
         try:
             self.store.hold()
@@ -179,7 +185,7 @@ class Snapshot:
         *,
         required: tuple[str, ...] = (),
         as_you_type: bool = False,
-    ) -> lexical.Scored:
+    ) -> WordScores:
         """The k best documents by words: (id, BM25), by (−score, id); see documents.lexical.
 
         They contain the phrases `required`. Other phrases of the question, in quotation marks, are
@@ -187,7 +193,7 @@ class Snapshot:
         `as_you_type`: its last word may be unfinished.
         """
 
-        def best(k: int, phrases: tuple[str, ...]) -> lexical.Scored:
+        def best(k: int, phrases: tuple[str, ...]) -> WordScores:
             words = self.words
             ranker = None
             if words is not None:
@@ -207,7 +213,8 @@ class Snapshot:
                 scores[document] = score
                 gains[document] += gain
         sums = sorted((-score - gains[document], document) for document, score in scores.items())
-        return [(document, -total) for total, document in sums[:k]]
+        most = scored.most + sum(added.values())
+        return WordScores(((document, -total) for total, document in sums[:k]), most)
 
     def _added_by(self, phrases: Iterable[str]) -> dict[str, float]:
         """What each phrase adds to the score of a document with it.
@@ -252,6 +259,28 @@ class Snapshot:
         return rows
 
     @property
+    def unrelated(self) -> float:
+        """The mean cosine of passages of different documents, 0–0.95; computed once."""
+        if self._unrelated is None:
+            sample = self._sample()
+            mean = _mean_cosine(self.vectors(sample)) if sample.size > 1 else 0.0
+            self._unrelated = min(max(mean, 0.0), MAX_UNRELATED)
+        return self._unrelated
+
+    def _sample(self) -> Ids:
+        """At most SAMPLE passages of different documents, evenly spread, always the same ones."""
+        positions = np.unique(np.linspace(0, max(self.rows - 1, 0), SAMPLE).astype(np.int64))
+        passages, start = [np.zeros(0, np.int64)], 0
+        for row, live in self.live.items():
+            count = row.rows if live is None else live.size
+            inside = positions[(positions >= start) & (positions < start + count)] - start
+            passages.append(row.base + (inside if live is None else live.rows[inside]))
+            start += count
+        every = np.concatenate(passages)
+        _, first = np.unique(self.store.documents_of(every), return_index=True)
+        return every[first]
+
+    @property
     def shortlist(self) -> int:
         """The longest shortlist that a segment is configured with."""
         return max((segment.config.shortlist for segment in self.segments.values()), default=1)
@@ -280,3 +309,10 @@ class Snapshot:
     def close(self) -> None:
         """End the read transaction. Segments are not closed: other snapshots may share them."""
         self.store.close()
+
+
+def _mean_cosine(vectors: Floats) -> float:
+    """The mean cosine of two different rows of unit vectors (n, D), n ≥ 2."""
+    total, count = vectors.sum(axis=0, dtype=np.float64), len(vectors)
+    squares = float(np.square(vectors, dtype=np.float64).sum())
+    return (float(total @ total) - squares) / (count * (count - 1))

@@ -16,8 +16,9 @@ from indexer.search.words import Words, weight
 from indexer.segment import Segment
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.storage.documents import text_index
-from searchengine.storage.documents.lexical import Key, Scored
+from searchengine.storage.documents.lexical import Key
 from searchengine.storage.documents.questions import Word
+from searchengine.storage.documents.scored import Scored
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.documents.terms import notes, terms_of
 

@@ -351,7 +351,7 @@ def test_a_segment_keeps_its_words(tmp_path: Path) -> None:
         Segment.merge(tmp_path / "8", [(bare, None)], config, words=written_as("new")) as other,
         Segment.merge(tmp_path / "9", [(other, None)], config, words=write) as again,
     ):
-        assert same.words is not None and same.words.vocabulary() == [b"a", b"c"]
+        assert same.words is not None and same.words.vocabulary() == [b"a", b"b", b"c"]
         for segment, kind in ((written, "test"), (other, "new"), (again, "test")):
             assert segment.words is not None and segment.words.notes == {"kind": kind}
         assert bare.words is None and without.words is None

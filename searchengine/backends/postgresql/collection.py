@@ -186,6 +186,16 @@ class PostgresCollection:
                     sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name))
                 )
 
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Store collection settings in one commit; None removes one."""
+
+        def work(connection: "Connection") -> None:
+            for name, value in values.items():
+                schema.set_value(connection, name, value)
+
+        self._connections.write(work)
+        self.refresh()
+
     def flush(self) -> None:
         """Return at once: a commit is synced by the server before it ends."""
 

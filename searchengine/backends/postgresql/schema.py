@@ -126,13 +126,15 @@ def exists(connection: "Connection", schema: str) -> bool:
 
 
 def set_value(connection: "Connection", name: str, value: Any) -> None:
-    """Write one setting."""
+    """Write one setting; None removes it."""
     for key, text in ((name, json.dumps(value)), ("revision", json.dumps(uuid4().hex))):
         connection.execute(
             "INSERT INTO settings (name, value) VALUES (%s, %s) "
             "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             (key, text),
         )
+    if value is None:
+        connection.execute("DELETE FROM settings WHERE name = %s", (name,))
 
 
 def read_settings(connection: "Connection", name: str) -> dict[str, Any]:

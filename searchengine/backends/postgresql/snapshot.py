@@ -22,9 +22,9 @@ from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.backends.stored import shortlist as shortlist_of
 from searchengine.errors import QueryError
-from searchengine.storage.documents.lexical import Scored
 from searchengine.storage.documents.questions import phrases as phrases_of
 from searchengine.storage.documents.questions import unfinished
+from searchengine.storage.documents.scored import WordScores
 from searchengine.storage.documents.tables import Ids
 
 if TYPE_CHECKING:
@@ -74,6 +74,11 @@ class PostgresSnapshot:
     def commit_id(self) -> object:
         """Differs between two states of the database."""
         return self.tables.read("SELECT pg_current_snapshot()::text")[0][0]
+
+    @property
+    def unrelated(self) -> float:
+        """0: a sample would be read by every search."""
+        return 0.0
 
     @property
     def shortlist(self) -> int:
@@ -183,7 +188,7 @@ class PostgresSnapshot:
         *,
         required: tuple[str, ...] = (),
         as_you_type: bool = False,
-    ) -> Scored:
+    ) -> WordScores:
         """The k best documents with any word of the question: (id, ts_rank), by (−score, id).
 
         They contain the phrases `required`. Each other phrase of the question, in quotation marks,
@@ -207,7 +212,7 @@ class PostgresSnapshot:
         )
         words = (question,) if last is None else (question, last)
         found = self.tables.read(sql, (*added, *words, *values, k))
-        return [(i, float(score)) for i, score in found]
+        return WordScores((i, float(score)) for i, score in found)
 
     @property
     def _words_config(self) -> str:

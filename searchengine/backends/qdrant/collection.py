@@ -214,8 +214,14 @@ class QdrantCollection:
                     "create_payload_index", field_name=f"{part}.{field}", field_schema=schema
                 )
             known += [] if name in known else [name]
-        settings = json.dumps(state.settings | {"fields": known})
-        self._set(settings=settings, revision=uuid4().hex)
+        self.configure({"fields": known})
+
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Store collection settings in one commit; None removes one."""
+        settings = {**self._current()[0].settings, **values}
+        kept = {name: value for name, value in settings.items() if value is not None}
+        self._set(settings=json.dumps(kept), revision=uuid4().hex)
+        self._current()
 
     def flush(self) -> None:
         """Return at once: the server has logged a change before it acknowledges it."""

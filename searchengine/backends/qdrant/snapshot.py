@@ -22,7 +22,7 @@ from searchengine.backends.qdrant.points import COARSE, FULL, PASSAGE_BITS, Stor
 from searchengine.backends.qdrant.tables import QdrantTables
 from searchengine.backends.stored import shortlist as shortlist_of
 from searchengine.errors import BackendUnavailable, QueryError
-from searchengine.storage.documents.lexical import Scored
+from searchengine.storage.documents.scored import WordScores
 from searchengine.storage.documents.tables import Ids
 
 if TYPE_CHECKING:
@@ -71,6 +71,11 @@ class QdrantSnapshot:
     def cuts(self) -> bool:
         """Whether a document may have several passages."""
         return self.settings.get("passages") is not None
+
+    @property
+    def unrelated(self) -> float:
+        """0: without words, nothing is fused."""
+        return 0.0
 
     @property
     def shortlist(self) -> int:
@@ -135,7 +140,7 @@ class QdrantSnapshot:
         *,
         required: tuple[str, ...] = (),
         as_you_type: bool = False,
-    ) -> Scored:
+    ) -> WordScores:
         """Raise QueryError: Qdrant does not rank by words here."""
         raise self._no_words()
 

@@ -36,6 +36,7 @@ from searchengine.errors import (
     UnknownFields,
     UnreadableFile,
 )
+from searchengine.storage.mode import Mode
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
@@ -87,6 +88,11 @@ COMMIT_EVERY = 5000
     metavar="[" + "|".join(Tokenizer) + "|stem:LANGUAGES]",
     help="Tokenizer for --mode text, such as stem:de,ru [default: by the language of the first "
     "documents].",
+)
+@click.option(
+    "--mode",
+    type=choice([Mode.VECTOR, Mode.TEXT, Mode.HYBRID]),
+    help="Default mode of searches [default: hybrid; as it is, for an existing collection].",
 )
 @INDEXED
 @click.option(
@@ -168,6 +174,7 @@ def index(
         every = every or COMMIT_EVERY
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
     settings["passages"] = passages_of(options)
+    mode = options.pop("mode")
     key_prefix, columns = options.pop("key_prefix"), columns_of(options, vectors is None)
     mirror, malformed, unread = options.pop("mirror"), LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
@@ -185,8 +192,7 @@ def index(
             total = _total(corpus, vectors)
             if vectors is None and encoded is None:
                 _check_encodes(engine)
-            if fields:
-                engine.index_fields(*fields)
+            _configure(engine, fields, mode)
             if mirror is not None and mirror.watch:
                 watch(engine, corpus, mirror.options(key_prefix or "", columns, every), as_json)
                 return
@@ -218,6 +224,14 @@ def index(
     show_summary(
         engine.collection.path, summary, malformed, unread, documents_now, seconds, as_json
     )
+
+
+def _configure(engine: Any, fields: tuple[str, ...], mode: str | None) -> None:
+    """Index fields, and set the default mode."""
+    if mode is not None:
+        engine.set_default(mode)
+    if fields:
+        engine.index_fields(*fields)
 
 
 def _documents(

@@ -13,6 +13,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
+from indexer.storage.bm25 import greatest
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.function_words import function_words
 from searchengine.errors import QueryError
@@ -25,6 +26,7 @@ from searchengine.storage.documents.questions import (
     whole,
     words,
 )
+from searchengine.storage.documents.scored import Scored, WordScores
 from searchengine.storage.documents.terms import terms_of
 from searchengine.storage.documents.text_index import (
     MISSING,
@@ -34,7 +36,6 @@ from searchengine.storage.documents.text_index import (
     quoted,
 )
 
-Scored = list[tuple[int, float]]
 T = TypeVar("T")
 _In = TypeVar("_In")
 
@@ -103,7 +104,7 @@ def search(
     ranker: Ranker | None = None,
     *,
     as_you_type: bool = False,
-) -> Scored:
+) -> WordScores:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
     `question` is text and never syntax: a document needs one of its words. `condition` is SQL over
@@ -142,7 +143,7 @@ def search(
         return _ranked(fts5, quoted_terms, k)
     scored = _ranked(fts5, quoted_terms, max(k, MIN_INDEXED))
     if len(scored) >= max(k, MIN_INDEXED):
-        return scored[:k]
+        return WordScores(scored[:k], scored.most)
     scanned = _scan(read, query, k, condition, parameters)
     return _continued(scored, scanned, k) if len(scored) >= MIN_INDEXED else scanned
 
@@ -188,32 +189,34 @@ def _weight(times: float) -> float:
     return math.sqrt(times)
 
 
-def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> Scored:
+def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
     """The k best documents by the TERMS rarest terms.
 
     Terms in half of the documents or more count only if there are fewer than k with another one:
     they have no weight in FTS5's BM25 (its inverse document frequency is at least 1e-6) and take
     most of its time.
     """
-    half = (index.documents + 1) // 2
+    documents = index.documents
+    half = (documents + 1) // 2
     counted = zip(index.counts(list(terms), half), terms, strict=True)
     taken = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
-    rare = {term: _weight(terms[term]) for count, term in taken if count < half}
-    scored = index.best(rare, k) if rare else []
+    weights = {term: _weight(terms[term]) for _, term in taken}
+    most = math.fsum(weights[term] * greatest(documents, count) for count, term in taken)
+    rare = {term: weights[term] for count, term in taken if count < half}
+    scored = WordScores(index.best(rare, k) if rare else (), most)
     if len(scored) < k and len(rare) < len(taken):
-        every = {term: _weight(terms[term]) for _, term in taken}
-        return _continued(scored, index.best(every, k), k)
+        return _continued(scored, index.best(weights, k), k)
     return scored
 
 
-def _continued(scored: Scored, more: Scored, k: int) -> Scored:
+def _continued(scored: WordScores, more: Scored, k: int) -> WordScores:
     """A result, then the others of a second one, at most k: whatever k, in one order.
 
     `scored` has all documents of its kind. A score does not exceed those before it.
     """
     seen, lowest = {document for document, _ in scored}, scored[-1][1] if scored else math.inf
     others = [(document, min(score, lowest)) for document, score in more if document not in seen]
-    return (scored + others)[:k]
+    return WordScores((scored + others)[:k], scored.most)
 
 
 def _begun(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> Word:
@@ -280,13 +283,13 @@ class _Fts5:
 
 def _scan(
     read: Read, query: Mapping[str, float], k: int, condition: str, parameters: Sequence[Any]
-) -> Scored:
+) -> WordScores:
     """Score every document, for words too short for a trigram, by how often they occur.
 
     Scores saturate as in BM25. Only ASCII letters are compared without case.
     """
     if not query:
-        return []
+        return WordScores()
     taken = list(query)[:SHORT_TERMS]
     count = "1.0 * (length(body) - length(replace(body, lower(?), ''))) / ?"
     score = " + ".join([f"(1 - 1.2 / (1.2 + {count}))"] * len(taken))
@@ -299,4 +302,5 @@ def _scan(
         "WHERE score > 0 ORDER BY score DESC, id LIMIT ?"
     )
     bound = [value for word in taken for value in (word, len(word))]
-    return [(row[0], row[1]) for row in read(sql, (*bound, *parameters, k))]
+    rows = read(sql, (*bound, *parameters, k))
+    return WordScores(((row[0], row[1]) for row in rows), most=len(taken))

@@ -16,6 +16,7 @@ from postgres_server import new_url
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, scan
 from searchengine.errors import CorpusError, EncoderMismatch, FilterError, QueryError, UnknownKey
+from searchengine.storage.mode import WEIGHT
 
 DIM = 16
 NEAR = 2e-3  # float16
@@ -84,6 +85,40 @@ def check_ranked(hits: Any, scores: dict[str, float], k: int) -> None:
         assert hit.score == pytest.approx(scores[hit.key], abs=NEAR)
     rest = [score for key, score in scores.items() if key not in {hit.key for hit in hits}]
     assert not rest or not found or max(rest) < found[-1] + NEAR
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_settings_are_stored_and_seen_by_others(engine: SearchEngine, where: str) -> None:
+    with SearchEngine.open(where) as other:
+        engine.collection.configure({"weight": 0.3, "extra": [1, "two"]})
+        assert engine.collection.settings["weight"] == 0.3
+        other.refresh()
+        assert other.collection.settings["extra"] == [1, "two"] and other.stats().weight == 0.3
+        other.collection.configure({"weight": None, "extra": None})
+        other.collection.configure({"never": None})
+        engine.refresh()
+        assert not {"weight", "extra", "never"} & {*engine.collection.settings}
+        assert engine.stats().weight == WEIGHT
+
+
+def test_the_default_of_a_backend(engine: SearchEngine) -> None:
+    """Those that rank by words take any; the others have the mode vector only."""
+    words = engine.collection.capabilities.words is not None
+    if words:
+        engine.set_default("hybrid", 0.2)
+        engine.collection.upsert(entries())
+        with engine.collection.reading() as snapshot:
+            assert 0 <= snapshot.unrelated <= 0.95
+            assert snapshot.by_words("title 7", 5).most >= 0
+        engine.set_default("text")
+        assert (engine.stats().mode, engine.stats().weight) == ("text", 0.2)
+    else:
+        with pytest.raises(QueryError, match="has no index of words"):
+            engine.set_default("hybrid")
+    engine.set_default("vector")
+    assert engine.stats().mode == "vector"
 
 
 # --- searching ------------------------------------------------------------------------------------

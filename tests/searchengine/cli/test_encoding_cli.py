@@ -58,7 +58,7 @@ def test_any_engine_asks_what_another_indexed(collection: Path) -> None:
     question = ("search", collection, "a whale sings", "-k", "4")
     by_openvino, by_torch = json_of(*question), json_of(*question, "--runtime", "torch")
     assert [hit["key"] for hit in by_openvino] == [hit["key"] for hit in by_torch]
-    assert by_openvino[0]["key"] == "1" and by_openvino[0]["score"] > 0.99
+    assert by_openvino[0]["key"] == "1" and by_openvino[0]["scores"]["vector"] > 0.99
     for one, other in zip(by_openvino, by_torch, strict=True):
         assert one["score"] == pytest.approx(other["score"], abs=0.02)
 
@@ -103,7 +103,7 @@ def test_fewer_layers(model: Path, notes: Path, collection: Path, tmp_path: Path
     assert info["fingerprint"] == Encoder.load(model, layers=1).fingerprint
     assert json_of("info", collection)["layers"] is None
     first = json_of("search", shallow, "a whale sings")[0]
-    assert first["key"] == "1" and first["score"] > 0.99
+    assert first["key"] == "1" and first["scores"]["vector"] > 0.99
     run("index", notes, shallow)  # again: by the encoder that it remembers
     assert json_of("search", shallow, "a whale sings", "--encoder", model)[0]["score"] > 0.99
     cut = json_of("search", collection, "a whale sings", "--layers", "1")

@@ -223,6 +223,7 @@ def test_the_choices_are_all_there_are() -> None:
         "rotation": list(RotationKind),
         "objective": list(Objective),
         "tokenizer": list(Tokenizer),
+        "mode": ["vector", "text", "hybrid"],
         "runtime": list(RuntimeKind),
         "engine": list(RuntimeKind),
         "precision": list(Precision),

@@ -16,6 +16,7 @@ from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.languages import Traits, traits
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.languages import analyzer_for, reads
+from searchengine.storage.mode import WEIGHT, Mode
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds, Tokenization
 
@@ -188,19 +189,46 @@ def test_the_first_documents_choose_and_warn_once(tmp_path: Path) -> None:
             engine.add(records(ENGLISH, GERMAN, GERMAN))
         assert [str(each.message) for each in caught] == [
             "67% of these documents are in German, which the encoder does not read well, so "
-            "searches by meaning miss much of them; index into a new collection with a "
-            "multilingual encoder, such as --encoder intfloat/multilingual-e5-small, or search by "
-            "words: --mode text"
+            "searches by meaning miss much of them, and the default mode hybrid counts words most "
+            "(weight 0.2 of vectors); for better results index into a new collection with a "
+            "multilingual encoder, such as --encoder intfloat/multilingual-e5-small"
         ]
         assert engine.stats().tokenizer == "stem:de,en"
-        assert engine.stats().mode == "text"
-        assert engine.search(GERMAN[:20])[0].scores.keys() == {"text"}
+        assert (engine.stats().mode, engine.stats().weight) == ("hybrid", 0.2)
+        assert engine.search(GERMAN[:20])[0].scores.keys() == {"vector", "text"}
         engine.add(records(JAPANESE, GERMAN))  # neither another tokenizer nor another warning
         assert engine.stats().tokenizer == "stem:de,en"
         engine.delete(engine.keys())
         engine.add(records(ENGLISH, ENGLISH, ENGLISH))
-        assert engine.stats().mode == "hybrid"
+        assert (engine.stats().mode, engine.stats().weight) == ("hybrid", WEIGHT)
         engine.verify()
+
+
+@pytest.mark.parametrize(
+    ("texts", "mode", "weight", "says"),
+    [
+        ([RUSSIAN, RUSSIAN, ENGLISH], Mode.TEXT, 0.2, "the default mode is text, by words alone"),
+        ([GERMAN, RUSSIAN, FRENCH], Mode.HYBRID, 0.2, "counts words most"),
+        ([ENGLISH, ENGLISH, GERMAN], Mode.HYBRID, WEIGHT, "or search by words: --mode text"),
+    ],
+)
+def test_the_default_follows_the_scripts(
+    tmp_path: Path, texts: list[str], mode: Mode, weight: float, says: str
+) -> None:
+    """A language that is not read still shares names and words with English, in Latin letters."""
+
+    class Reader(EnglishPieces):
+        def token_spans(self, texts: Any) -> list[Any]:
+            lengths = (1 if text == RUSSIAN else 4 if text[:5] in ("Whale", "Dough") else 2
+                       for text in texts)  # fmt: skip
+            return [Pieces(n).token_spans([t])[0] for n, t in zip(lengths, texts, strict=True)]
+
+    with SearchEngine.create(tmp_path / "new.index", Reader()) as engine:
+        with pytest.warns(LanguageWarning, match=says):
+            engine.add(records(*texts))
+        assert (engine.stats().mode, engine.stats().weight) == (mode, weight)
+        engine.reindex(WordLengths(8, "another"))  # of which nothing is known
+        assert (engine.stats().mode, engine.stats().weight) == (Mode.HYBRID, WEIGHT)
 
 
 def test_words_are_found_by_the_chosen_tokenizer(tmp_path: Path) -> None:

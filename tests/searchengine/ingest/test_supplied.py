@@ -142,7 +142,7 @@ def test_vectors_beside_an_encoder(tmp_path: Path) -> None:
         assert engine.add([{"_id": "a", "text": "a bee"}]).unchanged == 1
         assert engine.search(other[0])[0].score == pytest.approx(1, abs=1e-3)
         assert engine.add([{"_id": "a", "text": "a cat"}]).changed == 1
-        assert engine.search("a cat")[0].score == pytest.approx(1, abs=1e-3)
+        assert engine.search("a cat")[0].scores["vector"] == pytest.approx(1, abs=1e-3)
         assert engine.add([{"_id": "a", "text": "a cat"}], other).changed == 1
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import QueryError
-from searchengine.query.fusion import reciprocal_rank, weighted
+from searchengine.query.fusion import Fusion, reciprocal_rank, scale
 from searchengine.storage.documents import lexical, questions, text_index
 from searchengine.storage.documents.lexical import Scored
 
@@ -348,25 +348,64 @@ def test_the_order_of_the_rankings_does_not_matter(
     assert reciprocal_rank(rankings) == reciprocal_rank([rankings[i] for i in order])
 
 
-def test_weighted() -> None:
+def test_fusion_is_a_weighted_sum() -> None:
     cosines, bm25 = {1: 0.75, 2: 0.5, 3: 0.25, 6: -0.5}, {3: 20.0, 4: 10.0, 5: 2.5}
-    scored = weighted(cosines, bm25)
+    scored = Fusion(20.0, unrelated=0.0, weight=0.6).all(cosines, bm25)
     assert [name for name, _ in scored] == [3, 1, 2, 4, 5, 6]
     assert [score for _, score in scored] == pytest.approx([0.55, 0.45, 0.3, 0.2, 0.05, -0.3])
-    assert weighted({2: 0.5, 1: 0.5}, {}) == [(1, 0.3), (2, 0.3)]
-    assert weighted({}, {7: 3.0}) == [(7, 0.4)]
-    assert weighted({}, {}) == []
+    half = Fusion(40.0, unrelated=0.5, weight=0.5)
+    assert dict(half.all(cosines, bm25)) == pytest.approx(
+        {1: 0.25, 2: 0.0, 3: 0.0, 4: 0.125, 5: 0.03125, 6: -1.0}
+    )
+    assert half.score(1.0, 40.0) == 1.0
+    assert half.score(None, 20.0) == half.score(0.5, 20.0)  # no vector: as unrelated ones
+    assert Fusion(1.0).all({}, {}) == []
+
+
+def test_fusion_orders_equal_scores_by_cosine_then_id() -> None:
+    words = Fusion(2.0, weight=0.0)
+    cosines = {1: 0.1, 2: 0.9, 3: 0.9, 4: 0.5}
+    assert words.all(cosines, {4: 1.0, 5: 1.0}) == [(4, 0.5), (5, 0.5), (2, 0), (3, 0), (1, 0)]
+    assert [name for name, _ in Fusion(2.0, weight=1.0).all(cosines, {1: 2.0})] == [2, 3, 4, 1]
+
+
+def test_the_scale_of_words_is_between_the_best_and_the_most() -> None:
+    assert scale(4.0, 9.0) == 6.0
+    assert scale(4.0, 0.0) == scale(4.0, 4.0) == 4.0  # unknown: the best has the full share
+    assert scale(0.0, 9.0) == 1.0
 
 
 pairs = st.dictionaries(st.integers(0, 9), st.integers(1, 40).map(float))
 
 
-@given(pairs, pairs, st.sampled_from([0.5, 2.0, 8.0]))
-def test_weighted_does_not_see_the_scale_of_bm25(
-    cosines: dict[int, float], bm25: dict[int, float], factor: float
+@given(pairs, pairs, st.sampled_from([0.5, 2.0, 8.0]), st.sampled_from([0.0, 0.25, 0.75]))
+def test_fusion_does_not_see_the_scale_of_bm25(
+    cosines: dict[int, float], bm25: dict[int, float], factor: float, unrelated: float
 ) -> None:
     scaled = {name: factor * score for name, score in bm25.items()}
-    assert weighted(cosines, bm25) == weighted(cosines, scaled)
+    plain = Fusion(40.0, unrelated).all(cosines, bm25)
+    assert plain == Fusion(40.0 * factor, unrelated).all(cosines, scaled)
+
+
+@given(
+    st.dictionaries(st.integers(0, 9), st.floats(-1, 1)),
+    st.dictionaries(st.integers(0, 9), st.floats(0, 40)),
+    st.floats(0, 0.95),
+    st.floats(0, 1),
+)
+def test_fusion_gives_at_most_one_and_rises_with_both_parts(
+    cosines: dict[int, float], bm25: dict[int, float], unrelated: float, weight: float
+) -> None:
+    fusion = Fusion(scale(40.0, 90.0), unrelated, weight)
+    scored = fusion.all(cosines, bm25)
+    assert all(score <= 1 + 1e-12 for _, score in scored)
+    assert {name for name, _ in scored} == cosines.keys() | bm25.keys()
+    assert scored == [
+        (name, fusion.score(cosines.get(name), bm25.get(name, 0))) for name, _ in scored
+    ]
+    for cosine in cosines.values():
+        assert fusion.score(cosine, 3.0) <= fusion.score(1.0, 3.0)
+        assert fusion.score(cosine, 3.0) <= fusion.score(cosine, 4.0)
 
 
 def test_fusion_refuses() -> None:

@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig
-from searchengine.query import fusion
 from searchengine.query.diversity import mmr
+from searchengine.query.fusion import Fusion, scale
 from searchengine.query.ranking import FUSED
 from searchengine.query.request import Query
 from searchengine.storage.documents import lexical
+from searchengine.storage.mode import weight_of
 
 # ----------------------------------------------------------------------------------------- passages
 
@@ -165,7 +166,16 @@ def fused(engine: SearchEngine, question: str, where: str | None = None) -> list
     number = {name: i for i, name in enumerate(names)}
     cosines = {number[hit.key]: hit.score for hit in near}
     bm25 = {number[key]: score for key, score in worded}
-    return [(names[i], score) for i, score in fusion.weighted(cosines, bm25)]
+    return [(names[i], score) for i, score in fusing(engine, question).all(cosines, bm25)]
+
+
+def fusing(engine: SearchEngine, question: str) -> Fusion:
+    """The constants of a question, without a filter."""
+    with engine.collection.reading() as snapshot:
+        found = snapshot.by_words(question, FUSED)
+        assert found.most >= found[0][1]
+        weight = weight_of(snapshot.settings)
+        return Fusion(scale(found[0][1], found.most), snapshot.unrelated, weight)
 
 
 @pytest.mark.parametrize("where", [None, "n > 0"])
@@ -185,15 +195,17 @@ def test_both_show_what_only_words_find_by_its_nearest_passage(tmp_path: Path) -
     documents.append({"_id": "worded", "text": "a a a a word word bb word ccc ccc ccc ccc"})
     with collection(tmp_path, documents) as engine:
         question = "word bb bb bb"
+        with engine.local.own_store() as store, engine.local.writing(store) as writer:
+            writer.changes.set("weight", 0.01)  # else equal documents would be nearer by far
         assert len(engine.search(question, FUSED + 5, mode="hybrid")) == FUSED + 1
         hits = engine.search(question, 3, mode="hybrid")
         assert keys(hits)[0] == "worded"
         assert hits[0].passage == "word word bb word"
         assert hits[0].scores.keys() == {"vector", "text"}
-        assert hits[0].score == pytest.approx(0.6 * hits[0].scores["vector"] + 0.4)
-        assert [hit.score for hit in hits[1:]] == pytest.approx(
-            [0.6 * hit.scores["vector"] for hit in hits[1:]]
-        )
+        scoring = fusing(engine, question)
+        for hit in hits:
+            parts = hit.scores["vector"], hit.scores.get("text", 0.0)
+            assert hit.score == pytest.approx(scoring.score(*parts))
 
 
 def test_both_equal_the_fusion_of_all_documents(tmp_path: Path) -> None:
@@ -209,14 +221,15 @@ def test_both_equal_the_fusion_of_all_documents(tmp_path: Path) -> None:
             bm25 = dict(by_words(engine, question, FUSED, None))
             number = {hit.key: i for i, hit in enumerate(sorted(near, key=lambda hit: hit.key))}
             cosines = {number[hit.key]: hit.score for hit in near}
-            scores = fusion.weighted(cosines, {number[key]: value for key, value in bm25.items()})
+            scoring = fusing(engine, question)
+            scores = scoring.all(cosines, {number[key]: value for key, value in bm25.items()})
             for k in (1, 3, 10, 50):
                 hits = engine.search(question, k, mode="hybrid")
                 expected = [score for _, score in scores[:k]]
                 assert [hit.score for hit in hits] == pytest.approx(expected, abs=NEAR)
                 for hit in hits:
-                    words_part = 0.4 * hit.scores.get("text", 0) / max(bm25.values())
-                    assert hit.score == pytest.approx(0.6 * hit.scores["vector"] + words_part)
+                    parts = hit.scores["vector"], hit.scores.get("text", 0.0)
+                    assert hit.score == pytest.approx(scoring.score(*parts))
 
 
 # ------------------------------------------------------------------------------------------- groups

@@ -183,10 +183,11 @@ def test_a_right_answer_has_no_fault_and_every_wrong_one_has() -> None:
 
 def test_words_are_scored_by_bm25() -> None:
     held = state(a="x xx", b="xx", c="xx", d="xx xxx")
-    answer = held.bm25("x", FILTERS[0])
+    answer, most = held.bm25("x", FILTERS[0])
     assert list(answer) == ["a"]
     # ln(3.5 / 1.5) · 2.2 / (1 + 1.2 (0.25 + 0.75 · 2 / 1.5))
     assert answer["a"] == pytest.approx(0.8472979 * 2.2 / 2.5, rel=1e-6)
+    assert most == pytest.approx(0.8472979 * 2.2, rel=1e-6)
 
 
 def test_a_document_is_looked_for_in_other_states() -> None:

@@ -1,0 +1,189 @@
+"""The mode hybrid: its constants, and one order however it is cut into pages."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from searchengine import SearchEngine
+from searchengine.query.fusion import Fusion, scale
+from searchengine.query.ranking import FUSED
+from searchengine.storage.documents.store import Store
+from searchengine.storage.mode import WEIGHT
+
+WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide"]
+
+
+class Narrow:
+    """Vectors in a narrow cone, as of E5: the cosine of unrelated texts is `base`."""
+
+    dim, fingerprint = 24, "narrow"
+
+    def __init__(self, base: float = 0.8) -> None:
+        self.base = base
+
+    def encode(self, texts: Any, *, role: str | None = None) -> np.ndarray:
+        seeds = [sum(map(ord, text)) * 31 + len(text) for text in texts]
+        rows = np.stack([np.random.default_rng(n).standard_normal(self.dim - 1) for n in seeds])
+        rows *= np.sqrt(1 - self.base) / np.linalg.norm(rows, axis=1, keepdims=True)
+        shared = np.full((len(rows), 1), np.sqrt(self.base))
+        return np.hstack([shared, rows]).astype(np.float32)
+
+
+def texts(count: int) -> list[str]:
+    rng = np.random.default_rng(3)
+    return [f"{' '.join(rng.choice(WORDS, rng.integers(1, 9)))} {i}" for i in range(count)]
+
+
+def filled(path: Path, base: float, count: int, **config: Any) -> SearchEngine:
+    engine = SearchEngine.create(path, Narrow(base), config, tokenizer="porter")  # type: ignore[arg-type]
+    engine.add({"_id": str(i), "text": text} for i, text in enumerate(texts(count)))
+    return engine
+
+
+def store_weight(path: Path, weight: float) -> None:
+    with Store(path / "documents.db") as store, store.transaction():
+        sql = "INSERT OR REPLACE INTO settings (name, value) VALUES ('weight', ?)"
+        with store.writing() as connection:
+            connection.execute(sql, (str(weight),))
+
+
+# ------------------------------------------------------------------------------ unrelated passages
+
+
+@pytest.mark.parametrize("base", [0.0, 0.1, 0.8])
+def test_unrelated_passages_have_the_cosine_of_the_encoder(tmp_path: Path, base: float) -> None:
+    with filled(tmp_path / "c", base, 400) as engine:
+        engine.add([{"_id": "more", "text": "krill reef"}])  # a second segment
+        engine.delete([str(n) for n in range(0, 400, 7)])
+        with engine.collection.reading() as snapshot:
+            sample = snapshot._sample()
+            documents = snapshot.store.documents_of(sample)
+            assert 100 < len(sample) == len({*documents}) <= 128
+            cosines = np.float64(rows := snapshot.vectors(sample)) @ rows.T
+            expected = cosines[~np.eye(len(rows), dtype=bool)].mean()
+            assert snapshot.unrelated == pytest.approx(max(expected, 0), abs=1e-6)
+            assert snapshot.unrelated == pytest.approx(base, abs=0.02)
+    with SearchEngine.open(tmp_path / "c", Narrow(base)) as again:  # the same sample
+        with again.collection.reading() as reopened:
+            assert reopened.unrelated == snapshot.unrelated
+
+
+def test_few_or_equal_documents(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", Narrow()) as engine:  # type: ignore[arg-type]
+        for count, expected in ((0, 0.0), (1, 0.0), (5, 0.95)):
+            if count:
+                engine.add({"_id": str(i), "text": "whale"} for i in range(count))
+            with engine.collection.reading() as snapshot:
+                assert snapshot.unrelated == expected
+            assert len(engine.search("whale")) == count
+
+
+def test_passages_of_one_document_are_no_unrelated_ones(tmp_path: Path) -> None:
+    vectors = np.eye(24, dtype=np.float32)[[0] * 50 + [1]]
+    passages = [{"key": "long", "start": 0, "end": 5}] * 50 + [{"key": "b", "start": 0, "end": 3}]
+    with SearchEngine.create(tmp_path / "c", None, dim=24) as engine:
+        documents = [{"_id": "long", "text": "whale"}, {"_id": "b", "text": "owl"}]
+        engine.add(documents, vectors, passages=passages)
+        with engine.collection.reading() as snapshot:
+            assert snapshot.unrelated == pytest.approx(0, abs=1e-6)
+
+
+# ---------------------------------------------------------------------------------------- cosines
+
+
+def test_cosines_that_begin_at_four_fifths_order_as_those_that_begin_at_zero(
+    tmp_path: Path,
+) -> None:
+    """The same vectors in a narrow cone: a fusion of plain cosines would leave words to decide."""
+    orders = []
+    for base in (0.0, 0.8):
+        with filled(tmp_path / str(base), base, 300) as engine:
+            hits = engine.search("whale sleep night", 20)
+            assert max(hit.score for hit in hits) <= 1
+            orders.append([hit.key for hit in hits])
+            for hit in hits:  # the raw cosine
+                low = base - (1 - base)
+                assert low < hit.scores["vector"] <= 1
+            with engine.collection.reading() as snapshot:
+                found = snapshot.by_words("whale sleep night", FUSED)
+                scoring = Fusion(scale(found[0][1], found.most), snapshot.unrelated)
+            parts = [(hit.scores["vector"], hit.scores.get("text", 0.0)) for hit in hits]
+            scores = [scoring.score(*each) for each in parts]
+            assert [hit.score for hit in hits] == pytest.approx(scores)
+            above = engine.search("whale sleep night", 300, min_score=hits[9].score)
+            assert above == hits[:10]
+    assert len({*orders[0][:10]} & {*orders[1][:10]}) >= 9
+
+
+def test_little_of_a_long_question_does_not_have_the_full_share(tmp_path: Path) -> None:
+    """Whoever has one word of eight is not as sure as one who has all of a short question."""
+    with SearchEngine.create(tmp_path / "c", Narrow(0.0), tokenizer="porter") as engine:  # type: ignore[arg-type]
+        engine.add({"_id": word, "text": f"{word} {i}"} for i, word in enumerate(WORDS))
+        shares = {}
+        for question in ("whale", " ".join(WORDS)):
+            hits = engine.search(question)
+            hit = next(hit for hit in hits if hit.key == "whale")
+            with engine.collection.reading() as snapshot:
+                m = snapshot.unrelated
+            cosine = WEIGHT * (hit.scores["vector"] - m) / (1 - m)
+            shares[question] = (hit.score - cosine) / (1 - WEIGHT)
+        assert 0.5 < shares["whale"] <= 1
+        assert shares[" ".join(WORDS)] == pytest.approx(shares["whale"] / 8**0.5)
+
+
+# ----------------------------------------------------------------------------------- one order
+
+
+@pytest.fixture(scope="module")
+def collections(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Collections of each weight and base: the shortlist misses many of the nearest."""
+    engines = {}
+    for weight in (0.0, 0.2, WEIGHT, 1.0):
+        for base in (0.0, 0.8):
+            path = tmp_path_factory.mktemp("weights") / "c"
+            filled(path, base, 700, prefix=4, shortlist=15).close()
+            store_weight(path, weight)
+            engine = SearchEngine.open(path, Narrow(base))
+            engine.add([{"_id": f"twin{i}", "text": text} for i, text in enumerate(texts(60))])
+            assert engine.stats().weight == weight
+            engines[weight, base] = engine
+    yield engines
+    for engine in engines.values():
+        engine.close()
+
+
+@settings(deadline=None)
+@given(
+    weight=st.sampled_from([0.0, 0.2, WEIGHT, 1.0]),
+    base=st.sampled_from([0.0, 0.8]),
+    words=st.lists(st.sampled_from([*WORDS, "krill", "17"]), min_size=1, max_size=9),
+    sizes=st.lists(st.integers(1, 90), min_size=1, max_size=12),
+)
+def test_the_order_does_not_depend_on_pages(
+    collections: Any, weight: float, base: float, words: list[str], sizes: list[int]
+) -> None:
+    engine, question = collections[weight, base], " ".join(words)
+    whole = engine.search(question, sum(sizes), mode="hybrid")
+    pages, offset = [], 0
+    for size in sizes:
+        pages += engine.search(question, size, offset=offset, mode="hybrid")
+        offset += size
+    assert [hit.key for hit in pages] == [hit.key for hit in whole]
+    assert [hit.score for hit in pages] == [hit.score for hit in whole]
+    assert len({hit.key for hit in whole}) == len(whole) == min(sum(sizes), 760)
+
+
+@pytest.mark.parametrize("base", [0.0, 0.8])
+def test_the_ends_of_the_weight_are_the_modes(collections: Any, base: float) -> None:
+    question = "whale sleep krill"
+    options: dict[str, Any] = {"k": 760, "shortlist": 10_000}
+    both = collections[1.0, base].search(question, mode="hybrid", **options)
+    alone = collections[1.0, base].search(question, mode="vector", **options)
+    assert [hit.key for hit in both] == [hit.key for hit in alone]
+    words = collections[0.0, base].search(question, FUSED, mode="text")
+    first = collections[0.0, base].search(question, FUSED, mode="hybrid")
+    assert [hit.scores["text"] for hit in first] == [hit.score for hit in words]
