@@ -50,7 +50,7 @@ ENCODER = "word-lengths"
 """The encoder of a new collection."""
 
 
-class WordScores(Exception):
+class Found(Exception):
     """A problem: its kind (lost, mixed, wrong, unopenable, hung, error), and what it is."""
 
     def __init__(self, kind: str, what: str) -> None:

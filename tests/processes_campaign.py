@@ -56,12 +56,12 @@ from expected import (
     INDEXABLE,
     MODES,
     Delta,
+    Found,
     Question,
     Record,
     Reindexed,
     Row,
     State,
-    WordScores,
     added,
     kind_of,
     patched,
@@ -196,7 +196,7 @@ class Campaign:
                 self._step()
                 self._reap()
             self._finish()
-        except WordScores as found:
+        except Found as found:
             return self._problem(found.kind, found.what)
         except Hung as hung:
             return self._problem("hung", str(hung))
@@ -307,12 +307,12 @@ class Campaign:
                 pass
 
     def _value(self, member: Member, doing: str) -> Any:
-        """The value of a reply. Raises WordScores when it is an error, or when anything was logged."""
+        """The value of a reply. Raises Found when it is an error, or when anything was logged."""
         reply = member.process.receive()
         if reply.error is not None:
-            raise WordScores("error", f"{member.name} {doing}: {_error_text(reply)}")
+            raise Found("error", f"{member.name} {doing}: {_error_text(reply)}")
         if reply.warnings:
-            raise WordScores("error", f"{member.name} {doing} logged {reply.warnings}")
+            raise Found("error", f"{member.name} {doing} logged {reply.warnings}")
         return reply.value
 
     def _call(self, member: Member, name: str, *arguments: Any) -> Any:
@@ -389,7 +389,7 @@ class Campaign:
     def _right(
         self, candidates: Sequence[State], question: Question, answer: list[Row], who: str
     ) -> list[State]:
-        """The states that an answer fits. Raises WordScores when there are none."""
+        """The states that an answer fits. Raises Found when there are none."""
         return self._fitting(
             candidates, answer, f"{who} {question}", lambda state: state.fault(question, answer)
         )
@@ -422,7 +422,7 @@ class Campaign:
         if not fitting:
             states = [*self.history, *candidates]
             kind = kind_of(answer or (), states, lambda state: fault(state) is None)
-            raise WordScores(kind, f"{what}: {faults[-1]}")
+            raise Found(kind, f"{what}: {faults[-1]}")
         return fitting
 
     # ---- what is at the path, seen by a fresh process ----
@@ -430,15 +430,15 @@ class Campaign:
     def _in_fresh_process(self, work: Callable[[], object], kind: str = "unopenable") -> list[Any]:
         ended = in_child(lambda say: say(work()), seconds=60)
         if ended.signal == signal.SIGALRM:
-            raise WordScores("hung", "a fresh process")
+            raise Found("hung", "a fresh process")
         if ended.problem is not None:
-            raise WordScores(kind, f"a fresh process: {ended.problem}")
+            raise Found(kind, f"a fresh process: {ended.problem}")
         return ended.said
 
     def _check(
         self, allowed: Sequence[State], path: Path | None = None, *, verify: bool = False
     ) -> State:
-        """The state that a fresh process finds; WordScores unless it is one of those allowed."""
+        """The state that a fresh process finds; Found unless it is one of those allowed."""
         at = path or self.path
         first = Question("x xx xxx", KEYS + 5, filter=APART[0] if self.watching else 0)
         questions = [first, self._question()]
@@ -472,9 +472,9 @@ class Campaign:
         self.counts["verified"] += verify
         found = self._in_fresh_process(look)[0]
         if "held" in found:
-            raise WordScores(*self._difference(found["held"], found["encoder"], allowed))
+            raise Found(*self._difference(found["held"], found["encoder"], allowed))
         if "fault" in found:
-            raise WordScores("wrong", f"a fresh process: {found['fault']}")
+            raise Found("wrong", f"a fresh process: {found['fault']}")
         self.counts["vectors compared"] += found["encoded"]
         state: State = allowed[found["which"]]
         return self.watching.seen(state, found["watched"]) if self.watching else state
@@ -666,7 +666,7 @@ class Campaign:
         before = engine.shown
         value = self._call(member, write.name, *write.arguments)
         if write.value is not None and value != write.value:
-            raise WordScores("wrong", f"{member.name} {write.name} gave {value}, not {write.value}")
+            raise Found("wrong", f"{member.name} {write.name} gave {value}, not {write.value}")
         self.counts["writes"] += 1
         self._settle(states[-1:], verify=write.name in ("optimize", "reindex"))
         unsure = self.watched.prefix if self.watching else None
@@ -879,7 +879,7 @@ class Campaign:
         self.counts["kills within a command"] += reply is None
         self.counts[f"kills of {write.name}"] += 1
         if reply is not None and reply.error is not None:
-            raise WordScores("error", f"{member.name} {write.name}: {_error_text(reply)}")
+            raise Found("error", f"{member.name} {write.name}: {_error_text(reply)}")
         self._replace(member)
         self._settle(states if reply is None else states[-1:], verify=True)
         self._decide()
@@ -999,11 +999,11 @@ class Campaign:
                     self.counts["refused by the encoder"] += 1
                     high += max(0, len(write.commits) - 1)
                 else:
-                    raise WordScores(
+                    raise Found(
                         "error", f"{members[i].name} {write.name}: {_error_text(got[position])}"
                     )
             if len(got) < len(script) and i != victim:
-                raise WordScores("error", f"{members[i].name} died by itself: {self._stacks()}")
+                raise Found("error", f"{members[i].name} died by itself: {self._stacks()}")
             done.append(low)
             most.append(high)
         return done, most
@@ -1080,7 +1080,7 @@ class Campaign:
         write = self._adding(texts)
         value = self._value(slow, "slow add")
         if value != write.value:
-            raise WordScores("wrong", f"{slow.name} slow add gave {value}, not {write.value}")
+            raise Found("wrong", f"{slow.name} slow add gave {value}, not {write.value}")
         self._settle(self._states(write)[-1:])
         self._moved(engine)
 
@@ -1200,7 +1200,7 @@ class Campaign:
             self._judge(member, question, self._call(member, "search", question))
         if folder is None:
             if self.path.exists():
-                raise WordScores("wrong", f"{self.path.name} was made by a write that failed")
+                raise Found("wrong", f"{self.path.name} was made by a write that failed")
         else:
             self._in_fresh_process(lambda: _is_foreign(self.path), "wrong")
             shutil.rmtree(self.path)
@@ -1216,9 +1216,9 @@ class Campaign:
         """A command must fail, by an error of the collection."""
         reply = member.process.receive()
         if reply.error is None:
-            raise WordScores("wrong", f"{member.name} {doing} succeeded")
+            raise Found("wrong", f"{member.name} {doing} succeeded")
         if reply.error[0] not in errors:
-            raise WordScores("error", f"{member.name} {doing}: {_error_text(reply)}")
+            raise Found("error", f"{member.name} {doing}: {_error_text(reply)}")
         self.counts["refused"] += 1
 
 

@@ -11,7 +11,7 @@ import select
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from expected import Record, State, WordScores
+from expected import Found, Record, State
 from faults import Action
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Watching:
         if in_step:
             campaign.counts["watches that ended in step"] += 1
             if problem := self._folder.not_followed(self._seen, self._folder.now):
-                raise WordScores("lost", f"watch: {problem}")
+                raise Found("lost", f"watch: {problem}")
         campaign.watching = None
         for member in campaign.members:  # nobody knows how much of the folder each shows
             if member.engine is not None and member.engine.shown is not None:
@@ -105,16 +105,16 @@ class Watching:
         self._seen = self._texts(state)
 
     def seen(self, state: State, held: Mapping[str, Any]) -> State:
-        """A state with the documents of the folder that the collection holds. Raises WordScores."""
+        """A state with the documents of the folder that the collection holds. Raises Found."""
         texts = {key: (title, text) for key, (title, text, _) in held.items()}
         if problem := self._folder.wrong_change(self._seen, texts, self._since):
-            raise WordScores("wrong", f"watch: {problem}")
+            raise Found("wrong", f"watch: {problem}")
         self._seen = texts
         records = {k: r for k, r in state.records.items() if not k.startswith(self._folder.prefix)}
         for key, (title, text, metadata) in held.items():
             path = key.removeprefix(self._folder.prefix)
             if (metadata["path"], metadata["size"]) != (path, len(text)):
-                raise WordScores("mixed", f"{key} has the metadata {metadata}")
+                raise Found("mixed", f"{key} has the metadata {metadata}")
             records[key] = Record(title, text, metadata, metadata)
         return State(records, state.encoder)
 
@@ -152,17 +152,17 @@ class Watching:
         if campaign._is_stale(engine):
             campaign.counts["watchers of a former encoder"] += 1
             if reply.error is None or reply.error[0] != "EncoderMismatch":
-                raise WordScores("error", f"{member.name} watch: {reply.error}, {reply.value}")
+                raise Found("error", f"{member.name} watch: {reply.error}, {reply.value}")
             campaign._call(member, "close")
             member.engine = None
             return False
         if reply.error is not None:
-            raise WordScores("error", f"{member.name} watch: {reply.error}")
+            raise Found("error", f"{member.name} watch: {reply.error}")
         campaign.counts["passes reported"] += len(reply.value)
         for problem in filter(None, reply.value):
             campaign.counts["passes that failed"] += 1
             if not _MOMENTARY.search(problem):
-                raise WordScores("error", f"{member.name} watch: {problem}")
+                raise Found("error", f"{member.name} watch: {problem}")
         return True
 
     def _kill(self) -> None:

@@ -63,7 +63,7 @@ class Case:
 
 
 @dataclass
-class WordScores:
+class Found:
     """What happened to a command."""
 
     points: int = 0
@@ -193,9 +193,9 @@ def _run(disk: Disk, work: Callable[[], object], log: Path, seconds: int = 120) 
     return Ended(status, log.read_text(errors="replace"), max(most, disk.used - before))
 
 
-def try_case(name: str, case: Case, disk: Disk, points: int) -> WordScores:  # noqa: C901
+def try_case(name: str, case: Case, disk: Disk, points: int) -> Found:  # noqa: C901
     """Run a command with enough room, then with less."""
-    found, log = WordScores(), disk.place.parent / "stderr"
+    found, log = Found(), disk.place.parent / "stderr"
     after = disk.place.parent / "after"
 
     def command() -> None:
@@ -278,7 +278,7 @@ def _names(disk: Path) -> set[str]:
 def campaign(
     cases: dict[str, Case], prepare: Callable[[Path], None], points: int
 ) -> dict[str, Any]:
-    """Try commands in a namespace of a child; name → WordScores. `prepare` fills a folder with files."""
+    """Try commands in a namespace of a child; name → Found. `prepare` fills a folder with files."""
     languages._identifier()  # loaded once, by way of 65 MB of temporary files
     with tempfile.TemporaryDirectory(prefix="full-disk-") as name:
         folder = Path(name)

@@ -119,7 +119,7 @@ State = Mapping[str, Record]
 After = Callable[[State], State]
 
 
-class WordScores(Exception):
+class Found(Exception):
     """A problem: its kind (vector, id, lost, wrong, error, hung), and what it is."""
 
     def __init__(self, kind: str, what: str) -> None:
@@ -184,7 +184,7 @@ class Campaign:
         self.state: State = {}
         self.encoder = "word-lengths"
         self.history: dict[object, tuple[State, str]] = {}
-        self.problem: WordScores | None = None
+        self.problem: Found | None = None
         self.finishing = False
         self._serial = 0
         self._version: int | None = None
@@ -216,7 +216,7 @@ class Campaign:
                 while not self._ended(steps):
                     self._step()
                 self._finish()
-            except WordScores as found:
+            except Found as found:
                 return self._problem(found.kind, found.what)
             except Hung as hung:
                 return self._problem("hung", str(hung))
@@ -239,7 +239,7 @@ class Campaign:
         actor = self.stepper.step()
         self.counts["steps"] += 1
         if self.counts["steps"] > 10**6:
-            raise WordScores("hung", "the calls do not end")
+            raise Found("hung", "the calls do not end")
         if actor is not None:
             call = self.calls.get(actor)
             self.trail.append(f"{actor.name}: {call.name if call else '-'}, {actor.at}")
@@ -256,7 +256,7 @@ class Campaign:
             engine.mirror(self.watched.path, MirrorOptions("w/"))
             self._look(self._following("mirror", self.own))
             if problem := self.watched.not_followed(_texts(self.state), self.watched.now):
-                raise WordScores("lost", problem)
+                raise Found("lost", problem)
             engine.verify()
 
     @contextmanager
@@ -302,7 +302,7 @@ class Campaign:
             try:
                 work()
                 self._returned(call)
-            except WordScores as found:
+            except Found as found:
                 self.problem = found
             except EncoderMismatch as error:
                 self._mismatch(call, error)
@@ -310,30 +310,28 @@ class Campaign:
                 self._raised(call)
             except CollectionError as error:
                 if not call.stale or _UNSHOWN not in str(error):
-                    self.problem = WordScores("error", f"{name}: {traceback.format_exc()}")
+                    self.problem = Found("error", f"{name}: {traceback.format_exc()}")
             except Exception:
-                self.problem = WordScores("error", f"{name}: {traceback.format_exc()}")
+                self.problem = Found("error", f"{name}: {traceback.format_exc()}")
             del self.calls[actor]
             self.stepper.point("between two calls")
 
     def _returned(self, call: Call) -> None:
         left = set(range(call.done, len(call.commits))) - call.idle
         if left or call.encoder is not None:
-            raise WordScores("lost", f"{call.name} has returned, and its change was not committed")
+            raise Found("lost", f"{call.name} has returned, and its change was not committed")
 
     def _raised(self, call: Call) -> None:
         self.counts["refused"] += 1
         if call.committed and len(call.commits) == 1:
-            self.problem = WordScores(
-                "wrong", f"{call.name} was refused, and its change is committed"
-            )
+            self.problem = Found("wrong", f"{call.name} was refused, and its change is committed")
 
     def _mismatch(self, call: Call, error: EncoderMismatch) -> None:
         """Right only where another engine has changed the encoder: open it again."""
         if call.name in ("reindex", "preview") and "is pending" in str(error):
             return
         if not call.stale:
-            self.problem = WordScores("error", f"{call.name}: {traceback.format_exc()}")
+            self.problem = Found("error", f"{call.name}: {traceback.format_exc()}")
             return
         self.counts["mismatches"] += 1
         self._raised(call)
@@ -427,7 +425,7 @@ class Campaign:
                 self.counts["passes"] += 1
                 empty = "no document" in done.problem  # all its files went or were moved meanwhile
                 if done.problem and not empty and not (call.stale and _UNSHOWN in done.problem):
-                    raise WordScores("error", f"watch: {done.problem}")
+                    raise Found("error", f"watch: {done.problem}")
 
         return watch, call
 
@@ -455,7 +453,7 @@ class Campaign:
             self.stepper.point("between two looks")
             problem = self.watched.not_followed(_texts(self.state), call.since)
             if in_step and problem:
-                raise WordScores("lost", f"watch: {problem}")
+                raise Found("lost", f"watch: {problem}")
             left -= in_step
             return in_step and (left <= 0 or self.finishing)
 
@@ -527,7 +525,7 @@ class Campaign:
         commit, encoder = settings["commit_id"], settings["encoder"]["fingerprint"]
         if encoder != self.encoder:
             if call is None or call.encoder != encoder:
-                raise WordScores("wrong", f"the encoder became {encoder} in {call and call.name}")
+                raise Found("wrong", f"the encoder became {encoder} in {call and call.name}")
             self.encoder, call.encoder = encoder, None
             self.counts["reindexed"] += 1
             for each in self.opened:
@@ -537,11 +535,9 @@ class Campaign:
         if not _equal(self.state, documents):
             if call is None or not self._made_by(call, documents):
                 name = call.name if call else "nothing"
-                raise WordScores(
-                    "wrong", f"{name} made {_short(documents)} of {_short(self.state)}"
-                )
+                raise Found("wrong", f"{name} made {_short(documents)} of {_short(self.state)}")
             if commit == self._commit:
-                raise WordScores("wrong", "the documents changed, and the commit's id did not")
+                raise Found("wrong", "the documents changed, and the commit's id did not")
             self.state = documents
         self._commit = commit
         self.history[commit] = self.state, self.encoder
@@ -550,7 +546,7 @@ class Campaign:
         """Whether the next commit of a call makes these documents of those before."""
         if call.wrong_change is not None:
             if problem := call.wrong_change(self.state, documents):
-                raise WordScores("wrong", f"{call.name}: {problem}")
+                raise Found("wrong", f"{call.name}: {problem}")
             call.committed = True
             return True
         for i in range(call.done, len(call.commits)):
@@ -591,13 +587,13 @@ class Campaign:
             seen, gone = self._seen.setdefault(table, {}), self._gone.setdefault(table, set())
             for number, what in present.items():
                 if number in gone or seen.setdefault(number, what) != what:
-                    raise WordScores("id", f"{table}: {number} was {seen[number]}, and is {what}")
+                    raise Found("id", f"{table}: {number} was {seen[number]}, and is {what}")
             gone |= seen.keys() - present.keys()
 
     def _check_tables(self) -> None:
         for sql, what in check._INVARIANTS.items():
             if count := self.monitor.read(sql)[0][0]:
-                raise WordScores("damaged", f"{count} {what}")
+                raise Found("damaged", f"{count} {what}")
 
     def _check_vectors(self) -> None:
         segments = self.monitor.segments()
@@ -609,7 +605,7 @@ class Campaign:
         rows = {i: (key, f"{title} {text}".strip()) for i, key, title, text in texts}
         found = Counter(key for key, _ in rows.values())
         if found != Counter(self.state.keys()):
-            raise WordScores("vector", f"the passages are of {found}, not of {list(self.state)}")
+            raise Found("vector", f"the passages are of {found}, not of {list(self.state)}")
         for row in segments:
             if row not in self._stored:
                 with closing(Segment.open(folder_of(self.path, row.id))) as segment:
@@ -620,11 +616,11 @@ class Campaign:
                     expected = _vector(self.encoder, text)
                     if (cosine := expected @ vector) < 1 - _CLOSE:
                         made = [n for n in ENCODERS if _vector(n, text) @ vector > 1 - _CLOSE]
-                        raise WordScores(
+                        raise Found(
                             "vector", f"{key} by {made}, not by {self.encoder} ({cosine:.2f})"
                         )
         if rows:
-            raise WordScores("vector", f"{rows} are in no segment")
+            raise Found("vector", f"{rows} are in no segment")
 
 
 @lru_cache(maxsize=100_000)
@@ -645,7 +641,7 @@ def _short(state: State) -> str:
 
 
 def _found_vectors(hits: Hits, question: str, k: int, state: State, encoder: str) -> None:
-    """Raise WordScores unless these are the k nearest of a state."""
+    """Raise Found unless these are the k nearest of a state."""
     asked = _vector(encoder, question)
     scores = {
         key: float(asked @ _vector(encoder, f"{r.title} {r.text}".strip()))
@@ -653,24 +649,22 @@ def _found_vectors(hits: Hits, question: str, k: int, state: State, encoder: str
     }
     keys = [hit.key for hit in hits]
     if len(set(keys)) != len(keys) or len(keys) != min(k, len(scores)) or set(keys) - set(scores):
-        raise WordScores("wrong", f"{question!r}: {keys} of {list(scores)}")
+        raise Found("wrong", f"{question!r}: {keys} of {list(scores)}")
     for hit in hits:
         if abs(hit.score - scores[hit.key]) > _CLOSE or hit.text != state[hit.key].text:
-            raise WordScores(
-                "wrong", f"{question!r}: {hit}, not {scores[hit.key]}, {state[hit.key]}"
-            )
+            raise Found("wrong", f"{question!r}: {hit}, not {scores[hit.key]}, {state[hit.key]}")
     left = [score for key, score in scores.items() if key not in keys]
     if left and max(left) > hits[-1].score + 2 * _CLOSE:
-        raise WordScores("wrong", f"{question!r}: a score of {max(left)} was left out of {hits}")
+        raise Found("wrong", f"{question!r}: a score of {max(left)} was left out of {hits}")
 
 
 def _found_words(hits: Hits, question: str, k: int, state: State, encoder: str) -> None:
-    """Raise WordScores unless these have a word of the question, and are as many as there are."""
+    """Raise Found unless these have a word of the question, and are as many as there are."""
     words = set(question.split())
     match = {key for key, r in state.items() if words & set(f"{r.title} {r.text}".split())}
     keys = {hit.key for hit in hits}
     if keys - match or len(hits) != min(k, len(match)):
-        raise WordScores("wrong", f"{question!r} (words): {keys} of {match}")
+        raise Found("wrong", f"{question!r} (words): {keys} of {match}")
 
 
 # ---------------------------------------------------------------------------------------- sabotage

@@ -43,7 +43,7 @@ Where = Annotated[
 Count = Annotated[int, Described(ge=1, le=100, description="Number of hits.")]
 
 
-class WordScores(BaseModel):
+class Found(BaseModel):
     """A document found: its best passage, which begins at the character `start` of its text.
 
     `scores`: the parts of the score, and those of earlier stages.
@@ -62,7 +62,7 @@ class WordScores(BaseModel):
 class Results(BaseModel):
     """Documents, best first."""
 
-    hits: list[WordScores]
+    hits: list[Found]
 
 
 class Stored(BaseModel):
@@ -285,12 +285,12 @@ def _results(hits: Hits) -> Results:
     return Results(hits=[_found(hit) for hit in hits])
 
 
-def _found(hit: Hit) -> WordScores:
+def _found(hit: Hit) -> Found:
     passage = hit.passage
     metadata = dict(hit.metadata)
     if hit.heading:
         del metadata["headings"]  # all of a file's
-    return WordScores(
+    return Found(
         key=hit.key,
         score=hit.score,
         title=hit.title,
