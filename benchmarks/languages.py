@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.languages import EXCERPT, traits
-from searchengine.ingest.languages import reads, tokenizer_for
-from searchengine.storage.documents import lexical
-from searchengine.corpus.analyzer import Tokenizer
+from searchengine.ingest.languages import analyzer_for, reads
+from searchengine.storage.documents import lexical, text_index
 from trainer.encoder import Encoder
 
 QUESTIONS = 300
@@ -31,12 +31,12 @@ def gain(rank: int | None) -> float:
     return 0.0 if rank is None or rank >= 10 else float(1 / np.log2(rank + 2))
 
 
-def by_words(texts: list[str], questions: dict[int, str], tokenizer: Tokenizer) -> float:
+def by_words(texts: list[str], questions: dict[int, str], analyzer: Analyzer) -> float:
     """nDCG@10 of BM25."""
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE documents (id INTEGER PRIMARY KEY, title, text)")
     connection.executemany("INSERT INTO documents VALUES (?, '', ?)", enumerate(texts))
-    lexical.create(connection, tokenizer)
+    text_index.create(connection, analyzer)
 
     def read(sql: str, parameters: Any) -> list[Any]:
         return connection.execute(sql, parameters).fetchall()
@@ -73,11 +73,13 @@ def main() -> None:
         language = max(set(codes), key=codes.count)
         own = [text[:EXCERPT] for text, code in zip(texts, codes, strict=False) if code == language]
         parts = sample[codes.index(language)].parts
+        chosen = analyzer_for(sample)
+        analyzers = dict.fromkeys(map(Analyzer.of, ("porter", "unicode", "trigram", chosen)))
         print(
             f"{file.stem}: {codes.count(language)} of {len(codes)} are {language}, tokenizer "
-            f"{tokenizer_for(sample)}, read: {reads(encoder, own, parts=parts)}; "
+            f"{chosen}, read: {reads(encoder, own, parts=parts)}; "
             f"nDCG@10 by meaning {by_meaning(encoder, texts, questions):.3f}, by words "
-            + ", ".join(f"{t} {by_words(texts, questions, t):.3f}" for t in list(Tokenizer)[:3])
+            + ", ".join(f"{each} {by_words(texts, questions, each):.3f}" for each in analyzers)
         )
 
 
