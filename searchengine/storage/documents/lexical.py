@@ -32,7 +32,7 @@ from searchengine.storage.documents.questions import (
     whole,
     words,
 )
-from searchengine.storage.documents.scored import Found, Scored
+from searchengine.storage.documents.scored import EXPECTED, Found, Scored
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 T = TypeVar("T")
@@ -300,7 +300,7 @@ def _ranked(index: Index[T], terms: Sequence[T], k: int) -> Found:
     half = (documents + 1) // 2
     counted = zip(index.counts(terms, half), terms, strict=True)
     taken = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
-    most = math.fsum(greatest(documents, count) for count, _ in taken)
+    most = math.fsum(greatest(documents, count) for count, _ in taken[:EXPECTED])
     rare = [term for count, term in taken if count < half]
     scored = Found(index.best(rare, k) if rare else (), most)
     if len(scored) < k and len(rare) < len(taken):
@@ -391,7 +391,7 @@ def _scan(
     )
     bound = [value for word in taken for value in (word, len(word))]
     rows = read(sql, (*bound, *parameters, k))
-    return Found(((row[0], row[1]) for row in rows), most=len(taken))
+    return Found(((row[0], row[1]) for row in rows), most=len(taken[:EXPECTED]))
 
 
 def _reader(connection: sqlite3.Connection) -> Read:
