@@ -208,21 +208,22 @@ class State:
     def bm25(self, question: str, holds: Filter) -> tuple[dict[str, float], float]:
         """Key → BM25, of the documents that a filter lets through and that have a word of it.
 
-        Also the most that the words of the question can give.
+        Also the most that the eight rarest words of the question can give.
         """
         total = len(self._words)
         mean = sum(size for _, size in self._words.values()) / max(1, total)
         scores: dict[str, float] = {}
-        most = 0.0
+        greatest = []
         for word in dict.fromkeys(question.split()):
             having = [key for key, (counts, _) in self._words.items() if word in counts]
             rarity = max(math.log((total - len(having) + 0.5) / (len(having) + 0.5)), 1e-6)
-            most += rarity * (_K1 + 1) if having else 0.0
+            greatest += [rarity * (_K1 + 1)] if having else []
             for key in having:
                 counts, size = self._words[key]
                 often = counts[word]
                 share = often * (_K1 + 1) / (often + _K1 * (1 - _B + _B * size / mean))
                 scores[key] = scores.get(key, 0.0) + rarity * share
+        most = sum(sorted(greatest, reverse=True)[:8])
         return {k: s for k, s in scores.items() if holds.holds(self.records[k].metadata)}, most
 
     def expected(self, question: Question) -> tuple[dict[str, float], float]:

@@ -9,6 +9,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
@@ -26,7 +27,7 @@ from searchengine.storage.documents.questions import (
     whole,
     words,
 )
-from searchengine.storage.documents.scored import Scored, WordScores
+from searchengine.storage.documents.scored import EXPECTED, Scored, WordScores
 from searchengine.storage.documents.terms import terms_of
 from searchengine.storage.documents.text_index import (
     MISSING,
@@ -201,7 +202,8 @@ def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
     counted = zip(index.counts(list(terms), half), terms, strict=True)
     taken = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
     weights = {term: _weight(terms[term]) for _, term in taken}
-    most = math.fsum(weights[term] * greatest(documents, count) for count, term in taken)
+    parts = [weights[term] * greatest(documents, count) for count, term in taken]
+    most = math.fsum(nlargest(EXPECTED, parts))
     rare = {term: weights[term] for count, term in taken if count < half}
     scored = WordScores(index.best(rare, k) if rare else (), most)
     if len(scored) < k and len(rare) < len(taken):
@@ -303,4 +305,4 @@ def _scan(
     )
     bound = [value for word in taken for value in (word, len(word))]
     rows = read(sql, (*bound, *parameters, k))
-    return WordScores(((row[0], row[1]) for row in rows), most=len(taken))
+    return WordScores(((row[0], row[1]) for row in rows), most=len(taken[:EXPECTED]))

@@ -1,5 +1,6 @@
 """The mode hybrid: its constants, and one order however it is cut into pages."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,24 @@ def test_little_of_a_long_question_does_not_have_the_full_share(tmp_path: Path) 
             shares[question] = (hit.score - cosine) / (1 - WEIGHT)
         assert 0.5 < shares["whale"] <= 1
         assert shares[" ".join(WORDS)] == pytest.approx(shares["whale"] / 8**0.5)
+
+
+def test_the_most_is_that_of_the_rarest_words(tmp_path: Path) -> None:
+    """Each of 20 words is in one document; nobody expects all of them."""
+    words = [f"{word}{letter}" for letter in "xyz" for word in WORDS][:20]
+    with SearchEngine.create(tmp_path / "c", Narrow(0.0), tokenizer="unicode") as engine:  # type: ignore[arg-type]
+        engine.add({"_id": str(i), "text": f"common {word}"} for i, word in enumerate(words))
+        one = 2.2 * math.log(19.5 / 1.5)
+        with engine.collection.reading() as snapshot:
+            for count, most in ((1, one), (3, 3 * one), (8, 8 * one), (20, 8 * one)):
+                found = snapshot.by_words(" ".join(words[:count]) + " unknown", 5)
+                assert found.most == pytest.approx(most)
+            assert snapshot.by_words("common", 5).most == pytest.approx(2.2e-6)
+            assert snapshot.by_words("unknown", 5).most == 0
+            phrase = snapshot.by_words(f'"common {words[0]}"', 5)
+            assert phrase.most == pytest.approx(one + 2.2e-6 + one / 2.2)
+            where = snapshot.by_words(words[0], 5, "n = 1")
+            assert where == [] and where.most == pytest.approx(one)
 
 
 # ----------------------------------------------------------------------------------- one order
