@@ -4,13 +4,13 @@ import math
 
 K1, B = 1.2, 0.75
 """How soon a repeated term counts no more, and how much the length of a document counts."""
-_LEAST_WEIGHT = 1e-6  # of FTS5, for a term in half of the documents or more
+_MIN_WEIGHT = 1e-6  # of FTS5, for a term in half of the documents or more
 
 
 def weight(documents: int, having: int) -> float:
     """The inverse document frequency of a term that `having` of the documents have."""
     value = math.log((documents - having + 0.5) / (having + 0.5))
-    return value if value > 0 else _LEAST_WEIGHT
+    return value if value > 0 else _MIN_WEIGHT
 
 
 def greatest(documents: int, having: int) -> float:

@@ -144,9 +144,9 @@ def _values(
                 ranked = [_ranked(each, weight)[:depth] for each in both]
                 names = iter(snapshot.store.keys_of([i for ids in ranked for i in ids]))
                 for key, ids in zip(keys[part], ranked, strict=True):
-                    found = [next(names) for _ in ids]
-                    others = [n for n in found if not (judged.exclude_self and n == key)]
-                    runs[weight][key] = {name: -rank for rank, name in enumerate(others[:_FIRST])}
+                    documents = [next(names) for _ in ids]
+                    kept = [name for name in documents if not (judged.exclude_self and name == key)]
+                    runs[weight][key] = {name: -rank for rank, name in enumerate(kept[:_FIRST])}
             progress(RANKING, len(both))
     return {
         weight: per_question(run, keys, judged.qrels, [MAIN])[MAIN] for weight, run in runs.items()

@@ -110,8 +110,8 @@ def test_cosines_that_begin_at_four_fifths_order_as_those_that_begin_at_zero(
                 low = base - (1 - base)
                 assert low < hit.scores["vector"] <= 1
             with engine.collection.reading() as snapshot:
-                found = snapshot.by_words("whale sleep night", FUSED)
-                scoring = Fusion(scale(found[0][1], found.most), snapshot.unrelated)
+                scored = snapshot.by_words("whale sleep night", FUSED)
+                scoring = Fusion(scale(scored[0][1], scored.most), snapshot.unrelated)
             parts = [(hit.scores["vector"], hit.scores.get("text", 0.0)) for hit in hits]
             scores = [scoring.score(*each) for each in parts]
             assert [hit.score for hit in hits] == pytest.approx(scores)
@@ -144,8 +144,8 @@ def test_the_most_is_that_of_the_rarest_words(tmp_path: Path) -> None:
         one = 2.2 * math.log(19.5 / 1.5)
         with engine.collection.reading() as snapshot:
             for count, most in ((1, one), (3, 3 * one), (8, 8 * one), (20, 8 * one)):
-                found = snapshot.by_words(" ".join(words[:count]) + " unknown", 5)
-                assert found.most == pytest.approx(most)
+                scored = snapshot.by_words(" ".join(words[:count]) + " unknown", 5)
+                assert scored.most == pytest.approx(most)
             assert snapshot.by_words("common", 5).most == pytest.approx(2.2e-6)
             assert snapshot.by_words("unknown", 5).most == 0
             phrase = snapshot.by_words(f'"common {words[0]}"', 5)
