@@ -32,9 +32,10 @@ _MOST = 1024  # texts of all blocks: a first commit may be large
 _CHECKED = 32  # texts of a language that are tokenised
 _PRESENT = 0.1  # share of the texts from which a language counts
 _MOSTLY = 0.5  # share of texts that the encoder does not read, from which words count most
-UNREAD_WEIGHT = 0.2
-"""Weight of the cosine where the encoder does not read the language, but its script: names and
-borrowed words still place a text. In other scripts it reads nothing, and words alone rank."""
+# Weight of the cosine where the encoder does not read the language, but its script: names and
+# borrowed words still place a text. Less if it has more tokens than so many times those of English
+# (Spanish 1.5, French and German 1.6; Turkish 1.9, Vietnamese 2.0). Other scripts: words alone.
+_UNREAD_WEIGHT, _BARELY_READ_WEIGHT, _BARELY_READ = 0.2, 0.1, 1.75
 _ENGLISH = (
     "Whales are warm-blooded mammals that breathe air, bear live young, and sleep with half of "
     "the brain at a time; the other half keeps watch over the water around them."
@@ -52,11 +53,11 @@ class Unread(NamedTuple):
 
     Attributes:
         share: share of the texts that are in it.
-        latin: whether its script is Latin.
+        weight: what the cosine should count among them; 0: words alone.
     """
 
     share: float
-    latin: bool
+    weight: float
 
 
 class Languages:
@@ -119,15 +120,21 @@ class Languages:
             texts = [self._texts[i] for i in own[:_CHECKED]]
             parts = self._traits[own[0]].parts
             if not reads(self._encoder, texts, parts=parts):
-                unread[language] = Unread(share, not parts and _mostly_latin("".join(texts)))
+                latin = not parts and _mostly_latin("".join(texts))
+                barely = latin and _latin_tokens(self._encoder, texts) > _BARELY_READ
+                weight = _BARELY_READ_WEIGHT if barely else _UNREAD_WEIGHT
+                unread[language] = Unread(share, weight if latin else 0.0)
         return unread
 
 
 def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
     """The mode, and the weight of the cosine, where an encoder does not read these languages."""
-    weight = UNREAD_WEIGHT if sum(each.share for each in unread.values()) > _MOSTLY else WEIGHT
-    blind = sum(each.share for each in unread.values() if not each.latin) > _MOSTLY
-    return (Mode.TEXT if blind else Mode.HYBRID), weight
+    share = sum(each.share for each in unread.values())
+    if share <= _MOSTLY:
+        return Mode.HYBRID, WEIGHT
+    blind = sum(each.share for each in unread.values() if not each.weight) > _MOSTLY
+    weight = sum(each.share * each.weight for each in unread.values()) / share
+    return (Mode.TEXT if blind else Mode.HYBRID), round(weight, 2)
 
 
 def analyzer_for(sample: Sequence[Traits]) -> Analyzer:
@@ -179,18 +186,20 @@ def reads(encoder: Tokenizes, texts: Sequence[str], *, parts: bool) -> bool:
     Optional methods of the encoder: `unknown_tokens` and `vocabulary_size`.
     """
     latin = not parts and _mostly_latin("".join(texts))
-    counts: Callable[[str], bool] = str.isalpha if latin else _is_other_letter
-    per_letter = _tokens_per_letter(encoder, texts, counts)
     if latin:
-        if getattr(encoder, "vocabulary_size", 0) >= _LARGE_VOCABULARY:
-            return True
-        return per_letter <= _PER_LATIN_LETTER * _tokens_per_letter(
-            encoder, [_ENGLISH], str.isalpha
-        )
+        large = getattr(encoder, "vocabulary_size", 0) >= _LARGE_VOCABULARY
+        return large or _latin_tokens(encoder, texts) <= _PER_LATIN_LETTER
+    per_letter = _tokens_per_letter(encoder, texts, _is_other_letter)
     unknown = getattr(encoder, "unknown_tokens", None)
     if unknown is not None and unknown(texts) > _UNKNOWN:
         return False
     return per_letter <= (_PER_SYLLABLE if parts else _PER_LETTER)
+
+
+def _latin_tokens(encoder: Tokenizes, texts: Sequence[str]) -> float:
+    """Tokens per letter, as a multiple of those of an English sentence."""
+    english = _tokens_per_letter(encoder, [_ENGLISH], str.isalpha)
+    return _tokens_per_letter(encoder, texts, str.isalpha) / (english or 1.0)
 
 
 def _tokens_per_letter(

@@ -59,11 +59,10 @@ class Fusion:
 def scale(best: float, most: float) -> float:
     """The BM25 that counts as 1.
 
-    It is the geometric mean of the best of the question, and of the most that its rarest words
-    could give. So the best document has the full share if it has all of these, and less if it has
-    few of them.
+    It is the best of the question, or the most that its telling words could give, if that is more.
+    So the best document has the full share if it has all of these, and less if it has few of them.
     """
-    return math.sqrt(best * max(best, most)) or 1.0
+    return max(best, most) or 1.0
 
 
 def reciprocal_rank(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 Scored = list[tuple[int, float]]
 """(document id, score), by (−score, id)."""
-EXPECTED = 8
+EXPECTED = 4
 """Words of a question, those that tell most, that the best document can be expected to have."""
 
 
@@ -12,8 +12,8 @@ class WordScores(list[tuple[int, float]]):
     """The documents that have words of a question, with their BM25: a Scored.
 
     Attributes:
-        most: what the EXPECTED most telling words of the question give a document at most, on the same
-            scale; 0: unknown.
+        most: what the EXPECTED most telling words of the question give a document at most, on the
+            same scale; 0: unknown.
     """
 
     __slots__ = ("most",)

@@ -190,11 +190,11 @@ def test_the_first_documents_choose_and_warn_once(tmp_path: Path) -> None:
         assert [str(each.message) for each in caught] == [
             "67% of these documents are in German, which the encoder does not read well, so "
             "searches by meaning miss much of them, and the default mode hybrid counts words most "
-            "(weight 0.2 of vectors); for better results index into a new collection with a "
+            "(weight 0.1 of vectors); for better results index into a new collection with a "
             "multilingual encoder, such as --encoder intfloat/multilingual-e5-small"
         ]
         assert engine.stats().tokenizer == "stem:de,en"
-        assert (engine.stats().mode, engine.stats().weight) == ("hybrid", 0.2)
+        assert (engine.stats().mode, engine.stats().weight) == ("hybrid", 0.1)
         assert engine.search(GERMAN[:20])[0].scores.keys() == {"vector", "text"}
         engine.add(records(JAPANESE, GERMAN))  # neither another tokenizer nor another warning
         assert engine.stats().tokenizer == "stem:de,en"
@@ -207,8 +207,10 @@ def test_the_first_documents_choose_and_warn_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "mode", "weight", "says"),
     [
-        ([RUSSIAN, RUSSIAN, ENGLISH], Mode.TEXT, 0.2, "the default mode is text, by words alone"),
-        ([GERMAN, RUSSIAN, FRENCH], Mode.HYBRID, 0.2, "counts words most"),
+        ([RUSSIAN, RUSSIAN, ENGLISH], Mode.TEXT, 0.0, "the default mode is text, by words alone"),
+        ([GERMAN, GERMAN, ENGLISH], Mode.HYBRID, 0.1, "counts words most .weight 0.1"),
+        ([FRENCH, FRENCH, ENGLISH], Mode.HYBRID, 0.2, "counts words most .weight 0.2"),
+        ([GERMAN, RUSSIAN, FRENCH], Mode.HYBRID, 0.1, "counts words most"),  # the mean
         ([ENGLISH, ENGLISH, GERMAN], Mode.HYBRID, WEIGHT, "or search by words: --mode text"),
     ],
 )
@@ -219,8 +221,8 @@ def test_the_default_follows_the_scripts(
 
     class Reader(EnglishPieces):
         def token_spans(self, texts: Any) -> list[Any]:
-            lengths = (1 if text == RUSSIAN else 4 if text[:5] in ("Whale", "Dough") else 2
-                       for text in texts)  # fmt: skip
+            letters = {RUSSIAN: 1, GERMAN: 3, FRENCH: 4}  # twice and 1.5 times as many as English
+            lengths = [letters.get(text, 6) for text in texts]
             return [Pieces(n).token_spans([t])[0] for n, t in zip(lengths, texts, strict=True)]
 
     with SearchEngine.create(tmp_path / "new.index", Reader()) as engine:

@@ -369,10 +369,10 @@ def test_fusion_orders_equal_scores_by_cosine_then_id() -> None:
     assert [name for name, _ in Fusion(2.0, weight=1.0).all(cosines, {1: 2.0})] == [2, 3, 4, 1]
 
 
-def test_the_scale_of_words_is_between_the_best_and_the_most() -> None:
-    assert scale(4.0, 9.0) == 6.0
+def test_the_scale_of_words_is_the_best_or_the_most() -> None:
+    assert scale(4.0, 9.0) == 9.0
     assert scale(4.0, 0.0) == scale(4.0, 4.0) == 4.0  # unknown: the best has the full share
-    assert scale(0.0, 9.0) == 1.0
+    assert scale(0.0, 9.0) == 9.0 and scale(0.0, 0.0) == 1.0
 
 
 pairs = st.dictionaries(st.integers(0, 9), st.integers(1, 40).map(float))

@@ -170,5 +170,5 @@ def test_a_default_set_on_the_command_line(tmp_path: Path) -> None:
     shown = run_json("info", tmp_path / "c")
     assert (shown["mode"], shown["weight"]) == ("hybrid", WEIGHT)
     assert (
-        "mode         hybrid (0.65 of vectors, 0.35 of words)" in run("info", tmp_path / "c").stdout
+        "mode         hybrid (0.6 of vectors, 0.4 of words)" in run("info", tmp_path / "c").stdout
     )
