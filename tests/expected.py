@@ -208,7 +208,7 @@ class State:
     def bm25(self, question: str, holds: Filter) -> tuple[dict[str, float], float]:
         """Key → BM25, of the documents that a filter lets through and that have a word of it.
 
-        Also the most that the eight rarest words of the question can give.
+        Also the most that four words of the question can give.
         """
         total = len(self._words)
         mean = sum(size for _, size in self._words.values()) / max(1, total)
@@ -223,7 +223,7 @@ class State:
                 often = counts[word]
                 share = often * (_K1 + 1) / (often + _K1 * (1 - _B + _B * size / mean))
                 scores[key] = scores.get(key, 0.0) + rarity * share
-        most = sum(sorted(greatest, reverse=True)[:8])
+        most = sum(sorted(greatest, reverse=True)[:4])
         return {k: s for k, s in scores.items() if holds.holds(self.records[k].metadata)}, most
 
     def expected(self, question: Question) -> tuple[dict[str, float], float]:
@@ -236,9 +236,9 @@ class State:
             return near, _CLOSE
         worded, most = self.bm25(question.text, holds)
         best, m = max(worded.values(), default=1.0), self.unrelated
-        scale = math.sqrt(best * max(best, most))
+        scale = max(best, most)
         scores = {
-            key: 0.65 * (near.get(key, m) - m) / (1 - m) + 0.35 * worded.get(key, 0.0) / scale
+            key: 0.6 * (near.get(key, m) - m) / (1 - m) + 0.4 * worded.get(key, 0.0) / scale
             for key in near.keys() | worded.keys()
         }
         return scores, 2 * _CLOSE / (1 - m)

@@ -127,11 +127,8 @@ class Analyzer:
         stem = _stems(self.languages)
         terms: list[str] = []
         for piece in self.pieces(text):
-            if piece.part:
-                terms += piece.parts(ended=True)
-            else:
-                terms.append(stem(piece.text))
-        return terms
+            terms += piece.parts(ended=True) if piece.part else [stem(piece.text)]
+        return [term for term in terms if term]  # nothing is left of a lone accent
 
     def pieces(self, text: str) -> list[Piece]:
         """The runs of a text, folded: lower case, composed, wide and narrow forms as one."""

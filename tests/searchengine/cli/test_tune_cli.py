@@ -222,7 +222,6 @@ def test_the_choices_are_all_there_are() -> None:
         "code": list(Code),
         "rotation": list(RotationKind),
         "objective": list(Objective),
-        "tokenizer": list(Tokenizer),
         "mode": ["vector", "text", "hybrid"],
         "runtime": list(RuntimeKind),
         "engine": list(RuntimeKind),

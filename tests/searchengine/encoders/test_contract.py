@@ -164,10 +164,10 @@ def test_it_is_known_again(case: Case, encoder: TextEncoder, tmp_path: Path) -> 
     with SearchEngine.create(tmp_path / "c", case.make()) as engine:
         engine.add([{"_id": "0", "text": TEXTS[0]}])
     with SearchEngine.open(tmp_path / "c", case.make()) as engine:
-        assert engine.search(TEXTS[0], 1)[0].score == pytest.approx(1, abs=2e-3)
+        assert engine.search(TEXTS[0], 1, mode="vector")[0].score == pytest.approx(1, abs=2e-3)
     with SearchEngine.open(tmp_path / "c") as engine:
         if case.reopens:
-            assert engine.search(TEXTS[0], 1)[0].score == pytest.approx(1, abs=2e-3)
+            assert engine.search(TEXTS[0], 1, mode="vector")[0].score == pytest.approx(1, abs=2e-3)
         else:
             with pytest.raises(CollectionError, match=f"'{case.named}'; pass it again"):
                 engine.search(TEXTS[0])

@@ -32,7 +32,7 @@ def other(texts: list[str]) -> Any:
 def test_a_function_is_an_encoder(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", embed) as engine:
         engine.add(DOCUMENTS)
-        hit = engine.search("one cat lay", 1)[0]
+        hit = engine.search("one cat lay", 1, mode="vector")[0]
         assert (hit.key, hit.score) == ("the cat sat", pytest.approx(1, abs=1e-3))
         assert engine.stats().encoder == "embed" and engine.stats().dim == 8
         assert engine.stats().cut is None
@@ -181,7 +181,7 @@ def test_a_sentence_transformer(model: Any, tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", model) as engine:
         engine.add(documents)
         assert engine.stats().passages > 3  # cut into what the model reads
-        hit = engine.search("a red house", 1)[0]
+        hit = engine.search("a red house", 1, mode="vector")[0]
         expected = model.encode_query("a red house") @ model.encode_document("a red house")
         assert hit.score == pytest.approx(expected, abs=2e-3)
         engine.verify()

@@ -28,7 +28,7 @@ def test_a_commit_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.Monke
         engine.verify()
         assert sorted(os.listdir(tmp_path / "x" / "segments")) == ["000001", "000002"]
         for i, text in enumerate(texts):
-            best = engine.search(text, 1)[0]
+            best = engine.search(text, 1, mode="vector")[0]
             assert (best.key, best.score) == (f"k{i}", pytest.approx(1, abs=1e-3))
         summary = engine.add([{"_id": "first", "text": "g"}])
         assert (summary.added, summary.changed) == (0, 1)

@@ -52,7 +52,7 @@ def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None
                 (stored,) = each.vectors([document_.key])[0]
                 (expected,) = encoder.encode([document_.text])
                 assert stored @ expected == pytest.approx(1, abs=1e-3), document_.key
-            hits = each.search(documents[0].text, len(documents))
+            hits = each.search(documents[0].text, len(documents), mode="vector")
             assert len(hits) == len(documents) and hits[0].score == pytest.approx(1, abs=2e-3)
 
 
