@@ -46,7 +46,9 @@ def test_tune_by_judgements(folder: Path) -> None:
     assert shown["mode"] == chosen["mode"] != "vector"
     again = run(*arguments(folder))
     assert again.returncode == 0, again.stderr
-    assert "60 held-out questions" in " ".join(again.stdout.split()) and "words alone" in again.stdout
+    assert (
+        "60 held-out questions" in " ".join(again.stdout.split()) and "words alone" in again.stdout
+    )
     assert "stays as it is" in again.stdout.splitlines()[-1]
     run_json("index", folder / "corpus.jsonl", folder / "c", "--mode", "vector")
     last = run(*arguments(folder)).stdout.splitlines()[-1]

@@ -14,7 +14,6 @@ from indexer.tuning.tune import Objective
 from searchengine.cli.indexing.index import index
 from searchengine.cli.maintenance import tune
 from searchengine.cli.options import Bytes
-from searchengine.corpus.analyzer import Tokenizer
 from trainer.runtimes.config import Precision, RuntimeKind
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
