@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[1]
 ANSWERS = {
     "do dolphins ever lose consciousness completely when they rest?": "whales-01",
     "why is my loaf dense and gummy in the middle": "bread-19",
-    "what keeps a table small when rows are updated all day": "databases-21",
+    "what keeps a table small when rows are updated all day": "databases-06",
 }
 TABLE = "Operating points, compared with exact search"
 COLUMNS = 8
