@@ -34,7 +34,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "kernel_insert": (_LONG, [_POINTER, _POINTER, _LONG, _INT]),
     "kernel_built": (None, [_POINTER]),
-    "kernel_words": (_LONG, [_POINTER, _POINTER, _POINTER, _POINTER]),
+    "kernel_words_best": (_LONG, [_POINTER, _POINTER, _POINTER, _POINTER]),
     "kernel_words_unite": (_LONG, [_POINTER, _LONG, _LONG, _POINTER, _POINTER]),
     "kernel_words_count": (_LONG, [_POINTER, _LONG, _POINTER]),
     "kernel_work": (None, [_POINTER, _POINTER]),

@@ -101,7 +101,7 @@ class NativeWords:
             k=k,
             floor=floor,
         )
-        count = self._library.kernel_words(
+        count = self._library.kernel_words_best(
             ctypes.byref(self._arrays), ctypes.byref(question), address(rows), address(scores)
         )
         if count < 0:

@@ -111,12 +111,15 @@ class Analyzer:
 
     @property
     def label(self) -> str:
-        """Equal for analyzers with equal terms: Snowball's stems change with its versions."""
-        if not any(ALGORITHMS.get(language, ("",))[0] for language in self.languages):
+        """Equal for analyzers with equal terms, which change with the versions that it names."""
+        if self.tokenizer is not Tokenizer.STEM:
             return str(self)
-        from Stemmer import version
+        made = f"Unicode {unicodedata.unidata_version}"
+        if any(ALGORITHMS.get(language, ("",))[0] for language in self.languages):
+            from Stemmer import version
 
-        return f"{self} (Snowball {version()})"
+            made += f", Snowball {version()}"
+        return f"{self} ({made})"
 
     def text(self, text: str) -> str:
         """What FTS5 indexes: with STEM the terms, else the text."""
@@ -132,18 +135,29 @@ class Analyzer:
 
     def pieces(self, text: str) -> list[Piece]:
         """The runs of a text, folded: lower case, composed, wide and narrow forms as one."""
-        text = unicodedata.normalize("NFKC", text)
+        if not unicodedata.is_normalized("NFKC", text):
+            # A sign for letters, such as ㎡ or ™, is no part of the word before it.
+            letters = (c if _is_letter(c) else " " for c in text)
+            text = unicodedata.normalize("NFKC", "".join(letters))
         if "tr" in self.languages:
             text = text.replace("I", "ı").replace("İ", "i")
         text = text.lower()
+        if text.isascii():
+            return [Piece(word, 0) for word in _WORD.findall(text)]
         every, rare = _patterns()
-        if text.isascii() or not rare.search(text):
+        if not rare.search(text):
             return [Piece(word, 0) for word in _WORD.findall(text)]
         return [Piece(match[0], _PARTS[match.lastindex or 1]) for match in every.finditer(text)]
 
     def word(self, word: str, *, unfinished: bool = False) -> str:
         """The term of a folded word; of an unfinished one, the beginning of terms."""
         return _unaccented(word, self.languages) if unfinished else _stems(self.languages)(word)
+
+
+def _is_letter(character: str) -> bool:
+    """Letters, digits, and marks."""
+    category = unicodedata.category(character)
+    return category[0] in "LNM" or category == "Co"
 
 
 def _unaccented(word: str, languages: Sequence[str]) -> str:
@@ -220,6 +234,7 @@ def _ranges(belongs: Callable[[str], bool]) -> str:
 def _accents() -> dict[int, str | None]:
     """Accented Latin letters → the letters; accents that follow a letter → None."""
     table: dict[int, str | None] = dict.fromkeys(range(0x300, 0x370))
+    table[ord("ı")] = "i"  # of Turkish, which English words in capitals get as well
     for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00)):
         decomposed = unicodedata.normalize("NFD", chr(code))
         if len(decomposed) > 1 and decomposed[0].isascii():

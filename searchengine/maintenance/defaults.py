@@ -1,5 +1,6 @@
 """How a collection ranks questions that name no mode."""
 
+from numbers import Real
 from typing import Any
 
 from searchengine.backends.contract import Backend
@@ -19,7 +20,7 @@ def set_default(
     if mode is not None:
         values["mode"] = _checked_mode(collection, mode)
     if weight is not None:
-        if type(weight) not in (int, float) or not 0 <= weight <= 1:
+        if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 <= weight <= 1:
             raise QueryError(f"weight must be a number from 0 to 1, got {weight!r}")
         if collection.capabilities.words is None:
             raise _no_words(collection, f"the weight {weight:g}")

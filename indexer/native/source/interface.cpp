@@ -240,7 +240,7 @@ double kernel_rotate(int level, const float* query, const Rotation* rotation, fl
 }
 
 // The best documents by words, see words.h: their number, or -1 if there is not enough memory.
-int64_t kernel_words(const Postings* postings, const Question* question, int64_t* rows,
+int64_t kernel_words_best(const Postings* postings, const Question* question, int64_t* rows,
                      double* scores) {
     try {
         return best_by_words(*postings, *question, rows, scores);

@@ -199,7 +199,7 @@ def _counted(table: _Table, texts: Iterable[Text], used: Analyzer) -> Iterator[C
         words, body = used.text(title), used.text(text)
         held.append((len(held), words and words + end, body and body + end))
         rows.append(first)
-        letters += len(title) + len(text)
+        letters += len(words) + len(body)
         if letters > _LETTERS:
             yield _count(table, held, rows)
             held, rows, letters = [], [], 0
