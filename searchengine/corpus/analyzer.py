@@ -137,7 +137,7 @@ class Analyzer:
         """The runs of a text, folded: lower case, composed, wide and narrow forms as one."""
         if not unicodedata.is_normalized("NFKC", text):
             # A sign for letters, such as ㎡ or ™, is no part of the word before it.
-            letters = (c if _is_letter(c) else " " for c in text)
+            letters = (c if is_letter(c) else " " for c in text)
             text = unicodedata.normalize("NFKC", "".join(letters))
         if "tr" in self.languages:
             text = text.replace("I", "ı").replace("İ", "i")
@@ -154,8 +154,8 @@ class Analyzer:
         return _unaccented(word, self.languages) if unfinished else _stems(self.languages)(word)
 
 
-def _is_letter(character: str) -> bool:
-    """Letters, digits, and marks."""
+def is_letter(character: str) -> bool:
+    """Whether a character belongs to words: letters, digits, marks, and those for private use."""
     category = unicodedata.category(character)
     return category[0] in "LNM" or category == "Co"
 
@@ -203,10 +203,10 @@ def _stems(languages: tuple[str, ...]) -> Callable[[str], str]:
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Runs of letters, digits and marks, in groups: words, and two of which parts are terms.
+    """Two patterns: runs of letters, digits and marks; and the letters and marks that need it.
 
-    Besides, what makes a text need it: else _WORD finds the same, and four times as fast. Marks
-    belong to words: without them a vowel sign cuts words of Hindi in two.
+    Groups of the first: words, pairs of characters, threes. In texts without a match of the second
+    _WORD finds the same, four times as fast. Without marks a vowel sign would cut Hindi words.
     """
     apart = CHINESE_JAPANESE_KOREAN + OTHER_UNSPACED
     marks = _ranges(lambda letter: unicodedata.category(letter) in ("Mn", "Mc", "Co"))

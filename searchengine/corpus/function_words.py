@@ -28,7 +28,7 @@ _BY_LANGUAGE = {
         le la les l un une des du de d au aux ce cet cette ces c à en dans sur sous par pour
         avec sans chez entre vers depuis pendant et ou mais si car que qu comme lorsque quand
         qui quoi quel quelle quels quelles où comment pourquoi combien lequel laquelle lesquels
-        lesquelles dont est-ce est sont était étaient être été fut furent sera a ont avait
+        lesquelles dont est sont était étaient être été fut furent sera a ont avait
         avaient avoir eu peut peuvent doit fait je j tu il elle on nous vous ils elles me m te t
         se s lui leur leurs y son sa ses mon ma mes votre vos notre nos ne n pas plus
     """,
@@ -59,7 +59,7 @@ _BY_LANGUAGE = {
         me te lhe lhes seu sua seus suas meu minha não mais
     """,
     "nl": """
-        de het een 't deze dit die dat van in op aan met voor door bij uit naar over onder tegen
+        de het een deze dit die dat van in op aan met voor door bij uit naar over onder tegen
         tussen zonder om tot te sinds en of maar als omdat dan toen terwijl wat wie waar wanneer
         waarom hoe welk welke hoeveel wiens waarvoor waarvan is zijn was waren ben bent wordt
         worden werd werden heeft hebben had hadden kan kunnen kon zal zullen zou moet moeten mag

@@ -1,12 +1,11 @@
 """A question as text: its words, the one that may be unfinished, its phrases in quotation marks."""
 
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from searchengine.corpus.analyzer import Analyzer
+from searchengine.corpus.analyzer import Analyzer, is_letter
 from searchengine.corpus.languages import UNSPACED_OR_KOREAN
 
 WORDS = 1024
@@ -31,7 +30,7 @@ class Word(NamedTuple):
 
 def runs(text: str) -> list[str]:
     """The runs of letters, digits and marks, in order."""
-    return "".join(c if _in_word(c) else " " for c in text).split()
+    return "".join(c if is_letter(c) else " " for c in text).split()
 
 
 def words(text: str) -> dict[str, int]:
@@ -48,7 +47,7 @@ def words(text: str) -> dict[str, int]:
 
 def unfinished(question: str) -> str | None:
     """The last word, if nothing follows it, not even a space: it may be the beginning of one."""
-    return runs(question)[-1] if question and _in_word(question[-1]) else None
+    return runs(question)[-1] if question and is_letter(question[-1]) else None
 
 
 class Phrase(NamedTuple):
@@ -100,7 +99,7 @@ def _at(text: str, place: int) -> str:
 
 def _joins(character: str) -> bool:
     """Whether a word reaches up to a mark beside it; in scripts without spaces none does."""
-    return _in_word(character) and not re.match(f"[{UNSPACED_OR_KOREAN}]", character)
+    return is_letter(character) and not re.match(f"[{UNSPACED_OR_KOREAN}]", character)
 
 
 def unquoted(question: str) -> str:
@@ -157,8 +156,3 @@ def trigrams(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
             for term in terms:
                 counts[term] += times
     return counts
-
-
-def _in_word(character: str) -> bool:
-    category = unicodedata.category(character)
-    return category[0] in "LNM" or category == "Co"
