@@ -1,7 +1,7 @@
 """Rankings fused into one.
 
 reciprocal_rank([by_vector, by_words])                # [(document id, score), …], best first
-Fusion(scale(best, most)).all(cosines, bm25)          # the same, of {document id: score}
+Fusion(scored.scale).all(cosines, bm25)               # the same, of {document id: score}
 """
 
 import math
@@ -18,7 +18,7 @@ CONSTANT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Cosine and BM25 of a document as one score, at most 1; chosen in docs/hybrid.md.
+    """Cosine and BM25 of a document as one score; chosen in docs/hybrid.md.
 
         weight · (cosine − unrelated) / (1 − unrelated) + (1 − weight) · BM25 / scale
 
@@ -54,15 +54,6 @@ class Fusion:
         ]
         scores.sort()
         return [(name, -score) for score, _, name in scores]
-
-
-def scale(best: float, most: float) -> float:
-    """The BM25 that counts as 1.
-
-    It is the best of the question, or the most that its telling words could give, if that is more.
-    So the best document has the full share if it has all of these, and less if it has few of them.
-    """
-    return max(best, most) or 1.0
 
 
 def reciprocal_rank(

@@ -160,7 +160,7 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
         named = label(document for document, _ in scored)
         best = distinct(scored, (named[document] for document, _ in scored), depth)
         if len(best) == depth or len(scored) < count:
-            return WordScores(best, scored.most)
+            return WordScores(best, scored.most, scored.scale)
         count *= 4
 
 
@@ -193,9 +193,8 @@ def _worded(
 ) -> tuple[dict[int, float], fusion.Fusion]:
     """The best documents by words, with their BM25, and what fuses it with cosines."""
     scored = _scored_by_words(snapshot, query, question, FUSED)
-    scale = fusion.scale(scored[0][1] if scored else 0.0, scored.most)
     weight = weight_of(snapshot.settings)
-    return dict(scored), fusion.Fusion(scale, snapshot.unrelated, weight)
+    return dict(scored), fusion.Fusion(scored.scale, snapshot.unrelated, weight)
 
 
 def fusible(

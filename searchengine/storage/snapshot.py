@@ -30,6 +30,8 @@ READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
 MOST_WITH_PHRASE = 10_000
 """Documents: a phrase of more of them adds nothing to scores, and would take long."""
+PHRASE = 0.5
+"""What a phrase adds counts as much as this share of a word that so few documents have."""
 _PHRASES = 4096  # whose gain is kept
 SAMPLE = 128
 """Passages whose mean cosine is that of unrelated passages."""
@@ -189,7 +191,7 @@ class Snapshot:
         """The k best documents by words: (id, BM25), by (−score, id); see documents.lexical.
 
         They contain the phrases `required`. Other phrases of the question, in quotation marks, are
-        words that a document has once: it scores their inverse document frequency.
+        words that a document has once, and score half their inverse document frequency.
         `as_you_type`: its last word may be unfinished.
         """
 
@@ -213,11 +215,11 @@ class Snapshot:
                 scores[document] = score
                 gains[document] += gain
         sums = sorted((-score - gains[document], document) for document, score in scores.items())
-        most = scored.most + sum(added.values())
-        return WordScores(((document, -total) for total, document in sums[:k]), most)
+        best_sums = ((document, -total) for total, document in sums[:k])
+        return WordScores(best_sums, scored.most, scored.scale)
 
     def _added_by(self, phrases: Iterable[str]) -> dict[str, float]:
-        """What each phrase adds to the score of a document with it.
+        """What each phrase adds to the score of a document with it: PHRASE of a word so rare.
 
         One word adds nothing again, and neither does what many documents have.
         """
@@ -233,7 +235,7 @@ class Snapshot:
             for text in missing:
                 having = self.store.count_with(text, MOST_WITH_PHRASE + 1)
                 counts = 0 < having <= MOST_WITH_PHRASE
-                kept[text] = weight(documents, having) if counts else 0.0
+                kept[text] = PHRASE * weight(documents, having) if counts else 0.0
         return {text: kept[text] for text in joined if kept[text]}
 
     def _matching(

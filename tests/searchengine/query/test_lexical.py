@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import QueryError
-from searchengine.query.fusion import Fusion, reciprocal_rank, scale
+from searchengine.query.fusion import Fusion, reciprocal_rank
 from searchengine.storage.documents import lexical, questions, text_index
 from searchengine.storage.documents.lexical import Scored
+from searchengine.storage.documents.scored import WordScores
 
 TEXTS = [
     ("Whales", "How whales sleep: half of the brain rests."),
@@ -370,9 +371,11 @@ def test_fusion_orders_equal_scores_by_cosine_then_id() -> None:
 
 
 def test_the_scale_of_words_is_the_best_or_the_most() -> None:
-    assert scale(4.0, 9.0) == 9.0
-    assert scale(4.0, 0.0) == scale(4.0, 4.0) == 4.0  # unknown: the best has the full share
-    assert scale(0.0, 9.0) == 9.0 and scale(0.0, 0.0) == 1.0
+    scored = [(1, 4.0), (2, 3.0)]
+    assert WordScores(scored, 9.0).scale == 9.0
+    assert WordScores(scored).scale == WordScores(scored, 4.0).scale == 4.0  # most: unknown
+    assert WordScores([], 9.0).scale == 9.0 and WordScores().scale == 1.0
+    assert WordScores([(2, 12.0), *scored], 9.0, scale=9.0).scale == 9.0  # 2 has a phrase
 
 
 pairs = st.dictionaries(st.integers(0, 9), st.integers(1, 40).map(float))
@@ -396,7 +399,7 @@ def test_fusion_does_not_see_the_scale_of_bm25(
 def test_fusion_gives_at_most_one_and_rises_with_both_parts(
     cosines: dict[int, float], bm25: dict[int, float], unrelated: float, weight: float
 ) -> None:
-    fusion = Fusion(scale(40.0, 90.0), unrelated, weight)
+    fusion = Fusion(WordScores([(0, 40.0)], 90.0).scale, unrelated, weight)
     scored = fusion.all(cosines, bm25)
     assert all(score <= 1 + 1e-12 for _, score in scored)
     assert {name for name, _ in scored} == cosines.keys() | bm25.keys()

@@ -269,7 +269,7 @@ def test_phrases_are_those_of_plain_texts(
 
 @pytest.mark.parametrize("tokenizer", ["unicode", "trigram"])
 @pytest.mark.parametrize("native", [True, False])
-def test_a_phrase_adds_its_inverse_document_frequency(
+def test_a_phrase_adds_half_its_inverse_document_frequency(
     tmp_path: Path, tokenizer: str, native: bool
 ) -> None:
     with made(tmp_path, tokenizer) as engine, engine.collection.reading() as snapshot:
@@ -279,7 +279,7 @@ def test_a_phrase_adds_its_inverse_document_frequency(
         asked = '"deep learning" of "whales" in "half asleep"'
         # Each phrase is in one document of eight but for the first one, which is in two by words.
         having = 2 if tokenizer == "unicode" else 1
-        first, second = (math.log((8 - n + 0.5) / (n + 0.5)) for n in (having, 1))
+        first, second = (0.5 * math.log((8 - n + 0.5) / (n + 0.5)) for n in (having, 1))
         gains = {1: second + first * (tokenizer == "unicode"), 2: first}
         expected = {i: score + gains.get(i, 0.0) for i, score in plain.items()}
         best = sorted(expected.items(), key=lambda item: (-item[1], item[0]))

@@ -24,7 +24,7 @@ from searchengine import SearchEngine
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.query.diversity import mmr
-from searchengine.query.fusion import Fusion, scale
+from searchengine.query.fusion import Fusion
 from searchengine.query.ranking import FUSED
 from searchengine.query.request import Query
 from searchengine.storage.documents import lexical
@@ -175,7 +175,7 @@ def fusing(engine: SearchEngine, question: str) -> Fusion:
         found = snapshot.by_words(question, FUSED)
         assert found.most >= found[0][1]
         weight = weight_of(snapshot.settings)
-        return Fusion(scale(found[0][1], found.most), snapshot.unrelated, weight)
+        return Fusion(found.scale, snapshot.unrelated, weight)
 
 
 @pytest.mark.parametrize("where", [None, "n > 0"])
