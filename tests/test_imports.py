@@ -30,7 +30,6 @@ MODULES = {
     "searchengine/integrations/llamaindex.py": "llamaindex",
     "searchengine/integrations/mcp.py": "mcp",
     "searchengine/server/": "serve",
-    "trainer/deprecated/mteb.py": "mteb",
     "trainer/evaluation/mteb.py": "mteb",
 }
 """File, or folder → the extra whose packages it imports at its head."""

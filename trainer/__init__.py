@@ -5,13 +5,9 @@ nothing heavy.
 """
 
 import os
-from pathlib import Path
 
 # OpenMP reads this when torch is loaded. Its threads wait for one another some thousand times a
 # second, and by default spin for milliseconds: on a busy machine the thread that is waited for gets
 # no processor meanwhile, and torch is up to thirty times slower (docs/performance.md).
 if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = "1000"
-
-# Module names of the last release, until the next one.
-__path__.append(str(Path(__file__).with_name("deprecated")))

@@ -63,7 +63,7 @@ class CrossEncoder:
     @property
     def fingerprint(self) -> str:
         """Of weights and tokenizer, see trainer.model.fingerprint."""
-        return self._handle.fingerprints[0]
+        return self._handle.fingerprint
 
     @property
     def runtime(self) -> str:

@@ -19,7 +19,7 @@ from trainer.model.layout import ROUTES, Route, is_router
 from trainer.model.source import Source, Starter
 from trainer.model.tokens import Ids, TokenIds, check_texts
 from trainer.reading import integer
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, warn_renamed
+from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 from trainer.runtimes.handle import Handle, ModelHandle, open_handle
 from trainer.runtimes.runtime import prefetched, run_batches
 
@@ -93,7 +93,6 @@ class Encoder:
         layers: int | None = None,
         trust_remote_code: bool = False,
         route: Route | None = None,
-        engine: RuntimeKind | str | None = None,
     ) -> "Encoder":
         """The encoder in a folder, on the model hub, or packaged as "starter" or "starter-768".
 
@@ -110,14 +109,10 @@ class Encoder:
             trust_remote_code: run Python code that comes with the model, which is logged as a
                 warning. Without it the code is never run, and a model that needs it is refused.
             route: of a Router, load only the network for these texts; None: both, used by role.
-            engine: the former name of `runtime`, for one more release.
 
         Raises:
             ModelError: there is no such model, or it cannot be run this way.
         """
-        if engine is not None:
-            warn_renamed("engine", "runtime")
-            runtime = engine
         config = RuntimeConfig(runtime, precision, device, trust_remote_code)
         place = Source.find(source, layers, trust_remote_code=trust_remote_code)
         if not is_router(place.folder):
@@ -162,17 +157,17 @@ class Encoder:
         return learnt and len(self.matryoshka_dims) > 1
 
     @cached_property
-    def aligned_to(self) -> tuple[str, ...]:
-        """Fingerprints, present and former, of the encoder of the documents that it finds.
+    def aligned_to(self) -> str:
+        """The fingerprint of the encoder whose documents it finds.
 
         A question encoder names another one; any other encoder is its own.
         """
         if stated := self._description.recipe.get("document_encoder"):
-            return tuple(stated)
+            return str(stated)
         source = self._handle.source
         if source is None or source.route != "query":
-            return self._handle.fingerprints
-        return open_handle(self._handle.config, replace(source, route="document")).fingerprints
+            return self._handle.fingerprint
+        return open_handle(self._handle.config, replace(source, route="document")).fingerprint
 
     @property
     def source(self) -> str:
@@ -208,12 +203,6 @@ class Encoder:
         return self._handle.runtime.kind.value
 
     @property
-    def engine(self) -> str:
-        """The former name of `runtime`, for one more release."""
-        warn_renamed("engine", "runtime")
-        return self.runtime
-
-    @property
     def precision(self) -> str:
         """The arithmetic in use: "fp32", "bf16", "fp16" or "int8"."""
         return self._handle.runtime.precision.value
@@ -238,12 +227,7 @@ class Encoder:
         before a save and after a load, on any device, in any precision. That of documents, where
         questions have a network of their own.
         """
-        return self._handle.fingerprints[0]
-
-    @property
-    def former_fingerprints(self) -> tuple[str, ...]:
-        """Fingerprints by older versions, which the collections of those versions store."""
-        return self._handle.fingerprints[1:]
+        return self._handle.fingerprint
 
     def __repr__(self) -> str:
         return f"Encoder({self.source!r}, dim={self.dim}, layers={self.layers})"

@@ -31,10 +31,6 @@ class RuntimeChoiceWarning(UserWarning):
     """A faster runtime or precision that is not used, and why."""
 
 
-# The former name, for one more release.
-EngineWarning = RuntimeChoiceWarning
-
-
 class TrainingWarning(UserWarning):
     """The kept step of a run is the model that it started from, or scores less."""
 

@@ -165,12 +165,10 @@ class Backend(Protocol):
         address: what opens it again.
         wait: seconds to wait for a writer of another process.
         accepts: called with the settings of a state before it is shown; may raise to refuse it.
-        renamed: former fingerprints of the encoder in use, each with its new one.
     """
 
     wait: float
     accepts: Callable[[Mapping[str, Any]], None]
-    renamed: Mapping[str, str]
 
     @property
     def path(self) -> Path | str: ...

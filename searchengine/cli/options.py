@@ -215,15 +215,12 @@ def runs(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_runtime(
         runtime: str,
-        engine: str | None,
         precision: str,
         device: str | None,
         trust_remote_code: bool,
         **options: Any,
     ) -> None:
-        if engine is not None:
-            note("--engine is now --runtime; the old name works for one more release")
-        config = RuntimeConfig(engine or runtime, precision, device, trust_remote_code)
+        config = RuntimeConfig(runtime, precision, device, trust_remote_code)
         command(runtime=config, **options)
 
     for option in (
@@ -235,7 +232,6 @@ def runs(command: Callable[..., None]) -> Callable[..., None]:
             default="auto",
             help="Number format that the network computes in.",
         ),
-        click.option("--engine", type=choice(RuntimeKind), hidden=True),  # the former name
         click.option(
             "--runtime",
             type=choice(RuntimeKind),

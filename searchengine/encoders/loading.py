@@ -1,6 +1,6 @@
 """Loads the encoder of a collection, and checks that it is the one that built it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +130,6 @@ def load_built_by(
         ) from error
 
 
-def renamed(encoder: TextEncoder) -> dict[str, str]:
-    """Fingerprint that an older version computed for this encoder → its present fingerprint."""
-    former: Sequence[str] = getattr(encoder, "former_fingerprints", ())
-    return dict.fromkeys(former, encoder.fingerprint)
-
-
 def check_built_by(
     encoder: TextEncoder,
     identity: Mapping[str, Any],
@@ -161,8 +155,7 @@ def check_built_by(
             got = returns if name == encoder.name else f"got {encoder.name!r}"
             raise EncoderMismatch(f"{path} was built by {title(identity)}, but {got}; {advice}")
         return
-    fingerprints = {encoder.fingerprint, *renamed(encoder)}
-    if encoder.dim != identity["dim"] or stored not in fingerprints:
+    if encoder.dim != identity["dim"] or stored != encoder.fingerprint:
         raise EncoderMismatch(
             f"{path} was built by the encoder {identity['source'] or name or 'in memory'} "
             f"({identity['dim']} wide, fingerprint {stored[:12]}), got one of "
@@ -183,11 +176,11 @@ def check_aligned(questions: TextEncoder, identity: Mapping[str, Any], path: Pat
             f"{questions.dim}; name one that was trained for its documents, or leave "
             "query_encoder out"
         )
-    aligned: Sequence[str] = getattr(questions, "aligned_to", (questions.fingerprint,))
-    if stored not in (NO_ENCODER, *aligned):
+    aligned: str = getattr(questions, "aligned_to", questions.fingerprint)
+    if stored not in (NO_ENCODER, aligned):
         raise EncoderMismatch(
             f"{path} was built by {title(identity)} (fingerprint {stored[:12]}), but {encoder} "
-            f"belongs to the documents of another one ({aligned[0][:12]}); train one for it "
+            f"belongs to the documents of another one ({aligned[:12]}); train one for it "
             "(train --preset question-encoder), or leave query_encoder out"
         )
 

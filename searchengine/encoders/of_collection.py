@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from searchengine.backends.contract import Backend
-from searchengine.encoders.loading import check_aligned, check_built_by, load_built_by, renamed
+from searchengine.encoders.loading import check_aligned, check_built_by, load_built_by
 from searchengine.encoders.none import NO_ENCODER
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
@@ -132,7 +132,6 @@ class CollectionEncoder:
         with self._loading:
             held = _Held.of(encoder, runtime)
             self._expected += (held,)
-            self._collection.renamed = {**self._collection.renamed, **renamed(encoder)}
             return held
 
     def settle(self, expected: object) -> None:
@@ -182,5 +181,4 @@ class CollectionEncoder:
     def _adopt(self, encoder: TextEncoder, settings: Mapping[str, Any] | None = None) -> None:
         held = _Held.of(encoder, self.runtime)
         self._check(held, self._collection.settings if settings is None else settings)
-        self._collection.renamed = renamed(encoder)
         self._present = held

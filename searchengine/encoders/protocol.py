@@ -25,9 +25,8 @@ class TextEncoder(Protocol):
     Several threads may call it at the same time: `add` encodes in a second thread while others
     search. Optional: with the methods of searchengine.ingest.passages.Tokenizes, long documents are
     cut into passages (they are called while `encode` runs in another thread); with those named in
-    searchengine.encoders.questions, queries are encoded by the first layers alone; a collection
-    that names one of `former_fingerprints` is accepted too; an encoder of questions alone names in
-    `aligned_to` the fingerprints of the encoder whose documents it finds.
+    searchengine.encoders.questions, queries are encoded by the first layers alone; an encoder of
+    questions alone names in `aligned_to` the fingerprint of the encoder whose documents it finds.
     """
 
     @property

@@ -36,8 +36,6 @@ class View:
         wait: seconds to wait for a writer of another process before CollectionBusy.
         device: where segments are scanned.
         accepts: called with the settings of a commit before it is shown; may raise to refuse it.
-        renamed: former fingerprints of the encoder in use, each with the new one that the next
-            change writes.
     """
 
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
@@ -54,7 +52,6 @@ class View:
         self.path = path.absolute()  # a later chdir must not lead elsewhere
         self.wait, self.device = wait, Device(device)
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
-        self.renamed: Mapping[str, str] = {}
         warn_network(self.path)
         self._changing, self._advancing = Lock(), RLock()
         self._forked = False

@@ -223,12 +223,6 @@ class Writer:
         self.opened[row] = segment
         self.changes.add_segment(row)
 
-    def rename_encoder(self, renamed: Mapping[str, str]) -> None:
-        """Store the encoder's present fingerprint instead of one that an older version computed."""
-        stored = self.store.settings()["encoder"]
-        if stored["fingerprint"] in renamed:
-            self.changes.set("encoder", stored | {"fingerprint": renamed[stored["fingerprint"]]})
-
     def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
         """Build, sync, open and record a segment."""
         self._numbers += 1
@@ -342,7 +336,6 @@ class WritableView(View):
         with writing(self.path, store, open_segment, self.wait if wait is None else wait) as writer:
             self.accepts(store.settings())
             self.check_made_by(made_by, store)
-            writer.rename_encoder(self.renamed)
             yield writer
         try:
             built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
@@ -371,10 +364,9 @@ class WritableView(View):
             )
 
     def _making(self, settings: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What passages and vectors depend on; a newer version may have renamed the encoder."""
+        """What passages and vectors depend on."""
         encoder = settings["encoder"]
-        fingerprint = self.renamed.get(encoder["fingerprint"], encoder["fingerprint"])
-        return fingerprint, encoder["dim"], settings.get("passages")
+        return encoder["fingerprint"], encoder["dim"], settings.get("passages")
 
     def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
         """Remove replaced folders, unless another process is writing.

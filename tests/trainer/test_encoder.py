@@ -571,10 +571,3 @@ def test_import_stays_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_former_name_of_runtime_works_and_says_so(tiny: Path) -> None:
-    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
-        encoder = Encoder.load(tiny, engine="torch")
-    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
-        assert encoder.engine == encoder.runtime == "torch"

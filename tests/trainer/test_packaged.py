@@ -16,7 +16,7 @@ from faults import in_child
 
 from trainer.encoder import Encoder
 from trainer.errors import ModelError
-from trainer.model.fingerprint import fingerprints
+from trainer.model.fingerprint import fingerprint
 from trainer.model.loading import describe, read
 from trainer.model.packaged import find_packaged
 from trainer.model.source import Source, Starter
@@ -56,7 +56,7 @@ def test_as_torch_reads_and_runs_it(starter: Starter) -> None:
     assert packaged is not None, "the package has other files: state what torch reads from them"
     model = read(source)
     assert packaged.description == describe(model)
-    assert packaged.fingerprints == fingerprints(model)
+    assert packaged.fingerprint == fingerprint(model)
     tokens = TokenIds(packaged.description.tokens)
     ids = tokens(TEXTS)
     runtimes = NumpyRuntime(packaged), TorchRuntime(model.module, Precision.FP32, "cpu")

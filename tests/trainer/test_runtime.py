@@ -195,23 +195,3 @@ def test_the_fastest_batch_is_found(
     runtime = Paced(rates)
     monkeypatch.setattr("trainer.runtimes.runtime.time.perf_counter", lambda: runtime.now)
     assert fastest_budget(runtime, sorted(rates), width=128) == expected
-
-
-def test_former_names_work_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer import errors
-    from trainer.runtimes import config
-
-    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
-        choice = RuntimeConfig(engine="torch")
-    assert choice.runtime is RuntimeKind.TORCH
-    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
-        assert choice.engine is RuntimeKind.TORCH
-    with pytest.warns(DeprecationWarning, match="Engine is now RuntimeKind"):
-        assert config.Engine is RuntimeKind
-    assert errors.EngineWarning is errors.RuntimeChoiceWarning
-    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setenv("SEARCHENGINE_ENGINE", "torch")
-    with pytest.warns(DeprecationWarning, match="SEARCHENGINE_ENGINE is now SEARCHENGINE_RUNTIME"):
-        assert RuntimeConfig().runtime is RuntimeKind.TORCH
-    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "openvino")  # wins, and nothing is said
-    assert RuntimeConfig().runtime is RuntimeKind.OPENVINO

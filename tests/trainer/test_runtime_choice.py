@@ -29,7 +29,7 @@ GRAPH = Graph(
     None,
     int8=False,
     packed=True,
-    fingerprints=("",),
+    fingerprint="",
     description=Description(
         WIDTH, 1, (WIDTH,), Tokenization("{}", 8, 0, (), "right"), {}, None, True, {}
     ),

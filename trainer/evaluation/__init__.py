@@ -1,4 +1,4 @@
-"""How good vectors are: similarity judgements, transfer, geometry, labels, mteb."""
+"""How good vectors are: similarity judgements, geometry, labels, mteb."""
 
 from trainer.evaluation.sts import averages, read_task, sts_tasks
 

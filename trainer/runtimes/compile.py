@@ -46,7 +46,7 @@ def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str
     files: checksums of the source's files from before the model was read, as they may have been
     replaced since. Raises ModelError where it cannot be compiled for now: no memory, no room.
     """
-    from trainer.model.fingerprint import fingerprints
+    from trainer.model.fingerprint import fingerprint
     from trainer.model.loading import describe
     from trainer.runtimes.torch_runtime import TorchRuntime
     from trainer.runtimes.tracing import trace
@@ -59,7 +59,7 @@ def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str
         layers=source.layers,
         int8=False,
         packed=False,
-        fingerprints=fingerprints(model),
+        fingerprint=fingerprint(model),
         description=describe(model),
         torch=version("torch"),
         route=source.route,

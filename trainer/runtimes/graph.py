@@ -21,7 +21,7 @@ from trainer.model.source import Source
 from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
 from trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
 
-FORMAT = 4
+FORMAT = 5
 RECORD, GRAPH, TOKENIZER = "graph.json", "graph.xml", "tokenizer.json"
 # The least cosine of a sample text's vector to its float32 vector that is accurate enough.
 MIN_COSINE = {Precision.FP32: 0.999, Precision.BF16: 0.999, Precision.INT8: 0.99}
@@ -86,7 +86,7 @@ class Graph:
         starter, layers: of the source.
         int8: whether its matrix products are in 8 bits.
         packed: whether it packs the texts of a batch, and computes little padding.
-        fingerprints, description: of the model.
+        fingerprint, description: of the model.
         cosines: to float32 vectors, by precision; the least over the sample texts.
         agreements: with float32's nearest sample texts, or with its order of sample pairs, by
             precision; see measure.agreement and measure.order.
@@ -106,7 +106,7 @@ class Graph:
     layers: int | None
     int8: bool
     packed: bool
-    fingerprints: tuple[str, ...]
+    fingerprint: str
     description: Description
     cosines: Mapping[str, float] = field(default_factory=dict)
     agreements: Mapping[str, float] = field(default_factory=dict)
@@ -214,7 +214,6 @@ def read_graph(path: Path, key: bytes | None = None) -> Graph | None:
             return None
         state = path.with_name(TOKENIZER).read_text(encoding="utf-8")
         record["description"]["tokens"]["state"] = state
-        record["fingerprints"] = tuple(record["fingerprints"])
         record["description"] = Description.from_dict(record["description"])
         return Graph(folder=path.parent, **record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -78,13 +78,13 @@ class ModelHandle:
             return self._model
 
     @cached_property
-    def fingerprints(self) -> tuple[str, ...]:
+    def fingerprint(self) -> str:
         """See trainer.model.fingerprint."""
         if (known := self._known) is not None:
-            return known.fingerprints
-        from trainer.model.fingerprint import fingerprints
+            return known.fingerprint
+        from trainer.model.fingerprint import fingerprint
 
-        return fingerprints(self.model)
+        return fingerprint(self.model)
 
     @property
     def runtime(self) -> Runtime:
@@ -224,7 +224,7 @@ class ModelHandle:
         exact = self._torch_runtime(Precision.FP32)
         tokens = TokenIds(self.description.tokens)
         if fast.device.type == "cpu":
-            comparison = compare_once(fast, exact, tokens, self.fingerprints[0])
+            comparison = compare_once(fast, exact, tokens, self.fingerprint)
         else:  # a GPU compares them in less time than hashing the weights takes
             comparison = compare(fast, exact, tokens)
         shortfall = comparison.accuracy.shortfall(fast.precision)

@@ -73,7 +73,7 @@ class StaticHandle:
         self.description = model.description
         self._table = model.table
         self.runtime = StaticRuntime(model)
-        self.fingerprints = (model.fingerprint,)
+        self.fingerprint = model.fingerprint
 
     def runtime_for(self, tokens: int) -> StaticRuntime:
         """As of ModelHandle: it is always the same."""

@@ -57,7 +57,7 @@ def keep(source: Source, wanted: Graph, build: Callable[[Path], Graph]) -> Graph
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / LOCK):
                 present = find(source, wanted.int8)
-                if present is not None and present.fingerprints == wanted.fingerprints:
+                if present is not None and present.fingerprint == wanted.fingerprint:
                     return present
                 _remove_outdated(cache, wanted.files)
                 with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as scratch:
@@ -106,7 +106,7 @@ def _final_folder(cache: Path, graph: Graph, key: bytes) -> Path:
     user = hashlib.sha256(key).hexdigest()[:8]
     layers = "" if graph.layers is None else f"-{graph.layers}-layers"
     int8 = "-int8" if graph.int8 else ""
-    return cache / f"{graph.fingerprints[0][:16]}{layers}{int8}-{graph.openvino}-{user}"
+    return cache / f"{graph.fingerprint[:16]}{layers}{int8}-{graph.openvino}-{user}"
 
 
 def _remove_outdated(cache: Path, files: Mapping[str, str]) -> None:

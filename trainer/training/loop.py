@@ -17,7 +17,7 @@ import torch
 
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError
-from trainer.model.fingerprint import fingerprints
+from trainer.model.fingerprint import fingerprint
 from trainer.model.folder import Model
 from trainer.model.modules import SentenceModule
 from trainer.model.saving import remove_folder
@@ -159,7 +159,7 @@ def run_training(
     beside = [each.fixed.fingerprint for each in data if each.fixed]
     origin = checkpoint.Origin(
         digest(data, config.dev),
-        " ".join([fingerprints(model)[0], *beside]),
+        " ".join([fingerprint(model), *beside]),
         measure.name if measure else "",
     )
     send_report = functools.partial(make_report, run, plan, report if processes.main else None)

@@ -101,7 +101,7 @@ def finish(
     if config.question_encoder and isinstance(data[0].fixed, FixedEncoder):
         teacher = data[0].fixed.encoder
         restore_fused(teacher.module.transformer)
-        recipe["document_encoder"] = [teacher.fingerprint, *teacher.former_fingerprints]
+        recipe["document_encoder"] = teacher.fingerprint
         if "posthoc" in teacher.recipe:  # says which prefix the documents have
             recipe["posthoc"] = teacher.recipe["posthoc"]
         model = replace(teacher.model, questions=model, classifier=None)

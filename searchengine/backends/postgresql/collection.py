@@ -45,14 +45,13 @@ class PostgresCollection:
         path: the URL without its password.
         address: the URL, with its password.
         wait: not used: writers of a server wait for each other by row.
-        accepts, renamed: as of searchengine.storage.view.View.
+        accepts: as of searchengine.storage.view.View.
     """
 
     def __init__(self, url: str, wait: float = 0) -> None:
         """Open. Raises CollectionError, BackendUnavailable and ImportError (missing extra)."""
         self.address, self.wait = url, wait
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
-        self.renamed: Mapping[str, str] = {}
         self._connections = Connections(url)
         self._ready = False  # the index of vectors has been seen
         self._state: tuple[dict[str, Any], Rotation | None] | None = None

@@ -35,14 +35,13 @@ class QdrantCollection:
         path: the URL without its API key.
         address: the URL, with its API key.
         wait: not used.
-        accepts, renamed: as of searchengine.storage.view.View.
+        accepts: as of searchengine.storage.view.View.
     """
 
     def __init__(self, url: str, wait: float = 0) -> None:
         """Open. Raises CollectionError, BackendUnavailable and ImportError (missing extra)."""
         self.address, self.wait = url, wait
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
-        self.renamed: Mapping[str, str] = {}
         self._server = Server(url)
         self._lock = threading.Lock()
         self._state: control.State | None = None

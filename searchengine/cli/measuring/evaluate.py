@@ -1,4 +1,4 @@
-"""searchengine evaluate sts, transfer, geometry, labels and map."""
+"""searchengine evaluate sts, geometry, labels and map."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from searchengine.cli.options import AS_JSON, PLOTS, TRUST, complete_path, name_list, numbers, runs
+from searchengine.cli.options import AS_JSON, PLOTS, TRUST, complete_path, numbers, runs
 
 if TYPE_CHECKING:
     from trainer.evaluation.sts import Setting, StsTask
-    from trainer.evaluation.transfer import TransferRow
 
 MODEL = click.option(
     "--encoder", default="starter", shell_complete=complete_path, help="Model folder or hub name."
@@ -169,52 +168,6 @@ def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
                 f"name to pool them (NAME={path})"
             )
     return [read_task(name, paths) for name, paths in named.items()]
-
-
-@evaluate.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@MODEL
-@click.option(
-    "--tasks", type=name_list(), help="Tasks: MR,CR,SUBJ,MPQA,SST2,TREC,MRPC [default: all]."
-)
-@PREFIXES
-@TRUST
-@AS_JSON
-def transfer(
-    folder: Path,
-    encoder: str,
-    tasks: tuple[str, ...] | None,
-    prefixes: tuple[int, ...] | None,
-    trust_remote_code: bool,
-    as_json: bool,
-) -> None:
-    """Measure the accuracy of a logistic regression on the vectors.
-
-    Prints one row per task and prefix length. FOLDER has the tasks' TSV files (.gz
-    too): mr, cr, subj, mpqa, sst2_train, sst2_dev, sst2_test, trec_train, trec_test,
-    mrpc_train and mrpc_test. docs/evaluation.md describes their contents, and how
-    the classifier is trained and its C chosen.
-
-    \b
-    Example:
-        searchengine evaluate transfer clf --encoder my-model --tasks MR,TREC
-    """
-    from searchengine.cli.console import progress, show_json, show_rows
-    from trainer.encoder import Encoder
-    from trainer.evaluation.transfer import TASKS, averages, read_transfer
-    from trainer.evaluation.transfer import transfer as evaluate_transfer
-
-    names = dict.fromkeys(name.upper() for name in tasks or TASKS)
-    data_sets = [read_transfer(folder, name) for name in names]
-    model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
-    rows: list[TransferRow] = []
-    for data in data_sets:
-        with progress(f"Encoding {data.task.name}, then fitting", len(data.texts())) as advance:
-            rows += evaluate_transfer(model, data, prefixes, advance)
-    if len(data_sets) > 1:
-        rows += averages(rows)
-    dicts = [asdict(row) for row in rows]
-    show_json(dicts) if as_json else show_rows(dicts, f"{folder}, {encoder}")
 
 
 @evaluate.command()

@@ -86,8 +86,7 @@ def test_info_names_the_engine(collection: Path) -> None:
 
 def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
     model = write_sentence_transformer(tmp_path / "model")
-    former = run("index", notes, tmp_path / "c", "--encoder", model, "--engine", "torch")
-    assert "--engine is now --runtime" in former.stderr
+    run("index", notes, tmp_path / "c", "--encoder", model, "--runtime", "torch")
     model.rename(tmp_path / "moved")
     info = json_of("info", tmp_path / "c")
     assert info["documents"] == 4 and "cannot be loaded" in info["runtime"]
