@@ -114,7 +114,6 @@ def structure_of(index: Any) -> Structure | None:
     """The Structure of a faiss index; None if it is another kind."""
     kinds = {
         faiss.IndexHNSW: Structure.HNSW,
-        faiss.IndexNSG: Structure.NSG,
         faiss.IndexIVF: Structure.IVF,
         (faiss.IndexFlatCodes, faiss.IndexFastScan): Structure.FLAT,
     }

@@ -56,9 +56,7 @@ def build_coarse(
 
     Raises:
         VectorError: there are no rows, or blocks of another width.
-        SegmentConfigError: the structure is no longer built.
     """
-    config.check_structure()
     rows = prefixes.rows if kept is None else kept.size
     if rows == 0:
         raise VectorError("a coarse index needs at least one row, got none")

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Protocol
-from warnings import warn
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -81,12 +80,6 @@ class SearchResult:
     exact: bool = False
     read: RowNumbers | None = None
 
-    @property
-    def proven(self) -> bool:
-        """The former name of `exact`, for one more release."""
-        warn("proven is now exact", DeprecationWarning, stacklevel=2)
-        return self.exact
-
 
 class CoarseIndex:
     """The coarse stage: prefixes of the rows of a segment, searched by inner product.
@@ -109,7 +102,7 @@ class CoarseIndex:
         self.structure = structure_of(inner)
         self._inner = inner
         # A graph stores its codes in a flat index, which can be scanned.
-        graph = self.structure in (Structure.HNSW, Structure.NSG)  # NSG: only in old segments
+        graph = self.structure is Structure.HNSW
         self._flat = faiss.downcast_index(inner.storage) if graph else inner
         self.rows = int(index.ntotal)
         self.width = int(index.d)
@@ -189,8 +182,6 @@ class CoarseIndex:
 
     def walks(self, available: int) -> bool:
         """Whether a search walks a graph or lists; where few rows are allowed, it scans them."""
-        if self.structure is Structure.NSG:  # its walk takes no selector
-            return available >= self.rows
         return self.structure is not Structure.FLAT and available >= SCAN_SHARE * self.rows
 
     @property

@@ -13,10 +13,8 @@ each other cost the same, and the one that finds more is chosen.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +67,6 @@ def tune(
     configs: Sequence[SegmentConfig] | None = None,
     on_step: Callable[[str], None] | None = None,
     question_ms: float = 0,
-    own: npt.ArrayLike | None = None,
-    recipes: Sequence[SegmentConfig] | None = None,
 ) -> Tuning:
     """Find the cheapest index config and operating point; nothing is written.
 
@@ -89,15 +85,12 @@ def tune(
             are tried for each.
         on_step: called with a message for each step.
         question_ms: milliseconds per query besides the search, such as its encoding.
-        own, recipes: former names of `self_queries` and `configs`, for one more release.
 
     Raises:
         TuneError: no segment, too few queries, more neighbours than rows, no config within
             max_ram, or none that meets the target (not up to MAX_FLAT_ROWS rows).
         VectorError: queries of another width, or not finite.
     """
-    self_queries = _renamed("own", own, "self_queries", self_queries)
-    configs = _renamed("recipes", recipes, "configs", configs)
     goal = goal or Goal()
     report = on_step or (lambda _: None)
     if not segments:
@@ -323,11 +316,3 @@ def _search(segments: Sequence[Segment], queries: Floats, k: int) -> SearchResul
 def _merged(results: Sequence[SearchResult], segments: Sequence[Segment], k: int) -> SearchResult:
     bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1].tolist()
     return merge(results, bases, k)
-
-
-def _renamed(old: str, former: Any, new: str, value: Any) -> Any:
-    """The value of a keyword that was renamed, given under either name."""
-    if former is None:
-        return value
-    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
-    return former

@@ -15,7 +15,7 @@ from indexer.errors import IndexerError
 from searchengine.cli import changing, copying, demo, documents, maintenance, mcp, search, serve
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
 from searchengine.cli.indexing import encode, index
-from searchengine.cli.measuring import bench, evaluate, mteb, plan, retrieval
+from searchengine.cli.measuring import bench, evaluate, mteb, retrieval
 from searchengine.cli.training import adapt, train
 from searchengine.errors import LanguageWarning, SearchEngineError
 from trainer.errors import MemoryWarning, RuntimeChoiceWarning, TrainerError
@@ -152,7 +152,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         serve.serve,
         mcp.mcp,
     ),
-    "Measure and tune": (evaluate.evaluate, bench.bench, maintenance.tune, plan.plan),
+    "Measure and tune": (evaluate.evaluate, bench.bench, maintenance.tune),
     "Train": (
         train.train,
         adapt.adapt,

@@ -182,7 +182,7 @@ def in_words(config: Mapping[str, Any], dim: int) -> str:
     stages = "".join(f", then {keep} by {width}" for width, keep in config["stages"])
     parts = [f"shortlist {config['shortlist'] or 'measured'}{stages}"]
     structure = config["structure"]
-    if structure in (Structure.HNSW, Structure.NSG):
+    if structure == Structure.HNSW:
         parts.append(f"links {config['hnsw_m']}")
     if structure == Structure.IVF:
         parts.append(f"lists {config['lists'] or 'by the rows'}")

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from indexer.arrays import evenly, prefix
 from indexer.building.coarse import build_coarse
-from indexer.config import BUILDABLE, CODES, Code, SegmentConfig, Structure
+from indexer.config import CODES, Code, SegmentConfig, Structure
 from indexer.errors import SegmentError, VectorError
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import CoarseIndex
 from indexer.search.opening import open_coarse
 
 WIDTH = 16
-EVERY = [(structure, code) for structure in BUILDABLE for code in CODES[structure]]
+EVERY = [(structure, code) for structure in Structure for code in CODES[structure]]
 FLAT = [*CODES[Structure.FLAT]]
 SCALED = {Code.INT8: 255, Code.INT6: 63, Code.INT4: 15}  # steps over each number's range
 SHARES = {  # of the shortlist by true scores, found by a scan of the codes

@@ -402,15 +402,6 @@ def test_the_usual_recipes_are_tried_where_none_are_given(tmp_path: Path) -> Non
     assert all(prefix <= DIM for _, prefix in tried)
 
 
-@pytest.mark.parametrize(("former", "name"), [("own", "self_queries"), ("recipes", "configs")])
-def test_a_former_keyword_still_works_and_warns(former: str, name: str) -> None:
-    with (
-        pytest.warns(DeprecationWarning, match=f"{former} is now {name}"),
-        pytest.raises(TuneError, match="at least one segment"),
-    ):
-        tune([], QUERIES, **{former: []})  # type: ignore[arg-type]
-
-
 def no_scores(count: int) -> np.ndarray:
     """For questions whose neighbours are not compared."""
     return np.zeros((count, 1), np.float32)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from indexer.config import BUILDABLE, Code, RotationKind
+from indexer.config import Code, RotationKind, Structure
 from searchengine.cli.console import Terminated, note
 from searchengine.cli.indexing.indexed import show_summary
 from searchengine.cli.indexing.mirroring import mirrors, patience, watch
@@ -54,7 +54,7 @@ COMMIT_EVERY = 5000
     help="Model folder, hub name, or URL#MODEL of an endpoint [default: starter].",
 )
 @click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128].")
-@click.option("--structure", type=choice(BUILDABLE), help="Index structure [default: flat].")
+@click.option("--structure", type=choice(Structure), help="Index structure [default: flat].")
 @click.option("--code", type=choice(Code), help="Number format of the prefix [default: fp16].")
 @click.option(
     "--rotation",

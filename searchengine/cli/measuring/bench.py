@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from indexer.config import BUILDABLE, Code
+from indexer.config import Code, Structure
 from searchengine.cli.options import AS_JSON, ENCODER, Address, numbers, runs, several, stages
 from searchengine.storage.mode import Mode
 
@@ -49,7 +49,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--shortlists", type=numbers(), help="Shortlist sizes [default: 20,50,100,200,500].")
 @click.option(
     "--structures",
-    type=several(BUILDABLE),
+    type=several(Structure),
     help="Index structures: flat, hnsw, ivf [default: all].",
 )
 @click.option(

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STRUCTURES = ("flat", "hnsw", "ivf", "nsg")
+STRUCTURES = ("flat", "hnsw", "ivf")
 BINS = 48
 MARKED = {50: "o", 95: "D", 99: "X"}
 DARK = "#5F5F5F"  # names of peers: the grey of their marks is too faint for letters
 DASHED = (0, (4, 3))
 DASH_DOT = (0, (5, 2, 1, 2))
-EFFORTS = {"hnsw": "ef", "nsg": "ef", "ivf": "lists"}
+EFFORTS = {"hnsw": "ef", "ivf": "lists"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
-from indexer.config import BUILDABLE, Code, RotationKind
+from indexer.config import Code, RotationKind, Structure
 from indexer.tuning.tune import Objective
 from searchengine.cli.indexing.index import index
 from searchengine.cli.maintenance import tune
@@ -217,7 +217,7 @@ def test_the_choices_are_all_there_are() -> None:
         if hasattr(option.type, "choices")
     }
     assert choices == {
-        "structure": list(BUILDABLE),
+        "structure": list(Structure),
         "code": list(Code),
         "rotation": list(RotationKind),
         "objective": list(Objective),

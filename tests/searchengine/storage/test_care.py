@@ -10,21 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY, WordLengths
+from conftest import WordLengths
 
 from indexer.storage import vectors
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.errors import CollectionError
 from searchengine.maintenance import copies
-from searchengine.storage.documents.migrations import MIGRATIONS
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"_id": "threes", "title": "", "text": "the cat sat", "year": 2016, "tags": ["a", "ü"]},
     {"_id": "mixed", "title": "", "text": "the cat slept", "year": 2014},
     {"_id": "fives", "title": "whale", "text": "sleep", "year": 2020},
 ]
-OLD = REPOSITORY / "tests" / "collection-1"
 
 
 @pytest.fixture
@@ -326,66 +324,3 @@ def test_stats_count_what_is_there(engine: SearchEngine) -> None:
     engine.optimize()
     stats = engine.stats()
     assert (stats.segments, stats.tombstones, stats.commit) == (1, 0, commit + 1)
-
-
-def test_a_collection_of_the_first_format_is_upgraded(tmp_path: Path) -> None:
-    path = tmp_path / "old.index"
-    shutil.copytree(OLD, path)
-    with SearchEngine.open(path, WordLengths()) as engine:
-        engine.verify()
-        assert engine.stats().commit == 0
-        assert [hit.key for hit in engine.search("one dog")] == ["threes", "mixed", "fives"]
-        assert [hit.key for hit in engine.search("whale", mode="text")] == ["fives"]
-        assert [hit.key for hit in engine.search("a", where="author.name = 'Ann'")] == ["mixed"]
-        same = {"_id": "threes", "text": "the cat sat", "year": 2016, "lang": "en"}
-        summary = engine.add([same, {"_id": "new", "text": "new"}])
-        assert (summary.added, summary.changed) == (1, 0)
-        engine.delete(["fives"])
-        engine.optimize()
-        engine.verify()
-        assert {hit.key for hit in engine.search("one dog", 2)} == {"threes", "new"}
-
-
-def test_every_earlier_schema_is_upgraded(tmp_path: Path) -> None:
-    """The stored collection, taken through the migrations one at a time, opened after each."""
-    import sqlite_utils
-
-    names = list(MIGRATIONS)
-    migrations = sqlite_utils.Migrations("searchengine")
-    for migration in MIGRATIONS.values():
-        migrations()(migration)
-    for applied in range(1, len(names)):
-        path = tmp_path / f"{applied}.index"
-        shutil.copytree(OLD, path)
-        db = sqlite_utils.Database(path / "documents.db")
-        migrations.apply(db, stop_before=names[applied])
-        db.conn.commit()
-        db.close()
-        with SearchEngine.open(path, WordLengths()) as engine:
-            engine.verify()
-            assert len(engine.search("one dog", mode="hybrid")) == 3
-            engine.add([{"_id": "new", "text": "new"}])
-
-
-def test_two_that_open_an_old_collection_at_once_upgrade_it_once(tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    path = tmp_path / "old.index"
-    shutil.copytree(OLD, path)
-
-    def documents(_: int) -> int:
-        with SearchEngine.open(path, WordLengths()) as engine:
-            return engine.stats().documents
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(documents, range(8))) == [3] * 8
-
-
-def test_an_old_collection_that_cannot_be_written_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "old.index"
-    shutil.copytree(OLD, path)
-    monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(CollectionError, match=r"older version.*make the folder writable"):
-        SearchEngine.open(path, WordLengths())

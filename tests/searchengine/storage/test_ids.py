@@ -1,6 +1,5 @@
 """Ids are never used again."""
 
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from concurrent_writers import during
-from conftest import REPOSITORY, WordLengths
+from conftest import WordLengths
 from scenarios import document
 
 from searchengine import SearchEngine
@@ -109,15 +108,6 @@ def test_a_document_added_during_a_reindex_in_place_of_the_newest_gets_its_vecto
         engine.reindex(WordLengths(8, "narrow"))
     engine.verify()
     assert {hit.key for hit in engine.search("x", 9)} == {"d0", "d1", "d2", "d3", "d7"}
-
-
-def test_a_collection_of_an_older_version_goes_on_above_its_ids(path: Path) -> None:
-    shutil.copytree(REPOSITORY / "tests" / "collection-1", path)
-    with closing(sqlite3.connect(path / "documents.db")) as connection:
-        before = {t: connection.execute(f"SELECT max(id) FROM {t}").fetchone()[0] for t in TABLES}
-    with Store(path / "documents.db") as store:
-        upcoming = dict(store.read("SELECT kind, next FROM ids"))
-    assert all(upcoming[table] == before[table] + 1 for table in TABLES)
 
 
 def test_next_ids_that_are_used_are_found_and_mended(path: Path, engine: SearchEngine) -> None:

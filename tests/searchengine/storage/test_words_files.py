@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import shutil
 import signal
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY, WordLengths
+from conftest import WordLengths
 from cut_documents import Words
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -257,18 +256,6 @@ def test_fts5_ranks_where_a_document_is_in_no_words_file(tmp_path: Path) -> None
         assert engine.stats().words == "FTS5" and keys_of(engine, "whale") == ["a", "b", "c"]
         engine.delete(["c"])
         assert engine.stats().words == "words files" and keys_of(engine, "whale") == ["a", "b"]
-
-
-def test_segments_of_an_older_version_get_words_files_when_merged(tmp_path: Path) -> None:
-    path = tmp_path / "c"
-    shutil.copytree(REPOSITORY / "tests" / "collection-1", path)
-    with SearchEngine.open(path, WordLengths()) as engine:
-        question = "the cat whale sleeps"
-        assert engine.stats().words == "FTS5"
-        before = keys_of(engine, question)
-        assert before
-        engine.optimize()
-        assert engine.stats().words == "words files" and keys_of(engine, question) == before
 
 
 def test_words_that_another_thread_drops_are_known_all_the_same(
