@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 
 from trainer.encoder import Encoder
 from trainer.evaluation.labels import accuracy
-from trainer.model.classifier import C
+from trainer.model.modules import C
 from trainer.training.config import TrainConfig
 from trainer.training.loop import train
 

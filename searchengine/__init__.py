@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
-    from searchengine.encoders.functions import FunctionEncoder
+    from searchengine.encoders.functions import FunctionEncoder, SentenceTransformerEncoder
     from searchengine.encoders.http import HttpEncoder
-    from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
     from searchengine.engine import Hit, SearchEngine
     from searchengine.server.client import Client
 
@@ -23,7 +22,7 @@ _MODULES = {
     "Hit": "searchengine.engine",
     "HttpEncoder": "searchengine.encoders.http",
     "SearchEngine": "searchengine.engine",
-    "SentenceTransformerEncoder": "searchengine.encoders.sentence_transformers",
+    "SentenceTransformerEncoder": "searchengine.encoders.functions",
 }
 __all__ = [
     "Client",

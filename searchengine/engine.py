@@ -21,11 +21,11 @@ from searchengine.backends.embedded import Embedded
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
-from searchengine.encoders.checks import as_array, check_questions
 from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.encoders.loading import EncoderArgument, load_given, load_new, load_questions
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
+from searchengine.encoders.questions import as_array, check_questions
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.mirrors import Mirrors
@@ -38,11 +38,11 @@ from searchengine.maintenance.reindex import Reindexes
 from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.upkeep import Upkeep
 from searchengine.query.coalescing import Coalescers
+from searchengine.query.cross_encoding import reordered
 from searchengine.query.documents import Documents
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Query, Questions, split
-from searchengine.query.second_opinion import reordered
 from searchengine.storage.mode import Mode
 from trainer.runtimes.config import RuntimeConfig
 

@@ -368,6 +368,6 @@ class Encoder:
         `repository`: such as "me/my-model", created if it does not exist. `token`: by default that
         of `hf auth login` or of the variable HF_TOKEN. Raises ModelError.
         """
-        from trainer.model.publishing import push_model
+        from trainer.model.saving import push_model
 
         return push_model(self.model, repository, private=private, message=message, token=token)

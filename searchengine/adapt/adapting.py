@@ -34,8 +34,7 @@ from searchengine.adapt.judging import (
 from searchengine.adapt.material import Material, check_documents, check_questions, read_material
 from searchengine.adapt.negatives import hard_negatives
 from searchengine.adapt.questions import Part, Question, read_clicks
-from searchengine.encoders.none import NoEncoder
-from searchengine.encoders.protocol import Vectors
+from searchengine.encoders.protocol import NoEncoder, Vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import CollectionError, QueryError
 from searchengine.evaluate.significance import Values

@@ -15,7 +15,7 @@ from indexer.errors import VectorError
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment
 from searchengine.bench.results import Spread
-from searchengine.encoders.timing import milliseconds_alone
+from searchengine.encoders.questions import milliseconds_alone
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.evaluate.judgements import Qrels

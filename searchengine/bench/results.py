@@ -11,7 +11,7 @@ import numpy as np
 
 from searchengine.errors import QueryError
 from searchengine.notebook import table
-from trainer.model.durable import write_json
+from trainer.model.disk import write_json
 
 FORMAT = 1
 RESULTS = "results.json"

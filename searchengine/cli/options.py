@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from searchengine.cli.console import note
-from searchengine.query.cross_encoding import CANDIDATES, MAX_CANDIDATES, CrossEncoding
+from searchengine.encoders.cross_encoders import CANDIDATES, MAX_CANDIDATES, CrossEncoding
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:

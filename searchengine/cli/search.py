@@ -19,7 +19,7 @@ from searchengine.cli.options import (
     note_unknown_fields,
     runs,
 )
-from searchengine.query.cross_encoding import CANDIDATES
+from searchengine.encoders.cross_encoders import CANDIDATES
 from searchengine.storage.mode import Mode
 
 _FACET_VALUES = 20  # values of a facet that are shown as text

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from searchengine.encoders.functions import Function, FunctionEncoder
+from searchengine.encoders.functions import Function, FunctionEncoder, SentenceTransformerEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
-from searchengine.encoders.none import NO_ENCODER, NoEncoder
-from searchengine.encoders.protocol import Role, Starts, TextEncoder
-from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
+from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, Role, Starts, TextEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, EndpointError
 from trainer.errors import TrainerError
 from trainer.model.source import Starter

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from searchengine.backends.contract import Backend
 from searchengine.encoders.loading import check_aligned, check_built_by, load_built_by
-from searchengine.encoders.none import NO_ENCODER
-from searchengine.encoders.protocol import TextEncoder
+from searchengine.encoders.protocol import NO_ENCODER, TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
 from searchengine.storage.documents import forks

@@ -1,13 +1,18 @@
 """What is required of an encoder."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from searchengine.errors import QueryError
+
 Vectors = npt.NDArray[np.float32]
 Role = Literal["query", "document"]
+NO_ENCODER = "none"
+"""The fingerprint in the settings of a collection without an encoder."""
 
 
 @runtime_checkable
@@ -39,3 +44,26 @@ class TextEncoder(Protocol):
 
     def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
         """Float32 (n, dim), rows of length 1, in the order of the texts."""
+
+
+class NoEncoder:
+    """Refuses to encode, and says what to do.
+
+    Attributes:
+        dim: width of the collection's vectors.
+        fingerprint, runs_on: as of an encoder.
+    """
+
+    fingerprint = NO_ENCODER
+    runs_on = "no encoder"
+
+    def __init__(self, dim: int, path: str | Path = "this collection") -> None:
+        self.dim = dim
+        self._path = path
+
+    def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
+        """Raise QueryError."""
+        raise QueryError(
+            f"{self._path} has no encoder: search with a vector of {self.dim} numbers, by words "
+            "(mode text), or name the encoder of its vectors (encoder=… or --encoder PATH)"
+        )

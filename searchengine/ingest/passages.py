@@ -17,8 +17,8 @@ import numpy.typing as npt
 from indexer.config import integer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
-from searchengine.encoders.checks import check_shape, unusable
 from searchengine.encoders.protocol import TextEncoder, Vectors
+from searchengine.encoders.questions import check_shape, unusable
 from searchengine.errors import CollectionError
 from searchengine.storage.documents.changes import Span
 

@@ -12,8 +12,7 @@ from indexer.config import RotationKind, SegmentConfig, integer
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import LeftOut
 from searchengine.encoders.functions import FunctionEncoder
-from searchengine.encoders.none import NO_ENCODER, NoEncoder
-from searchengine.encoders.protocol import TextEncoder
+from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
 from searchengine.storage.mode import Mode

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from indexer.arrays import BLOCK_ROWS, evenly
 from searchengine.backends.contract import Backend
 from searchengine.corpus.documents import DataFrame, Document, checked_key, numbered
-from searchengine.encoders.checks import unusable
 from searchengine.encoders.protocol import Vectors
+from searchengine.encoders.questions import unusable
 from searchengine.errors import CollectionBusy, CorpusError, QueryError
 from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.settings import AddOptions, AddSummary

@@ -19,10 +19,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic import Field as Described
 
 from indexer.errors import IndexerError
-from searchengine.encoders.cross_encoders import CrossEncoders
+from searchengine.encoders.cross_encoders import CrossEncoders, CrossEncoding
 from searchengine.engine import SearchEngine
 from searchengine.errors import EncoderMismatch, SearchEngineError
-from searchengine.query.cross_encoding import CrossEncoding
 from searchengine.query.hits import Hit, Hits
 from searchengine.storage.filters.parser import field_name
 from searchengine.storage.filters.sql import Field

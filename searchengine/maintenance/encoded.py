@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from searchengine.encoders.none import NO_ENCODER
 from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.ingest.passages import BATCH, PassageReader
 from searchengine.ingest.settings import CollectionSettings

@@ -9,7 +9,6 @@ import numpy as np
 
 from indexer.building.build import Progress
 from searchengine.backends.embedded import Local
-from searchengine.encoders.checks import check_questions
 from searchengine.encoders.loading import (
     EncoderArgument,
     check_aligned,
@@ -17,10 +16,9 @@ from searchengine.encoders.loading import (
     load_given,
     title,
 )
-from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
-from searchengine.encoders.protocol import TextEncoder
-from searchengine.encoders.questions import QuestionEncoder
+from searchengine.encoders.protocol import NoEncoder, TextEncoder
+from searchengine.encoders.questions import QuestionEncoder, check_questions
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.maintenance.blocks import Blocks

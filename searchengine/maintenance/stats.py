@@ -15,7 +15,7 @@ from searchengine.backends.embedded import Embedded
 from searchengine.backends.postgresql.collection import PostgresCollection
 from searchengine.backends.qdrant.collection import QdrantCollection
 from searchengine.corpus.analyzer import Tokenizer
-from searchengine.encoders.none import NO_ENCODER
+from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.maintenance.guarantee import Guarantee, guarantee
 from searchengine.notebook import facts
 from searchengine.storage.documents import pending

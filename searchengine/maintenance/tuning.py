@@ -23,10 +23,9 @@ from indexer.tuning.tune import (
     queries_needed,
     tune,
 )
-from searchengine.encoders.checks import check_questions
-from searchengine.encoders.none import NO_ENCODER
 from searchengine.encoders.of_collection import CollectionEncoder
-from searchengine.encoders.timing import QUESTIONS, milliseconds_alone
+from searchengine.encoders.protocol import NO_ENCODER
+from searchengine.encoders.questions import QUESTIONS, check_questions, milliseconds_alone
 from searchengine.errors import CollectionError, QueryError
 from searchengine.maintenance.guarantee import Guarantee
 from searchengine.maintenance.stats import Stats

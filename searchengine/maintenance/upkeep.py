@@ -8,8 +8,8 @@ from indexer.config import integer
 from indexer.tuning.tune import Goal, Tuning
 from searchengine.backends.embedded import Local
 from searchengine.encoders.loading import start
-from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.protocol import NoEncoder
 from searchengine.errors import QueryError
 from searchengine.ingest.languages import choose_again
 from searchengine.maintenance import check, copies

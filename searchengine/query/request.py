@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from indexer.arrays import Floats
 from indexer.config import integer
-from searchengine.encoders.checks import (
+from searchengine.encoders.cross_encoders import CANDIDATES
+from searchengine.encoders.questions import (
     as_array,
     check_questions,
     check_vectors,
 )
 from searchengine.errors import QueryError
-from searchengine.query.cross_encoding import CANDIDATES
 from searchengine.storage.documents.questions import phrases, unquoted
 from searchengine.storage.filters.parser import field_named, parse
 from searchengine.storage.mode import Mode

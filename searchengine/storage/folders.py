@@ -12,7 +12,7 @@ from indexer.errors import SegmentError
 from indexer.storage.durable import below, open_folder, sha256
 from searchengine.errors import CollectionError
 from searchengine.storage.documents.store import Store
-from trainer.model.checksums import Checksums, user_cache
+from trainer.model.disk import Checksums, user_cache
 
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 # Bytes from which a checksum is remembered; smaller files take 10 ms.

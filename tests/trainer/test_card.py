@@ -18,8 +18,8 @@ from tiny_model import WIDTH, write_sentence_transformer
 from searchengine.cli import cli
 from trainer.encoder import Encoder
 from trainer.model.card import DOCUMENTS, QUESTION, STARTER_ON_THE_HUB, card, hub_name, names_only
-from trainer.model.classifier import Classifier
 from trainer.model.folder import Model
+from trainer.model.modules import Classifier
 from trainer.training.config import TrainConfig
 from trainer.training.outcome import summary
 

@@ -14,7 +14,7 @@ from tests.tiny_model import WORDS, write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
 from trainer.evaluation.labels import accuracy, classify
-from trainer.model.classifier import C, Classifier
+from trainer.model.modules import C, Classifier
 from trainer.training import loop
 from trainer.training.config import TrainConfig
 from trainer.training.head import FOLDS

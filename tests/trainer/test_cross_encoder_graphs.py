@@ -29,7 +29,8 @@ from trainer.errors import ModelError, RuntimeChoiceWarning
 from trainer.model.pairs import read_pairs
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
-from trainer.runtimes import measure, store, tracing
+from trainer.runtimes import graph as graph_module
+from trainer.runtimes import measure, tracing
 from trainer.runtimes.config import Precision, RuntimeConfig
 from trainer.runtimes.graph import Accuracy, Graph
 from trainer.runtimes.torch_runtime import TorchRuntime
@@ -64,7 +65,7 @@ def fresh(tmp_path: Path) -> Path:
 
 
 def found(folder: Path) -> Graph | None:
-    return store.find(replace(Source.find(folder), pairs=True))
+    return graph_module.find_graph(replace(Source.find(folder), pairs=True))
 
 
 def compiled(folder: Path) -> Path:
@@ -180,7 +181,7 @@ def test_it_is_compiled_once_for_all_that_ask_at_once(
 def test_two_processes_compile_at_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that comes second waits, and takes the graph of the first."""
     other: list[Any] = []
-    real = store.sync_files
+    real = graph_module.sync_files
 
     def start_another(folder: Path) -> None:  # under the lock, before the graph can be found
         if not other:
@@ -192,7 +193,7 @@ def test_two_processes_compile_at_once(fresh: Path, monkeypatch: pytest.MonkeyPa
                 time.sleep(0.01)
         real(folder)
 
-    monkeypatch.setattr("trainer.runtimes.store.sync_files", start_another)
+    monkeypatch.setattr("trainer.runtimes.graph.sync_files", start_another)
     scorer = CrossEncoder.load(fresh, OPENVINO)
     scores = scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist()
     state = (compiled(fresh) / "graph.json").stat()
@@ -233,7 +234,7 @@ def test_the_graph_of_an_encoder_is_another_one(model: Path) -> None:
     pairs = found(model)
     encoder = Encoder.load(model, runtime="openvino", precision="fp32")
     assert encoder.encode(["the dog"]).shape == (1, 32)
-    texts = store.find(Source.find(model))
+    texts = graph_module.find_graph(Source.find(model))
     assert pairs is not None and found(model) == pairs
     assert texts is not None and not texts.pairs and texts.folder != pairs.folder
     check_same(model)

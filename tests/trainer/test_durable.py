@@ -8,7 +8,7 @@ from tiny_model import write_cross_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from trainer.errors import ModelError
-from trainer.model.durable import new_folder
+from trainer.model.disk import new_folder
 from trainer.training.cross_encoder import _write
 
 

@@ -24,7 +24,8 @@ from trainer.encoder import Encoder
 from trainer.errors import ModelError, RuntimeChoiceWarning
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
-from trainer.runtimes import measure, store
+from trainer.runtimes import graph as graph_module
+from trainer.runtimes import measure
 from trainer.runtimes.config import Precision, cpu_has_native_bf16
 from trainer.runtimes.graph import Graph, kernels_folder, read_graph
 from trainer.runtimes.openvino_runtime import OpenVINORuntime, core
@@ -197,7 +198,7 @@ def test_families_of_networks(tmp_path: Path, kind: str) -> None:
     fast, exact = Encoder.load(folder, runtime="openvino", precision="fp32"), by_torch(folder)
     texts = [*TEXTS, "the [PAD] dog [UNK] sleeps", "[PAD]"]
     np.testing.assert_allclose(fast.encode(texts), exact.encode(texts), **ATOL)
-    found = store.find(Source.find(folder))
+    found = graph_module.find_graph(Source.find(folder))
     assert found is not None and found.packed == PACKED[kind]
 
 
@@ -335,7 +336,7 @@ def check_elsewhere(folder: Path) -> None:
     exact = by_torch(folder).encode(TEXTS)
     fast = Encoder.load(folder, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(fast.encode(TEXTS), exact, **ATOL)
-    kept = store.find(Source.find(folder))
+    kept = graph_module.find_graph(Source.find(folder))
     assert kept is not None and Path(os.environ["XDG_CACHE_HOME"]) in kept.folder.parents
 
 
@@ -347,20 +348,20 @@ def test_nothing_can_be_kept_at_all(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fast = Encoder.load(fresh, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(fast.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
-    assert store.find(Source.find(fresh)) is None
+    assert graph_module.find_graph(Source.find(fresh)) is None
 
 
 def test_a_full_disk_while_compiling_leaves_nothing(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = store.sync_files
+    real = graph_module.sync_files
 
     def full(folder: Path) -> None:
         if fresh in folder.parents:
             raise OSError(28, "No space left on device")
         real(folder)
 
-    monkeypatch.setattr("trainer.runtimes.store.sync_files", full)
+    monkeypatch.setattr("trainer.runtimes.graph.sync_files", full)
     check_elsewhere(fresh)
     assert folders(fresh) == []
 
@@ -391,12 +392,12 @@ def damaged(kept: Path, tmp_path: Path, name: str, damage: Callable[[bytes], byt
 
 def test_a_whole_graph_is_found(kept: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(kept, tmp_path / "m", copy_function=shutil.copy2)
-    assert store.find(Source.find(folder)) is not None
+    assert graph_module.find_graph(Source.find(folder)) is not None
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE)
 def test_what_is_damaged_is_not_found(damaged: Path) -> None:
-    assert store.find(Source.find(damaged)) is None
+    assert graph_module.find_graph(Source.find(damaged)) is None
 
 
 @pytest.mark.parametrize(("name", "damage"), [DAMAGE[2], DAMAGE[-1]])
@@ -404,7 +405,7 @@ def test_what_is_damaged_is_made_again(damaged: Path) -> None:
     folder = damaged
     again = Encoder.load(folder, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(again.encode(TEXTS), by_torch(folder).encode(TEXTS), **ATOL)
-    assert store.find(Source.find(folder)) is not None
+    assert graph_module.find_graph(Source.find(folder)) is not None
 
 
 @pytest.fixture(scope="module")
@@ -419,7 +420,7 @@ def test_no_room_on_any_disk(fresh: Path, free: None, monkeypatch: pytest.Monkey
     def full(folder: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainer.runtimes.store.sync_files", full)
+    monkeypatch.setattr("trainer.runtimes.graph.sync_files", full)
     with pytest.warns(RuntimeChoiceWarning, match="there is no room for the graph"):
         assert Encoder.load(fresh, precision="fp32").encode(["a"]).shape == (1, WIDTH)
     with pytest.raises(ModelError, match="there is no room for the graph"):
@@ -527,7 +528,7 @@ def test_float32_is_taken_where_bf16_is_not_accurate(
         found = real(path, key)
         return found and replace(found, cosines={"fp32": 1.0, "bf16": 0.9989})
 
-    monkeypatch.setattr("trainer.runtimes.store.read_graph", read)
+    monkeypatch.setattr("trainer.runtimes.graph.read_graph", read)
     encoder = Encoder.load(fresh)
     assert (encoder.runtime, encoder.precision) == ("openvino", "fp32")
 
@@ -537,7 +538,7 @@ def test_a_graph_that_computes_something_else_is_seen(fresh: Path, free: None) -
     Encoder.load(fresh, precision="fp32").encode(["the dog"])
     other = write_sentence_transformer(fresh.parent / "other")
     write_plain(other, seed=7)
-    found = store.find(Source.find(fresh))
+    found = graph_module.find_graph(Source.find(fresh))
     assert found is not None and found.cosines["fp32"] > 0.9999
     tokens = TokenIds(found.description.tokens)
     exact = measure.sample_vectors(

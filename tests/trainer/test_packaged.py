@@ -21,7 +21,7 @@ from trainer.model.loading import describe, read
 from trainer.model.packaged import find_packaged
 from trainer.model.source import Source, Starter
 from trainer.model.tokens import TokenIds
-from trainer.runtimes import first_texts
+from trainer.runtimes import handle
 from trainer.runtimes.config import Precision, RuntimeConfig
 from trainer.runtimes.handle import ModelHandle
 from trainer.runtimes.numpy_runtime import NumpyRuntime
@@ -127,7 +127,7 @@ print(sorted(loaded), file=sys.stderr)
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """The fastest runtime starts after 1,000 tokens, and not before this is set."""
-    monkeypatch.setattr(first_texts, "FIRST_TOKENS", 1000)
+    monkeypatch.setattr(handle, "FIRST_TOKENS", 1000)
     gate, fastest = Event(), ModelHandle._fastest
 
     def start(self: ModelHandle) -> Runtime:
@@ -141,7 +141,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
 def ask_many(encoder: Encoder) -> None:
     """As many questions as numpy encodes before the fastest runtime is started, and one more."""
-    for _ in range(1000 // first_texts.CALL_TOKENS + 1):
+    for _ in range(1000 // handle.CALL_TOKENS + 1):
         encoder.encode(QUESTION)
 
 
@@ -196,8 +196,8 @@ ENDING = """
 import sys
 from trainer.encoder import Encoder
 from trainer.model.source import Source
-from trainer.runtimes import first_texts, store
-first_texts.FIRST_TOKENS = 100
+from trainer.runtimes import graph as graph_module, handle
+handle.FIRST_TOKENS = 100
 encoder = Encoder.load("starter")
 for _ in range(3):
     encoder.encode(["how do whales sleep"])

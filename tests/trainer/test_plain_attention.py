@@ -13,7 +13,7 @@ from transformers import BertModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tests.tiny_model import WORDS, write_plain
-from trainer.model.static_network import TokenTable
+from trainer.model.loading import TokenTable
 from trainer.training import attention
 from trainer.training.attention import LONGEST, plain_if_short
 from trainer.training.config import TrainConfig

@@ -12,8 +12,7 @@ pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 from openvino import opset13 as op
 
 from trainer.errors import ModelError
-from trainer.model.description import Description
-from trainer.model.tokens import Tokenization
+from trainer.model.tokens import Description, Tokenization
 from trainer.runtimes import measure, quantize
 from trainer.runtimes.config import Precision
 from trainer.runtimes.graph import Graph

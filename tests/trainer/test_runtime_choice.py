@@ -13,8 +13,7 @@ pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 from tests.tiny_model import WIDTH, write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ModelError
-from trainer.model.description import Description
-from trainer.model.tokens import Padded, Tokenization
+from trainer.model.tokens import Description, Padded, Tokenization
 from trainer.runtimes.config import Precision
 from trainer.runtimes.graph import Graph
 from trainer.runtimes.runtime import Runtime, Vectors, speeds
@@ -118,7 +117,7 @@ def test_torch_is_taken_and_remembered_where_it_is_faster(
 
     monkeypatch.setattr("trainer.runtimes.measure.speeds", arm)
     monkeypatch.setattr(
-        "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
+        "trainer.runtimes.torch_runtime.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
     )
     model = write_sentence_transformer(tmp_path / "model")
     first = Encoder.load(model)
@@ -164,7 +163,7 @@ def test_torch_computes_in_float32_where_bf16_is_clearly_slower(
     monkeypatch.setattr("trainer.runtimes.config.cpu_has_native_bf16", lambda: True)
     monkeypatch.setattr("trainer.runtimes.measure.min_cosine", lambda found, exact: 1.0)
     monkeypatch.setattr(
-        "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": rate}
+        "trainer.runtimes.torch_runtime.speeds", lambda *_: {"fast": 1.0, "exact": rate}
     )
     encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"), runtime="torch")
     encoder.encode(["the dog"])

@@ -36,7 +36,7 @@ def count(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]
     monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True)
     # Equal speeds: measured ones would differ from run to run.
     monkeypatch.setattr(
-        "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
+        "trainer.runtimes.torch_runtime.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
     )
     return lambda: calls
 
@@ -83,7 +83,7 @@ def test_float32_that_was_clearly_faster_stays_chosen(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(
-            "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": 1.6}
+            "trainer.runtimes.torch_runtime.speeds", lambda *_: {"fast": 1.0, "exact": 1.6}
         )
         assert encoded(model)[0] == "fp32"
     assert (encoded(model)[0], count()) == ("fp32", 2)
@@ -93,7 +93,7 @@ def test_float32_that_was_clearly_faster_stays_chosen(
     ("name", "value"),
     [
         ("torch.__version__", "2.0.0"),
-        ("trainer.runtimes.torch_precision.version", lambda package: "5.0.0"),
+        ("trainer.runtimes.torch_runtime.version", lambda package: "5.0.0"),
         ("platform.machine", lambda: "aarch64"),
         ("torch.backends.cpu.get_cpu_capability", lambda: "NEON"),
         ("trainer.runtimes.torch_runtime.TorchRuntime.attention", "eager"),

@@ -7,7 +7,7 @@ import torch
 
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
-from trainer.model.classifier import Classifier
+from trainer.model.modules import Classifier
 
 LabelledText = tuple[str, str]  # text, label
 

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 
 from trainer.errors import ModelError, first_line
-from trainer.model.classifier import Classifier
 from trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
@@ -28,6 +27,7 @@ from trainer.model.layout import (
 )
 from trainer.model.modules import (
     POOLING_SWITCHES,
+    Classifier,
     Dense,
     HeadLayer,
     LayerNorm,

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from trainer.errors import ModelError
-from trainer.model.description import Description
 from trainer.model.layout import read_object
 from trainer.model.modules import Batch
 from trainer.model.network import max_tokens, read_config, read_transformer
 from trainer.model.source import Source
-from trainer.model.tokens import Tokenization
+from trainer.model.tokens import Description, Tokenization
 
 # The activation's name in a model's configuration, as sentence-transformers writes it.
 _SIGMOIDS = (None, "torch.nn.modules.activation.Sigmoid")

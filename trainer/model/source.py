@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from trainer.errors import ModelError, install_line
-from trainer.model.checksums import Checksums, user_cache
+from trainer.model.disk import Checksums, user_cache
 from trainer.model.layout import Route
 from trainer.reading import integer
 

@@ -1,9 +1,12 @@
-"""Texts to token ids: one tokenizer, right padding, truncation at a fixed length."""
+"""Texts to token ids: one tokenizer, right padding, truncation at a fixed length.
+
+And the description of a model without its weights, of which the tokenizer is the largest part.
+"""
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -290,3 +293,41 @@ class TokenIds:
             ids[i, : len(row)] = row
             mask[i, : len(row)] = 1
         return Padded(ids, mask, prompt_tokens, types)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A model without its weights.
+
+    Attributes:
+        dim: width of a vector.
+        layers: number of layers of the network.
+        matryoshka_dims: trained prefix lengths, descending; the first is `dim`.
+        tokens: how texts become token ids.
+        prompts, default_prompt: put in front of texts, by name.
+        include_prompt: whether the prompt's tokens are pooled.
+        recipe: how the model was trained.
+    """
+
+    dim: int
+    layers: int
+    matryoshka_dims: tuple[int, ...]
+    tokens: Tokenization
+    prompts: Mapping[str, str]
+    default_prompt: str | None
+    include_prompt: bool
+    recipe: Mapping[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        values = asdict(self)
+        return values | {"prompts": dict(self.prompts), "recipe": dict(self.recipe)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `as_dict`. Raises TypeError or KeyError for anything else."""
+        tokens = dict(values["tokens"])
+        tokens["special_ids"] = tuple(tokens["special_ids"])
+        dims = tuple(values["matryoshka_dims"])
+        rest = dict(values) | {"tokens": Tokenization(**tokens), "matryoshka_dims": dims}
+        return cls(**rest)

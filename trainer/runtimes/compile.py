@@ -1,7 +1,7 @@
 """Compile → measure → store: from a model to a graph that OpenVINO runs.
 
 A model is traced by torch, or its graph quantized by nncf; the result is measured on sample texts
-(`trainer.runtimes.measure`) and stored (`trainer.runtimes.store`).
+(`trainer.runtimes.measure`) and stored (`trainer.runtimes.graph`).
 """
 
 import functools
@@ -17,11 +17,10 @@ from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
 from trainer.runtimes import measure
 from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
-from trainer.runtimes.graph import GRAPH, Graph
+from trainer.runtimes.graph import GRAPH, Graph, empty_folder, keep_graph
 from trainer.runtimes.openvino_runtime import import_openvino
 from trainer.runtimes.quantize import quantize
 from trainer.runtimes.runtime import Runtime, Vectors
-from trainer.runtimes.store import empty_folder, keep
 
 if TYPE_CHECKING:  # which is torch; a graph that is there does without
     from trainer.model.folder import Model
@@ -94,7 +93,9 @@ def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str
             for precision in (*native, Precision.FP32)
         }
 
-    return keep(source, graph, lambda folder: _build(folder, candidates(), exact_vectors, rivals))
+    return keep_graph(
+        source, graph, lambda folder: _build(folder, candidates(), exact_vectors, rivals)
+    )
 
 
 def quantize_graph(source: Source, exact: Graph) -> Graph:
@@ -111,7 +112,7 @@ def quantize_graph(source: Source, exact: Graph) -> Graph:
         for split in (True, False):
             yield graph, quantize(exact.folder / GRAPH, samples, exact.packed, split=split)
 
-    return keep(source, graph, lambda folder: _build(folder, candidates(), exact_vectors))
+    return keep_graph(source, graph, lambda folder: _build(folder, candidates(), exact_vectors))
 
 
 def _build(

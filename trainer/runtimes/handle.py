@@ -6,24 +6,25 @@ without it.
 
 import logging
 import os
+import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
-from threading import RLock
+from importlib import import_module
+from threading import Lock, RLock, Thread
 from typing import TYPE_CHECKING
 
 from trainer.errors import ModelError, RuntimeChoiceWarning
-from trainer.model.description import Description
 from trainer.model.packaged import Packaged, find_packaged
 from trainer.model.source import Source
 from trainer.model.static import static_place
-from trainer.model.tokens import TokenIds
-from trainer.runtimes import compile, store
+from trainer.model.tokens import Description, TokenIds
+from trainer.runtimes import compile
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
-from trainer.runtimes.first_texts import FirstTexts
-from trainer.runtimes.graph import Graph
+from trainer.runtimes.graph import Graph, find_graph
+from trainer.runtimes.numpy_runtime import NumpyRuntime, StaticHandle
 from trainer.runtimes.runtime import Runtime
-from trainer.runtimes.static_runtime import StaticHandle
 
 if TYPE_CHECKING:
     from trainer.model.folder import Model
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from trainer.runtimes.torch_runtime import TorchRuntime
 
 _log = logging.getLogger(__name__)
+# Tokens that numpy encodes before the fastest runtime is started: a few seconds, about as long as
+# that takes. Each call counts as CALL_TOKENS at least, so that a process with many questions is
+# answered fast from the hundredth or so on.
+FIRST_TOKENS, CALL_TOKENS = 8192, 64
 
 
 class ModelHandle:
@@ -52,7 +57,7 @@ class ModelHandle:
         self._runtime: Runtime | None = None
         self._tries_openvino = source is not None and _tries_openvino(config, source)
         if source is not None and self._tries_openvino:
-            self._graph = store.find(source, self._int8)
+            self._graph = find_graph(source, self._int8)
         self._first: FirstTexts | None = None
         if source is not None and self._graph is None and config.takes_numpy:
             packaged = find_packaged(source)
@@ -199,7 +204,7 @@ class ModelHandle:
             assert self.source is not None
             network = "cross-encoder" if self.source.pairs else "encoder"
             _log.info("Compiling the %s, once…", network)
-            exact = store.find(self.source) if self._int8 else None  # else known to be missing
+            exact = find_graph(self.source) if self._int8 else None  # else known to be missing
             if exact is None:
                 model = self.model  # sets self._files
                 exact = compile.compile_model(self.source, model, self._files)
@@ -219,7 +224,7 @@ class ModelHandle:
         is_open = self._precision is Precision.AUTO and self.source is not None
         if not is_open or fast.precision is Precision.FP32:
             return fast
-        from trainer.runtimes.torch_precision import compare, compare_once
+        from trainer.runtimes.torch_runtime import compare, compare_once
 
         exact = self._torch_runtime(Precision.FP32)
         tokens = TokenIds(self.description.tokens)
@@ -276,3 +281,58 @@ def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:
             "the runtime and int8"
         )
     return False
+
+
+class FirstTexts:
+    """Says what numpy runs, and starts the fastest runtime beside it when there is more."""
+
+    def __init__(self, packaged: Packaged, start: Callable[[], object]):
+        """start: starts the fastest runtime; called at most once, in a thread of its own."""
+        self.packaged = packaged
+        self._start = start
+        self._tokens = 0
+        self._numpy: NumpyRuntime | None = None
+        self._starting: Thread | None = None
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """In a forked child: the lock may be held by a thread of the parent."""
+        self._lock = Lock()
+
+    @property
+    def starting(self) -> bool:
+        """Whether the fastest runtime was started, which may have failed."""
+        return self._starting is not None
+
+    def runtime_for(self, tokens: int) -> NumpyRuntime | None:
+        """The numpy runtime for a call of `tokens` tokens; None: wait for the fastest runtime.
+
+        A long call waits, because numpy would take longer. For short calls numpy goes on until the
+        fastest runtime has started. If that fails, the result is None: the caller starts it again,
+        which raises the error. Raises ModelError.
+        """
+        with self._lock:
+            self._tokens += max(tokens, CALL_TOKENS)
+            if tokens > FIRST_TOKENS:
+                return None
+            if self._tokens > FIRST_TOKENS:
+                if self._starting is None:
+                    self._starting = Thread(target=self._start, name="start")
+                    self._starting.start()
+                    _end_after(self._starting)
+                elif not self._starting.is_alive():
+                    return None
+            if self._numpy is None:
+                self._numpy = NumpyRuntime(self.packaged)
+            return self._numpy
+
+
+def _end_after(thread: Thread) -> None:
+    """Make a process that ends meanwhile wait for a thread, so that its graph is stored.
+
+    threading waits for threads only after the exit functions registered with it. One of them is
+    that of concurrent.futures, which loads the weights: no work can be added after it. They are
+    called in reverse order, so it is imported first. (torch does not survive as a daemon thread.)
+    """
+    import_module("concurrent.futures.thread")
+    threading._register_atexit(thread.join)  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.errors import ConfigError, TrainingError
-from trainer.model.durable import sync_files, write_json
+from trainer.model.disk import sync_files, write_json
 from trainer.model.layout import read_object
 from trainer.model.saving import remove_folder
 from trainer.training.config import TrainConfig

@@ -21,7 +21,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from trainer.cross_encoder import CrossEncoder
 from trainer.errors import ConfigError, ModelError, TrainingError, first_line
-from trainer.model.durable import new_folder
+from trainer.model.disk import new_folder
 from trainer.model.layout import require_safetensors
 from trainer.model.network import max_tokens, quiet
 from trainer.model.source import Source

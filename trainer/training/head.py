@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from trainer.encoder import Encoder
-from trainer.model.classifier import Classifier
 from trainer.model.folder import Model
-from trainer.model.modules import Dense, Normalize, SentenceModule
+from trainer.model.modules import Classifier, Dense, Normalize, SentenceModule
 from trainer.training.data.examples import Examples
 from trainer.training.data.files import texts_without_label
 

@@ -11,7 +11,7 @@ import torch
 from trainer.encoder import Encoder
 from trainer.errors import TrainingWarning
 from trainer.model.folder import Model
-from trainer.model.static_network import TokenTable, move_head_into_table
+from trainer.model.loading import TokenTable, move_head_into_table
 from trainer.training import checkpoint
 from trainer.training.attention import restore as restore_fused
 from trainer.training.checkpoint import JudgedStep, Progress

@@ -10,12 +10,11 @@ import torch
 
 from trainer.errors import ConfigError, DataError, ModelError
 from trainer.model.folder import Model
-from trainer.model.loading import keep_layers, read
+from trainer.model.loading import TokenTable, keep_layers, read, weigh_by_rarity
 from trainer.model.modules import Batch, Dense
 from trainer.model.network import truncated
 from trainer.model.saving import check_replaceable
 from trainer.model.source import Source
-from trainer.model.static_network import TokenTable, weigh_by_rarity
 from trainer.model.tokens import TokenIds, Tokenization
 from trainer.training import checkpoint
 from trainer.training.attention import use as use_plain

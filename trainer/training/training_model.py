@@ -13,10 +13,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.model.classifier import Classifier
 from trainer.model.folder import Model
 from trainer.model.modules import (
     Batch,
+    Classifier,
     Dense,
     Normalize,
     Pooling,

@@ -293,7 +293,7 @@ def _total(corpus: str, vectors: Any) -> int | None:
 
 def _check_encodes(engine: Any) -> None:
     """Raise QueryError if the collection has no encoder."""
-    from searchengine.encoders.none import NoEncoder
+    from searchengine.encoders.protocol import NoEncoder
 
     if isinstance(engine.encoder, NoEncoder):
         raise QueryError(

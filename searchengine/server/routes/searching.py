@@ -11,9 +11,8 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from searchengine.encoders.checks import check_questions, check_shape, unusable
-from searchengine.encoders.none import NoEncoder
-from searchengine.encoders.protocol import Role
+from searchengine.encoders.protocol import NoEncoder, Role
+from searchengine.encoders.questions import check_questions, check_shape, unusable
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.ingest.passages import Tokenizes

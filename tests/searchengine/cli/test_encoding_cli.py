@@ -11,7 +11,7 @@ import pytest
 from tiny_model import write_sentence_transformer
 
 from trainer.encoder import Encoder
-from trainer.model.checksums import signature, signing_key
+from trainer.model.disk import signature, signing_key
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 

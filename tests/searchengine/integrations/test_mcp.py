@@ -15,8 +15,8 @@ from lazy import Lazy, needs
 from tiny_model import static_table, write_cross_encoder, write_model2vec
 
 from searchengine import SearchEngine
+from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError
-from searchengine.query.cross_encoding import CrossEncoding
 from trainer.runtimes.config import RuntimeConfig
 
 pytestmark = needs("mcp", "mcp")

@@ -17,10 +17,10 @@ from searchengine.storage import folders
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
     """The names of the files that are read to compute a checksum; all files count as large."""
-    from trainer.model import checksums
+    from trainer.model import disk
 
     names: list[str] = []
-    digest = checksums.hashlib.file_digest
+    digest = disk.hashlib.file_digest
 
     def counted(file, algorithm):  # type: ignore[no-untyped-def]
         names.append(Path(file.name).name)
@@ -28,8 +28,8 @@ def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(folders, "_REMEMBERED", 0)
-    monkeypatch.setattr(checksums, "SETTLED", -(10**12))
-    monkeypatch.setattr(checksums.hashlib, "file_digest", counted)
+    monkeypatch.setattr(disk, "SETTLED", -(10**12))
+    monkeypatch.setattr(disk.hashlib, "file_digest", counted)
     yield names
 
 
