@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import indexer
 import searchengine
-import trainer
+import searchengine.indexer
+import searchengine.trainer
 
 PACKAGES = [searchengine, indexer, trainer]
 LUMBER_ROOMS = {"utils", "helpers", "common", "misc", "core"}

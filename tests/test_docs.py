@@ -17,7 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 PUBLIC = [
     "searchengine/evaluate",
     "searchengine/report",
-    "searchengine/report/plots",
+    "searchengine/measure/plots",
     "searchengine/bench",
     "trainer/evaluation",
     "trainer/training/losses",
