@@ -172,6 +172,8 @@ class Edges:
 
     def _files(self, module: str) -> list[str]:
         stem = module.replace(".", "/")
+        if stem.split("/")[1:2] in (["indexer"], ["trainer"]):  # folders beside searchengine
+            stem = stem.removeprefix("searchengine/")
         return [file for file in (f"{stem}.py", f"{stem}/__init__.py") if file in self.imports]
 
 

@@ -43,7 +43,7 @@ class _Notes(logging.Handler):
 @contextmanager
 def _trainer_noted() -> Iterator[None]:
     """What the trainer is doing, as notes: compiling an encoder takes seconds, once."""
-    logger, notes = logging.getLogger("trainer"), _Notes()
+    logger, notes = logging.getLogger("searchengine.trainer"), _Notes()
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(notes)

@@ -5,7 +5,7 @@
     cut       what is new or changed into passages
     encode    the passages, in a second thread
     spool     documents and vectors in temporary files, so that memory stays bounded
-    build     the segment of a large commit, with its graph and words (searchengine.backends.folder.ahead)
+    build     the segment of a large commit, with its graph and words (backends.folder.ahead)
     commit    compare again with what is stored by now, and write all of it in one transaction
 
 Only `commit` holds the write lock. What another process commits before that is seen by the second

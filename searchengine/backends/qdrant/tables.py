@@ -1,4 +1,4 @@
-"""The documents and passages of a collection in Qdrant: searchengine.backends.folder.documents.tables.
+"""The documents and passages of a collection in Qdrant: backends.folder.documents.tables.
 
 Qdrant has no snapshots. What was read of a document is remembered, so that a query shows each
 document as it was at one moment, whatever becomes of it meanwhile.

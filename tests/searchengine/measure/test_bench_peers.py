@@ -245,7 +245,8 @@ def test_a_peer_ends_with_whoever_asks(data: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
     arguments = [written(tmp_path, slow), data / "vectors.npy", data / "queries.npy", K, index]
     asks = (
-        "import signal, sys; from pathlib import Path; from searchengine.measure.peers import Peer\n"
+        "import signal, sys; from pathlib import Path\n"
+        "from searchengine.measure.peers import Peer\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"  # as a shell does in the background
         "one, two, three, k, five = sys.argv[1:]\n"
         "Peer.start(Path(one), Path(two), Path(three), int(k), Path(five))"

@@ -1,6 +1,6 @@
 """Many readers, one writer: every answer is that of one committed state.
 
-SEARCHENGINE_STRESS_SECONDS=180 pytest -s tests/searchengine/backends/folder/test_readers.py makes it last,
+SEARCHENGINE_STRESS_SECONDS=180 pytest -s test_readers.py makes it last,
 and prints counts; SEARCHENGINE_STRESS_READERS=8 takes so many processes and no threads.
 tests/readers_campaign.py does the same in pieces.
 """

@@ -1,6 +1,6 @@
 """Words of a snapshot: documents ranked by BM25 over the words files of its segments.
 
-Scores and order are those of FTS5 (searchengine.backends.folder.documents.lexical), which answers where a
+Scores and order are those of FTS5 (backends.folder.documents.lexical), which answers where a
 document with words is in no words file: one without a vector, or of a segment of an older version.
 """
 

@@ -9,11 +9,11 @@ passages      the encoded texts: passages.id = the segment's base + the row in i
               start and end are offsets (in characters) into the document's text
 segments      the folders of vectors that a commit has named, each with its manifest's checksum
 tombstones    deleted passages that a segment still has a row for
-pending       work that outlives a commit, see searchengine.backends.folder.documents.pending; the view
+pending       work that outlives a commit, see folder.documents.pending; the view
               live_passages leaves out the passages that it hides
 ids           the next id of each table, see searchengine.backends.folder.documents.ids
 settings      name → JSON value: the encoder, the index config and other settings
-fields, field_values    metadata that is indexed on request, see searchengine.backends.folder.filters.fields
+fields, field_values    metadata that is indexed on request, see backends.folder.filters.fields
 text_index    words, see searchengine.backends.folder.documents.text_index
 
 sqlite-utils runs the migrations. It takes longer to import than a search takes (it loads pandas

@@ -327,7 +327,7 @@ class Merging:
 def due(
     store: Store, committed: Sequence[SegmentRow], made: Collection[SegmentRow], finished: int
 ) -> list[SegmentRow]:
-    """The segments of these to merge by searchengine.backends.folder.tiers: `made`, `finished` as there."""
+    """The segments of these to merge by backends.folder.tiers: `made`, `finished` as there."""
     sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
     positions = [i for i, row in enumerate(committed) if row in made]
     return [committed[i] for i in tiers.due(sizes, made=positions, finished=finished)]
