@@ -18,7 +18,7 @@ from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
 from indexer.search import certificates as module
 from indexer.search.allowed import Allowed
-from indexer.search.cascade import CoarseIndex, RowStore, SearchResult, rerank
+from indexer.search.cascade import CoarseIndex, SearchResult, rerank
 from indexer.search.certificates import Bounds, Rerank, _Code, _empty, _filtered, certify
 from indexer.search.segment_files import open_coarse
 from indexer.storage.vectors import VectorFile, VectorWriter
@@ -44,7 +44,7 @@ def everything(
     return rerank(store, queries, np.tile(rows, (len(queries), 1)), k)
 
 
-def scored(store: RowStore) -> Rerank:
+def scored(store: VectorFile) -> Rerank:
     """Scores from the rows of a store."""
     return partial(rerank, store)
 

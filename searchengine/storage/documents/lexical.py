@@ -14,7 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
-from indexer.storage.words_format import greatest
+from indexer.storage.words_format import max_gain
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.function_words import function_words
 from searchengine.errors import QueryError
@@ -202,7 +202,7 @@ def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
     counted = zip(index.counts(list(terms), half), terms, strict=True)
     taken = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
     weights = {term: _weight(terms[term]) for _, term in taken}
-    parts = [weights[term] * greatest(documents, count) for count, term in taken]
+    parts = [weights[term] * max_gain(documents, count) for count, term in taken]
     most = math.fsum(nlargest(EXPECTED, parts))
     rare = {term: weights[term] for count, term in taken if count < half}
     scored = WordScores(index.best(rare, k) if rare else (), most)
