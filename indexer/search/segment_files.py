@@ -120,7 +120,7 @@ class Parts(NamedTuple):
         """The rows that a caller allows, checked; in a trial only those it holds. None: no filter.
 
         Raises:
-            VectorError: as indexer.search.allowed.restriction.
+            VectorError: as searchengine.indexer.search.allowed.restriction.
         """
         only = restriction(allowed, self.file.rows)
         if only is None or self.kept is None:

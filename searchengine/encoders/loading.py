@@ -8,9 +8,9 @@ from searchengine.encoders.functions import Function, FunctionEncoder, SentenceT
 from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, Role, Starts, TextEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, EndpointError
-from trainer.errors import TrainerError
-from trainer.model.source import Starter
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.errors import TrainerError
+from searchengine.trainer.model.source import Starter
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 EncoderArgument = TextEncoder | str | Path | Function
 """A model folder, a hub name, "starter", a URL with a model (HttpEncoder.from_source), an encoder,
@@ -34,7 +34,7 @@ def load(
         if layers is not None:
             raise EndpointError(f"{source} has no layers to choose from; leave layers out")
         return HttpEncoder.from_source(str(source))
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     runtime = RuntimeConfig() if runtime is None else runtime
     return Encoder.load(

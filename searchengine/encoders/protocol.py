@@ -25,7 +25,7 @@ class Starts(Protocol):
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """The encoder that SearchEngine needs; trainer.encoder.Encoder is one.
+    """The encoder that SearchEngine needs; searchengine.trainer.encoder.Encoder is one.
 
     Several threads may call it at the same time: `add` encodes in a second thread while others
     search. Optional: with the methods of searchengine.ingest.passages.Tokenizes, long documents are

@@ -14,13 +14,13 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from indexer.config import integer
+from searchengine.backends.folder.documents.changes import Span
 from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.encoders.questions import check_shape, unusable
 from searchengine.errors import CollectionError
-from searchengine.storage.documents.changes import Span
+from searchengine.indexer.config import integer
 
 Offsets = npt.NDArray[np.integer[Any]]
 
@@ -34,7 +34,7 @@ _SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # 
 class Tokenizes(Protocol):
     """The methods an encoder needs besides `encode` for documents to be cut.
 
-    trainer.encoder.Encoder is one.
+    searchengine.trainer.encoder.Encoder is one.
     """
 
     def token_spans(self, texts: Sequence[str]) -> Sequence[Offsets]:
