@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Doubles, RowNumbers
-from indexer.errors import VectorError
-from indexer.storage.words_format import (
+from searchengine.indexer.arrays import Doubles, RowNumbers
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.storage.words_format import (
     ARRAYS,
     WINDOW,
     Postings,

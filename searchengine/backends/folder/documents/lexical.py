@@ -14,11 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
-from indexer.storage.words_format import max_gain
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.corpus.function_words import function_words
-from searchengine.errors import QueryError
-from searchengine.storage.documents.questions import (
+from searchengine.backends.folder.documents.questions import (
     WORDS,
     Word,
     stems,
@@ -39,7 +35,7 @@ from searchengine.backends.folder.documents.text_index import (
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.function_words import function_words
 from searchengine.errors import QueryError
-from searchengine.indexer.storage.words_format import greatest
+from searchengine.indexer.storage.words_format import max_gain
 
 T = TypeVar("T")
 _In = TypeVar("_In")
