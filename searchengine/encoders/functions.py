@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.encoders.protocol import Role, Vectors
+from searchengine.encoders.protocol import BaseEncoder, OnBatch, Role, Spans, Vectors
 from searchengine.errors import CollectionError, SearchEngineError
 
 Function = Callable[[list[str]], npt.ArrayLike]
@@ -34,7 +34,7 @@ _SLICE = 128  # texts encoded before another thread may have its turn
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # as encode_document tries them
 
 
-class FunctionEncoder:
+class FunctionEncoder(BaseEncoder):
     """An encoder made of a function; several threads may call it at the same time.
 
     Attributes:
@@ -89,12 +89,12 @@ class FunctionEncoder:
         return {"name": self.name}
 
     @property
-    def dim(self) -> int:
+    def dim(self) -> int:  # type: ignore[override]
         """Width of the vectors. Calls the function, once, unless it was named."""
         return self._probed.shape[1] if self._dim is None else self._dim
 
     @cached_property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> str:  # type: ignore[override]
         """The name, the width, and numbers that the vectors of PROBE give."""
         directions = np.arange(1, self.dim + 1)[:, None] * np.arange(1, _NUMBERS + 1)
         numbers = self._probed.astype(np.float64) @ np.cos(np.sqrt(2) * directions)
@@ -112,7 +112,9 @@ class FunctionEncoder:
             return False
         return bool(np.allclose(numbers, expected, rtol=0, atol=self.tolerance))
 
-    def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
+    def encode(
+        self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
+    ) -> Vectors:
         """Float32 (n, dim) unit rows; a row that has no length stays as it is.
 
         Raises CollectionError if the function returns another shape, or no numbers.
@@ -208,7 +210,9 @@ class SentenceTransformerEncoder(FunctionEncoder):
                 parts.append(function(texts[start : start + _SLICE], **options))
         return np.concatenate(parts)
 
-    def token_spans(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+    tokenizes = True
+
+    def token_spans(self, texts: Sequence[str]) -> list[Spans]:
         """The tokens of each text: (n, 2) character offsets [start, end), in order."""
         encoded = self._tokenizer(
             list(texts),
@@ -222,7 +226,7 @@ class SentenceTransformerEncoder(FunctionEncoder):
         return [np.array(each, np.int32).reshape(-1, 2) for each in encoded["offset_mapping"]]
 
     @property
-    def vocabulary_size(self) -> int:
+    def vocabulary_size(self) -> int:  # type: ignore[override]
         """Number of tokens that the tokenizer knows."""
         return len(self._tokenizer)
 
