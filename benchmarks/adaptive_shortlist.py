@@ -24,7 +24,7 @@ from record import record, spread
 from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, prefix
 from indexer.faiss_calls import faiss
 from indexer.search.cascade import Cascade, CoarseIndex, SearchResult
-from indexer.storage.rotation import pca
+from indexer.storage.basis import pca
 
 Array = npt.NDArray[Any]
 Rule = Callable[[float], Array]  # 0..1, rising -> rows to re-score per query

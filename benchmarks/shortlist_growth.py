@@ -17,7 +17,7 @@ from record import record
 from synthetic import Synthetic
 
 from indexer.arrays import Doubles, Floats, RowNumbers, prefix
-from indexer.storage.rotation import pca
+from indexer.storage.basis import pca
 
 K = 10
 BLOCK = 16384

@@ -26,7 +26,7 @@ import numpy as np
 from record import record
 
 from indexer.arrays import Floats, prefix
-from indexer.storage.rotation import pca
+from indexer.storage.basis import pca
 
 BLOCK_ROWS = 16384
 QUERIES = 500

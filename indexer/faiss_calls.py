@@ -25,13 +25,13 @@ _WRITTEN = 1 << 20  # bytes passed to Python at a time
 Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 
 
-def read_index(path: Path, *, mapped: bool) -> Any:
-    """A faiss index from a file, loaded or mapped. SegmentError if faiss cannot read it.
+def read_index(path: Path) -> Any:
+    """A faiss index, mapped from a file. SegmentError if faiss cannot read it.
 
     faiss trusts what it reads: a file made to harm can end the process. See docs/segment-format.md.
     """
     try:
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:  # a length in the file may be any number
         reason = shortened(str(error) or "it asks for more memory than there is")
         raise SegmentError(f"faiss cannot read {path}: {reason}") from error
@@ -62,13 +62,6 @@ def native_threads(limit: int) -> Iterator[None]:
             yield
         finally:
             faiss.omp_set_num_threads(before)
-
-
-def selector_of(rows: RowNumbers, total: int) -> Any:
-    """A faiss selector of these rows, of `total`."""
-    mask = np.zeros(total, np.bool_)
-    mask[rows] = True
-    return bitmap(mask)
 
 
 def bitmap(mask: Mask) -> Any:

@@ -18,19 +18,19 @@ from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_nu
 from indexer.building.build import Blocks, Progress, check_same, rewrite_segment, write_segment
 from indexer.building.coarse import build_coarse
 from indexer.building.merge import Part, write_merged
-from indexer.building.postings import WriteWords
+from indexer.building.words_file import WriteWords
 from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
 from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed, restriction
 from indexer.search.cascade import SearchResult, narrow, rerank
-from indexer.search.exact import EXACT_ALLOWED, certify
-from indexer.search.native_cascade import walk_totals
-from indexer.search.opening import Parts, read_manifest, verify_files
+from indexer.search.certificates import EXACT_ALLOWED, certify
+from indexer.search.native_search import walk_totals
 from indexer.search.rotating import Queries
+from indexer.search.segment_files import Parts, read_manifest, verify_files
 from indexer.storage.basis import Basis
 from indexer.storage.manifest import Checksum, Manifest
-from indexer.storage.postings import Postings
 from indexer.storage.vectors import Prefixes
+from indexer.storage.words_format import Postings
 
 __all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
 
@@ -75,7 +75,7 @@ class Segment:
             rotation_of: an open segment whose rotation is verified, linked and used.
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
-            words: writes the words file (indexer.building.postings), if there is to be one.
+            words: writes the words file (indexer.building.words_file), if there is to be one.
 
         Raises:
             SegmentError: the folder exists, or the linked rotation was altered.
@@ -308,8 +308,7 @@ class Segment:
         if parts.bounds is not None and startable and available > max(EXACT_ALLOWED, k):
             size = min(max(k, self._config.shortlist), available)
             start = self._shortlist(rotated, size, only)
-            proof = certify(parts.bounds, parts.rerank, parts.full, rotated, k, start, within)
-            return replace(proof.result, exact=True, read=proof.read)
+            return certify(parts.bounds, parts.rerank, parts.full, rotated, k, start, within)
         result = parts.exact(rotated, k, only)
         return replace(result, exact=True, read=np.full(len(rotated), available))
 

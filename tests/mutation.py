@@ -41,7 +41,7 @@ GROUPS = {
     "indexer": [
         "indexer/tuning/tune.py",
         "indexer/tuning/confidence.py",
-        "indexer/search/exact.py",
+        "indexer/search/certificates.py",
         "indexer/building/merge.py",
     ],
     "searchengine": [

@@ -6,7 +6,7 @@ import numpy as np
 
 from indexer.building.coarse import build_coarse
 from indexer.config import SegmentConfig, Storage
-from indexer.native.graph import NativeGraph
+from indexer.native.hnsw import NativeGraph
 from indexer.segment import Segment
 from indexer.storage.vectors import Prefixes, VectorFile, VectorWriter
 

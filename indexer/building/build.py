@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
 from indexer.building.coarse import build_coarse
-from indexer.building.postings import WriteWords
 from indexer.building.shortlist import measured_shortlist
+from indexer.building.words_file import WriteWords
 from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.search.exact import Bounds
-from indexer.search.opening import open_coarse
+from indexer.search.certificates import Bounds
+from indexer.search.segment_files import open_coarse
 from indexer.storage.basis import Basis, rotate
 from indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
 from indexer.storage.manifest import (
@@ -33,8 +33,8 @@ from indexer.storage.manifest import (
     Manifest,
     link_verified,
 )
-from indexer.storage.postings import WORDS
 from indexer.storage.vectors import DTYPES, Prefixes, VectorFile, VectorWriter, check_unit
+from indexer.storage.words_format import WORDS
 
 _PLAIN = {Code.FP16: Storage.FLOAT16, Code.FP32: Storage.FLOAT32}
 _SPOOL = "spool.tmp"
@@ -223,7 +223,7 @@ def finish_segment(
         sync_file(path / WORDS)
         files[WORDS] = FileEntry.of(path / WORDS)
     if not config.shortlist:
-        coarse = open_coarse(path / COARSE, mapped=True)
+        coarse = open_coarse(path / COARSE)
         config = replace(config, shortlist=measured_shortlist(stored, coarse, config))
     manifest = Manifest(
         rows=stored.rows,

@@ -7,7 +7,7 @@ from indexer.arrays import Floats, RowNumbers, locality
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.errors import VectorError
 from indexer.faiss_calls import faiss
-from indexer.native.building import build_graph
+from indexer.native.hnsw import build_graph
 from indexer.native.library import chosen_level
 from indexer.search.cascade import CoarseIndex
 

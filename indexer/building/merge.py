@@ -17,13 +17,13 @@ from indexer.building.build import (
     new_folder,
     silent,
 )
-from indexer.building.postings import Moved, WriteWords, moved, write_postings
+from indexer.building.words_file import Moved, WriteWords, moved, write_postings
 from indexer.config import RotationKind, SegmentConfig
 from indexer.errors import VectorError
 from indexer.storage.basis import Basis, rotate
 from indexer.storage.manifest import VECTORS, FileEntry, Manifest
-from indexer.storage.postings import Postings
 from indexer.storage.vectors import VectorFile, VectorWriter, as_floats, check_unit
+from indexer.storage.words_format import Postings
 
 GROWTH = 4
 """A rotation is fitted again when the rows have grown by this factor since it was fitted.

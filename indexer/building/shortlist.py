@@ -14,8 +14,8 @@ from indexer.arrays import Floats, RowNumbers, evenly
 from indexer.config import SegmentConfig, Structure
 from indexer.native.library import chosen_level
 from indexer.search.cascade import CoarseIndex, rerank
-from indexer.search.exact import score_slack
-from indexer.search.native_cascade import native_cascade
+from indexer.search.certificates import score_slack
+from indexer.search.native_search import native_cascade
 from indexer.storage.vectors import VectorFile
 
 EXACT_BYTES = 8 << 20

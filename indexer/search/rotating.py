@@ -9,7 +9,7 @@ import numpy.typing as npt
 from indexer.arrays import Floats, address, unit_rows
 from indexer.faiss_calls import faiss, native_threads
 from indexer.native.library import load
-from indexer.storage.rotation import SPAN, factored
+from indexer.storage.basis import SPAN, factored
 from indexer.threads import slices
 
 QUERIES_PER_THREAD = 64

@@ -12,7 +12,7 @@ from indexer.building.coarse import empty
 from indexer.config import RotationKind, SegmentConfig, Structure
 from indexer.faiss_calls import faiss
 from indexer.search.allowed import POST_FILTER_SHARE, Allowed
-from indexer.search.exact import EXACT_ALLOWED
+from indexer.search.certificates import EXACT_ALLOWED
 from indexer.segment import Segment
 from indexer.storage.vectors import DTYPES
 from indexer.tuning.points import OperatingPoint
@@ -68,7 +68,7 @@ def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
         # the row's level (4), where its links begin (8), and its number.
         Structure.HNSW: 8 * m + 4 * m / (m - 1) + 12 + _ID,
     }[config.structure]
-    # Three lengths and the row's number: see indexer.search.exact.
+    # Three lengths and the row's number: see indexer.search.certificates.
     bounds = min(config.bounds, dim) + 3 + _ID if config.bounds else 0
     return Footprint(
         rows=rows,

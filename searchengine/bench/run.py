@@ -12,8 +12,7 @@ import numpy as np
 
 from indexer.arrays import Doubles, RowNumbers, evenly
 from indexer.building.build import Progress
-from indexer.tuning.cold import ColdRows
-from indexer.tuning.points import recalls
+from indexer.tuning.points import ColdRows, recalls
 from searchengine.bench.dataset import Dataset
 from searchengine.bench.grid import Grid
 from searchengine.bench.growth import PARTS, growth

@@ -14,7 +14,7 @@ from indexer.search.allowed import Allowed
 from indexer.search.cascade import SearchResult, merge
 from indexer.search.rotating import Queries
 from indexer.segment import Segment, SegmentConfig
-from indexer.storage.bm25 import weight
+from indexer.storage.words_format import weight
 from searchengine.errors import CollectionError
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.questions import joins_words

@@ -9,7 +9,7 @@ from typing import Any
 
 from indexer.config import Device
 from indexer.errors import SegmentError
-from indexer.search.opening import require_gpu
+from indexer.search.segment_files import require_gpu
 from indexer.segment import Segment
 from searchengine.errors import CollectionError, QueryError
 from searchengine.storage.documents import forks

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from indexer.search.allowed import Allowed
-from indexer.search.words import Words, weight
+from indexer.search.bm25 import Words, weight
 from indexer.segment import Segment
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.storage.documents import text_index

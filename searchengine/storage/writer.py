@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.building.build import Blocks, Progress
-from indexer.building.postings import WriteWords
+from indexer.building.words_file import WriteWords
 from indexer.config import Device
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig

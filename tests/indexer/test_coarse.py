@@ -18,7 +18,7 @@ from indexer.config import CODES, Code, SegmentConfig, Structure
 from indexer.errors import SegmentError, VectorError
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import CoarseIndex
-from indexer.search.opening import open_coarse
+from indexer.search.segment_files import open_coarse
 
 WIDTH = 16
 EVERY = [(structure, code) for structure in Structure for code in CODES[structure]]
@@ -135,14 +135,13 @@ def test_saved_and_opened_is_the_same(tmp_path: Path, structure: Structure, code
     index = built(structure, code)
     index.save(tmp_path / "c")
     filters = [np.arange(0, 1500, 2), np.arange(0, 1500, 20)] if index.selects else []
-    for mapped in (False, True):
-        again = open_coarse(tmp_path / "c", mapped=mapped)
-        assert (again.rows, again.width, again.structure) == (1500, WIDTH, structure)
-        for allowed in (None, *filters):
-            np.testing.assert_array_equal(
-                again.shortlist(QUERIES, 30, only(allowed)),
-                index.shortlist(QUERIES, 30, only(allowed)),
-            )
+    again = open_coarse(tmp_path / "c")
+    assert (again.rows, again.width, again.structure) == (1500, WIDTH, structure)
+    for allowed in (None, *filters):
+        np.testing.assert_array_equal(
+            again.shortlist(QUERIES, 30, only(allowed)),
+            index.shortlist(QUERIES, 30, only(allowed)),
+        )
 
 
 def test_only_flat_product_quantizers_do_not_select() -> None:

@@ -11,9 +11,8 @@ from indexer.config import Code, Structure
 from indexer.errors import VectorError
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
-from indexer.tuning.cold import ColdRows
 from indexer.tuning.cost import cost, exhaustive
-from indexer.tuning.points import OperatingPoint, recall, recalls
+from indexer.tuning.points import ColdRows, OperatingPoint, recall, recalls
 
 DIM = 24
 

@@ -17,10 +17,10 @@ import indexer.threads
 from indexer.arrays import prefix
 from indexer.errors import SegmentError
 from indexer.native import compiler, library
-from indexer.native.graph import NativeGraph
+from indexer.native.hnsw import NativeGraph
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import Cascade
-from indexer.search.native_cascade import NativeCascade
+from indexer.search.native_search import NativeCascade
 from indexer.segment import Segment
 
 LEVELS = library.levels()
@@ -174,9 +174,9 @@ def test_recall_is_that_of_faiss(large: Case, share: float, size: int) -> None:
 
 
 def build_coarse_full(case: Case) -> object:
-    from indexer.search.opening import open_coarse
+    from indexer.search.segment_files import open_coarse
 
-    return open_coarse(case.file.path, mapped=True)
+    return open_coarse(case.file.path)
 
 
 def test_threads_slices_and_orders_change_nothing(

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from native_cases import Case, clustered
 
-import indexer.native.building
+import indexer.native.hnsw
 import indexer.threads
 from indexer.arrays import prefix
 from indexer.building.coarse import build_coarse, empty
 from indexer.config import SegmentConfig
 from indexer.faiss_calls import faiss
 from indexer.native import library
-from indexer.native.building import build_graph
+from indexer.native.hnsw import build_graph
 from indexer.native.library import KERNEL
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="no compiled kernel")
@@ -120,7 +120,7 @@ def test_some_rows_only(tmp_path: Path) -> None:
 def test_progress_counts_every_row_and_may_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexer.native.building, "_CHUNK", 100)
+    monkeypatch.setattr(indexer.native.hnsw, "_CHUNK", 100)
     case = Case(tmp_path, rows_of(250), WIDTH)
     seen: list[int] = []
 

@@ -12,7 +12,7 @@ from native_cases import small_segment
 from indexer.errors import SegmentConfigError
 from indexer.native import compiler, library
 from indexer.search.cascade import Cascade
-from indexer.search.native_cascade import NativeCascade
+from indexer.search.native_search import NativeCascade
 from indexer.segment import Segment
 
 LEVELS = library.levels()

@@ -9,7 +9,7 @@ from indexer.arrays import prefix
 from indexer.errors import SegmentConfigError, VectorError
 from indexer.native.library import levels
 from indexer.search.rotating import Queries, Rotation
-from indexer.storage.rotation import (
+from indexer.storage.basis import (
     MIN_FACTORED,
     SPAN,
     blockwise,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from indexer.errors import VectorError
-from indexer.storage.rotation import blockwise, pca
+from indexer.storage.basis import blockwise, pca
 
 DIM = 48
 

@@ -18,22 +18,23 @@ from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import SearchResult
 from indexer.segment import Segment, SegmentConfig, Storage
-from indexer.tuning import grid
 from indexer.tuning import tune as module
 from indexer.tuning.confidence import holds, smallest_sample
-from indexer.tuning.grid import Questions, candidates, ranks
 from indexer.tuning.points import recall
 from indexer.tuning.tune import (
     Goal,
     Objective,
     Point,
+    Questions,
     _cost,
     _decide,
     _kept,
     _ladder,
     _recalls,
     _Step,
+    candidates,
     queries_needed,
+    ranks,
     tune,
 )
 
@@ -65,9 +66,7 @@ def few_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wide_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second search effort and shortlist is tried."""
-    efforts = grid.EF_SEARCHES[::2]
-    for part in (grid, module):
-        monkeypatch.setattr(part, "EF_SEARCHES", efforts)
+    monkeypatch.setattr(module, "EF_SEARCHES", module.EF_SEARCHES[::2])
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
-from indexer.storage.bm25 import greatest
+from indexer.storage.words_format import greatest
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.function_words import function_words
 from searchengine.errors import QueryError

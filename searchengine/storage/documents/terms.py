@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from indexer.arrays import RowNumbers
-from indexer.building.postings import Counted, Moved, WriteWords, moved, write_postings
-from indexer.storage.postings import Postings
+from indexer.building.words_file import Counted, Moved, WriteWords, moved, write_postings
+from indexer.storage.words_format import Postings
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.questions import Word

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from indexer.arrays import evenly
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.segment import Segment
-from indexer.tuning.cold import ColdRows, _drop
-from indexer.tuning.points import recalls
+from indexer.tuning.points import ColdRows, _drop, recalls
 from searchengine import SearchEngine
 from searchengine.bench import run as running
 from searchengine.bench.dataset import MAX_QUERIES, Dataset, collection_dataset, vectors_dataset

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from synthetic import BLOCK_ROWS, Synthetic, measure, recall
 
-from indexer.storage.rotation import pca
+from indexer.storage.basis import pca
 
 SMALL = Synthetic(dim=48, knee=20.0)
 

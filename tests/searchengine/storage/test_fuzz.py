@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from indexer.config import SegmentConfig
 from indexer.errors import SegmentError
 from indexer.faiss_calls import read_index
-from indexer.search.opening import load_rotation
+from indexer.search.segment_files import load_rotation
 from indexer.segment import Segment
 from indexer.storage.manifest import Manifest
 from searchengine.corpus import lines
@@ -138,7 +138,7 @@ def test_whatever_faiss_says_of_a_file_is_an_error_of_the_segment(
 
     monkeypatch.setattr("indexer.faiss_calls.faiss.read_index", refusing)
     with pytest.raises(SegmentError, match=r"faiss cannot read .*/a\.faiss: \w"):
-        read_index(tmp_path / "a.faiss", mapped=False)
+        read_index(tmp_path / "a.faiss")
 
 
 @pytest.mark.parametrize("ending", [b"\n", b" " * 53 + b"\n", b" " * 117 + b"\n"])

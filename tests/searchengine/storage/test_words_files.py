@@ -18,7 +18,7 @@ from cut_documents import Words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.search.words import weight
+from indexer.search.bm25 import weight
 from searchengine import SearchEngine
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.ingest.passages import PassageConfig

@@ -4,7 +4,6 @@ Graphs are walked on the CPU, whose caches suit them better.
 """
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Literal, NamedTuple, Self
@@ -19,13 +18,13 @@ from indexer.faiss_calls import faiss, read_index, structure_of
 from indexer.native.library import chosen_level
 from indexer.search.allowed import Allowed, restriction
 from indexer.search.cascade import Cascade, CoarseIndex, SearchResult, rerank
-from indexer.search.exact import Bounds, scan, score_slack
-from indexer.search.native_cascade import NativeCascade, NativeScan, open_cascade
+from indexer.search.certificates import Bounds, scan, score_slack
+from indexer.search.native_search import LISTED_SHARE, NativeCascade, NativeRows, native_cascade
 from indexer.search.rotating import Rotation
 from indexer.storage.durable import sha256
 from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Checksum, Manifest
-from indexer.storage.postings import WORDS, Postings
 from indexer.storage.vectors import Prefixes, VectorFile
+from indexer.storage.words_format import WORDS, Postings
 
 _MAX_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
 
@@ -43,7 +42,7 @@ class Parts(NamedTuple):
     full: CoarseIndex  # the same rows, mapped by faiss
     coarse: CoarseIndex
     cascade: Cascade | NativeCascade
-    native: NativeScan | None  # scans of the compiled kernel; None: faiss scans
+    native: NativeRows | None  # the rows scored by the compiled kernel; None: faiss scans
     bounds: Bounds | None
     rotation: Rotation | None  # None is the identity
     level: int | None  # of the compiled kernel; None: faiss searches
@@ -81,7 +80,7 @@ class Parts(NamedTuple):
         unread = {manifest.vectors_file} if shared is None else {manifest.vectors_file, ROTATION}
         for name in sorted(needed):
             check_file(folder, manifest, name, contents=name not in unread, checksum=checksum)
-        coarse = open_coarse(folder / COARSE, mapped=True)
+        coarse = open_coarse(folder / COARSE)
         if (coarse.rows, coarse.width) != (manifest.rows, manifest.config.prefix):
             raise SegmentError(
                 f"{folder / COARSE} must hold {manifest.rows} x {manifest.config.prefix} prefixes, "
@@ -90,12 +89,13 @@ class Parts(NamedTuple):
         file = VectorFile(
             folder / manifest.vectors_file, manifest.rows, manifest.dim, manifest.config.storage
         )
-        full = open_coarse(file.path, mapped=True)
+        full = open_coarse(file.path)
         bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
         level = chosen_level()
         rotation = load_rotation(folder, manifest, level) if shared is None else shared
-        cascade = open_cascade(coarse, full, file, str(folder / COARSE), level)
-        native = None if level is None else NativeScan(file, level)
+        walked = native_cascade(coarse, file, str(folder / COARSE), level)
+        cascade = walked or Cascade(coarse, full)
+        native = None if level is None else NativeRows(file, level)
         words = Postings.open(folder / WORDS, manifest.rows) if WORDS in needed else None
         parts = cls(file, full, coarse, cascade, native, bounds, rotation, level, words)
         return parts.on_gpu() if device is Device.GPU else parts
@@ -103,9 +103,10 @@ class Parts(NamedTuple):
     def remapped(self, path: Path) -> Self:
         """These files with another copy of the vectors, mapped now."""
         file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
-        full = open_coarse(path, mapped=True)
-        cascade = open_cascade(self.coarse, full, file, "the coarse stage", self.level)
-        native = None if self.level is None else NativeScan(file, self.level)
+        full = open_coarse(path)
+        walked = native_cascade(self.coarse, file, "the coarse stage", self.level)
+        cascade = walked or Cascade(self.coarse, full)
+        native = None if self.level is None else NativeRows(file, self.level)
         return self._replace(file=file, full=full, cascade=cascade, native=native)
 
     def with_coarse(self, coarse: CoarseIndex, kept: Allowed | None) -> Self:
@@ -113,8 +114,8 @@ class Parts(NamedTuple):
 
         It is scanned on the CPU: a GPU's copy holds the old prefixes.
         """
-        name = "the coarse stage in memory"
-        cascade = open_cascade(coarse, self.full, self.file, name, self.level)
+        walked = native_cascade(coarse, self.file, "the coarse stage in memory", self.level)
+        cascade = walked or Cascade(coarse, self.full)
         return self._replace(coarse=coarse, cascade=cascade, gpu_coarse=None, kept=kept)
 
     def restricted(self, allowed: Allowed | npt.ArrayLike | None) -> Allowed | None:
@@ -170,40 +171,32 @@ class Parts(NamedTuple):
         """The true best k of all (allowed) rows, from their full width."""
         within, available = self.searched(only), self.available(only)
         if self.native is None or self.gpu_full is not None:
-            return scan(self.full_scan(within), self.file, rotated, k, available, self.slack)
-        return self.native.exact(rotated, k, within)
+            slack = score_slack(self.file.dim) + (GPU_SLACK if self.gpu_full is not None else 0)
+
+            def best(batch: Floats, size: int) -> RowNumbers:
+                full = self.scanner("full", size, within is not None)
+                return full.shortlist(batch, size, within)
+
+            return scan(best, self.file, rotated, k, available, slack)
+        if within is None or within.share >= LISTED_SHARE:
+            mask = None if within is None else within.mask
+            return SearchResult(*self.native.best(rotated, k, mask=mask))
+        return SearchResult(*self.native.best(rotated, k, rows=within.rows))
 
     def rerank(self, rotated: Floats, candidates: RowNumbers, k: int) -> SearchResult:
         """The best k candidates of this segment (q, s); their row numbers are not checked."""
         if self.native is None:
             return rerank(self.file, rotated, candidates, k)
-        return self.native.rerank(rotated, candidates, k)
-
-    def full_scan(self, within: Allowed | None) -> Callable[[Floats, int], RowNumbers]:
-        """A scan of the full-width rows: rotated queries and a size to rows (q, size)."""
-
-        def scan(batch: Floats, size: int) -> RowNumbers:
-            return self.scanner("full", size, within is not None).shortlist(batch, size, within)
-
-        return scan
-
-    @property
-    def slack(self) -> float:
-        """Maximum error of a score of `full_scan`."""
-        return score_slack(self.file.dim) + (GPU_SLACK if self.gpu_full is not None else 0)
+        return SearchResult(*self.native.rerank(rotated, candidates, k))
 
 
-def open_coarse(path: Path, *, mapped: bool = False) -> CoarseIndex:
-    """Read a saved index. The caller has verified the file's checksum: faiss trusts it.
-
-    Args:
-        path: the file.
-        mapped: map the codes and links, which several processes then share; else load them.
+def open_coarse(path: Path) -> CoarseIndex:
+    """Map a saved index. The caller has verified the file's checksum: faiss trusts it.
 
     Raises:
         SegmentError: faiss cannot read it, or its structure is not one of this package.
     """
-    index = read_index(path, mapped=mapped)
+    index = read_index(path)
     inner = index.index if isinstance(index, faiss.IndexIDMap) else index
     if (
         structure_of(faiss.downcast_index(inner)) is None

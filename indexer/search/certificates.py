@@ -17,7 +17,6 @@ up. The only rounding left is that of the float32 scores of `rerank`: see Bounds
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +26,7 @@ import numpy.typing as npt
 from indexer.arrays import Doubles, Floats, Mask, RowNumbers, at_least_one
 from indexer.config import MAX_BOUNDS_DIMS
 from indexer.errors import SegmentError, VectorError
-from indexer.faiss_calls import faiss, native_threads, read_index, selector_of, write_index
+from indexer.faiss_calls import faiss, native_threads, read_index, write_index
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import CoarseIndex, RowStore, SearchResult, rerank
 
@@ -132,7 +131,7 @@ class Bounds:
         Raises:
             SegmentError: faiss cannot read it, or it holds no bounds of such rows.
         """
-        index = read_index(path, mapped=True)
+        index = read_index(path)
         ours = isinstance(index, faiss.IndexIVFScalarQuantizer) and index.nlist == 2
         if not ours or not 1 <= index.d - LENGTHS <= dim:
             raise SegmentError(f"{path} holds no bounds of rows {dim} wide; index again")
@@ -172,19 +171,6 @@ Rerank = Callable[[Floats, RowNumbers, int], SearchResult]
 """Queries (q, D), candidates (q, s) and k to their best k, as search.cascade.rerank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Certified:
-    """The true best k, and the number of rows read for it.
-
-    Attributes:
-        result: rows and scores, as from a rerank of all rows.
-        read: (q,) int64 rows whose full-width vector was read, each counted once.
-    """
-
-    result: SearchResult
-    read: RowNumbers
-
-
 def certify(
     bounds: Bounds,
     score: Rerank,
@@ -193,7 +179,7 @@ def certify(
     k: int,
     found: RowNumbers,
     allowed: Allowed | None = None,
-) -> Certified:
+) -> SearchResult:
     """Turn any result into the exact one.
 
     Args:
@@ -207,7 +193,8 @@ def certify(
         allowed: the rows that may be found; None for all.
 
     Returns:
-        Rows and scores equal to `score` over all (allowed) rows, to the last bit.
+        Rows and scores equal to `score` over all (allowed) rows, to the last bit; `read` counts
+        every row once.
 
     Raises:
         VectorError: k < 1, or queries of another width.
@@ -227,7 +214,7 @@ def certify(
             rows = _filtered(full, query, k, rows, bounds.score_slack)
         best = score(query, rows[None], k)
         best_rows[i], best_scores[i] = best.rows[0], best.scores[0]
-    return Certified(SearchResult(best_rows, best_scores), read)
+    return SearchResult(best_rows, best_scores, exact=True, read=read)
 
 
 def _filtered(
@@ -240,7 +227,7 @@ def _filtered(
     the last can be among the best k.
     """
     gap = 4 * slack * float(np.linalg.norm(query))
-    parameters = faiss.SearchParameters(sel=selector_of(rows, full.rows))
+    parameters = faiss.SearchParameters(sel=Allowed.of(rows, full.rows).selector)
     size = k + EXTRA_ROWS
     while size < rows.size:
         with native_threads(1):

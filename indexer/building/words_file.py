@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from indexer.arrays import Doubles, RowNumbers
 from indexer.errors import VectorError
-from indexer.storage.postings import WINDOW, bounds_of, entry_heads, header, names, type_of
+from indexer.storage.words_format import WINDOW, bounds_of, entry_heads, header, names, type_of
 
 _BATCH = 1 << 22
 """Postings that are sorted at a time."""

@@ -1,14 +1,111 @@
-"""Rows scored by the compiled kernel: all of them in one pass for a batch, or candidates."""
+"""Search by the compiled kernel: graphs of 8-bit codes, and full-width rows scored in one pass."""
 
 import ctypes
 
 import numpy as np
 
-from indexer.arrays import Floats, Mask, RowNumbers
+from indexer.arrays import Floats, Mask, RowNumbers, locality
 from indexer.config import Storage
+from indexer.faiss_calls import faiss
+from indexer.native.hnsw import NativeGraph
 from indexer.native.library import load
+from indexer.search.allowed import Allowed
+from indexer.search.cascade import LOCALITY_BATCH, Cascade, CoarseIndex, SearchResult
 from indexer.storage.vectors import VectorFile
 from indexer.threads import slices, threads
+
+LISTED_SHARE = 0.1
+"""Below this share of allowed rows, a scan goes through a list of them; above, through all rows,
+and leaves the others out."""
+
+
+class NativeCascade:
+    """A graph of 8-bit codes and the full-width rows, searched by the compiled kernel."""
+
+    def __init__(self, coarse: CoarseIndex, graph: NativeGraph) -> None:
+        self._coarse = coarse
+        self._graph = graph
+
+    def search(
+        self,
+        rotated: Floats,
+        k: int,
+        size: int,
+        effort: int = 0,
+        allowed: Allowed | None = None,
+    ) -> SearchResult:
+        """The best k of a shortlist of `size` rows for rotated queries (q, D), k <= size.
+
+        Where the walk ended too early, the rest is padding (-1 and -inf).
+        """
+        order = None
+        if len(rotated) >= LOCALITY_BATCH:
+            heads = rotated[:, : self._coarse.width]
+            order = locality([heads], heads)
+        ef_search = self._coarse.ef_search(size, effort, allowed)
+        mask = None if allowed is None else allowed.mask
+        rotated = np.ascontiguousarray(rotated, np.float32)
+        return SearchResult(*self._graph.search(rotated, k, size, ef_search, mask, order)[:2])
+
+    def shortlist(
+        self, rotated: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
+    ) -> RowNumbers:
+        """As CoarseIndex.shortlist, for rotated queries (q, D)."""
+        available = self._coarse.rows if allowed is None else allowed.size
+        heads = rotated[:, : self._coarse.width]
+        if size > available or not self._coarse.walks(available):
+            return self._coarse.shortlist(heads, size, allowed, effort)
+        ef_search = self._coarse.ef_search(size, effort, allowed)
+        mask = None if allowed is None else allowed.mask
+        rotated = np.ascontiguousarray(rotated, np.float32)
+        rows, padded = self._graph.shortlist(rotated, size, ef_search, mask)
+        if padded:  # the walk ended too early
+            short = np.flatnonzero(rows[:, -1] < 0)
+            rows[short] = self._coarse.shortlist(heads[short], size, allowed, effort)
+        return rows
+
+    def work(self) -> tuple[int, int]:
+        """Codes compared, and nodes whose links were followed, in all walks so far."""
+        return self._graph.work()
+
+
+def walk_totals(cascade: Cascade | NativeCascade) -> tuple[int, int]:
+    """Counters: codes compared, and nodes whose links were followed.
+
+    They count the walks of faiss in this process and those of the compiled kernel in this cascade.
+    """
+    stats = faiss.cvar.hnsw_stats
+    compared, followed = cascade.work() if isinstance(cascade, NativeCascade) else (0, 0)
+    return stats.ndis + compared, stats.nhops + followed
+
+
+def native_cascade(
+    coarse: CoarseIndex, file: VectorFile, name: str, level: int | None
+) -> NativeCascade | None:
+    """The compiled kernel's cascade; None where faiss searches.
+
+    Args:
+        coarse: the coarse stage, which the kernel walks if it is a graph of 8-bit codes.
+        file: the full-width rows.
+        name: what `coarse` was read from, for errors.
+        level: of the kernel, from library.chosen_level; None: faiss searches.
+
+    Raises:
+        SegmentError: the graph is damaged.
+    """
+    if level is None or not _is_byte_graph(coarse):
+        return None
+    return NativeCascade(coarse, NativeGraph(coarse.index, file, level, name))
+
+
+def _is_byte_graph(coarse: CoarseIndex) -> bool:
+    if not isinstance(coarse.index, faiss.IndexIDMap):
+        return False
+    graph = faiss.downcast_index(coarse.index.index)
+    if not isinstance(graph, faiss.IndexHNSWSQ):
+        return False
+    return bool(faiss.downcast_index(graph.storage).sq.qtype == faiss.ScalarQuantizer.QT_8bit)
+
 
 _THREAD_BYTES = 1 << 24
 """Bytes of rows that one thread scores, in a millisecond or two. Waiting for a second thread takes
@@ -58,11 +155,11 @@ class NativeRows:
             MemoryError.
         """
         queries = np.ascontiguousarray(queries, np.float32)
-        found = self._empty(len(queries), k)
+        best, scores = self._empty(len(queries), k)
         for first in range(0, len(queries), _QUERIES):
             group = slice(first, first + _QUERIES)
-            self._add_best(queries[group], k, rows, mask, found[0][group], found[1][group])
-        return found
+            self._add_best(queries[group], k, rows, mask, best[group], scores[group])
+        return best, scores
 
     def _add_best(
         self,
@@ -89,7 +186,7 @@ class NativeRows:
 
     def rerank(self, queries: Floats, candidates: RowNumbers, k: int) -> tuple[RowNumbers, Floats]:
         """The best k of the candidates (q, s), as `best`; -1 is padding. Raises MemoryError."""
-        found = self._empty(len(queries), k)
+        best, scores = self._empty(len(queries), k)
         queries = np.ascontiguousarray(queries, np.float32)
         candidates = np.ascontiguousarray(candidates, np.int64)
         for group in slices(len(queries)):
@@ -102,10 +199,11 @@ class NativeRows:
                     lines.ctypes.data,
                     lines.shape[1],
                     count,
-                    *(each[group].ctypes.data for each in found),
+                    best[group].ctypes.data,
+                    scores[group].ctypes.data,
                 )
             self._check(failed, part)
-        return found
+        return best, scores
 
     @staticmethod
     def _empty(queries: int, k: int) -> tuple[RowNumbers, Floats]:

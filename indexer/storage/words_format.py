@@ -8,6 +8,7 @@ arrays that codes and documents lead into are as long as the largest number that
 """
 
 import json
+import math
 import mmap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,6 @@ import numpy.typing as npt
 
 from indexer.arrays import Doubles, RowNumbers
 from indexer.errors import SegmentError, shown
-from indexer.storage.bm25 import K1, B
 
 WORDS = "words.safetensors"
 WINDOW = 1 << 13
@@ -279,3 +279,50 @@ def norms(average: float, lengths: npt.ArrayLike) -> Doubles:
     # In the order of FTS5, which rounds the same way.
     result: Doubles = K1 * (1 - B + B * np.asarray(lengths, np.float64) / average)
     return result
+
+
+K1, B = 1.2, 0.75
+"""How soon a repeated term counts no more, and how much the length of a document counts."""
+_MIN_WEIGHT = 1e-6  # of FTS5, for a term in half of the documents or more
+
+
+def weight(documents: int, having: int) -> float:
+    """The inverse document frequency of a term that `having` of the documents have."""
+    value = math.log((documents - having + 0.5) / (having + 0.5))
+    return value if value > 0 else _MIN_WEIGHT
+
+
+def greatest(documents: int, having: int) -> float:
+    """What a term adds to the score of a document at most, however often it occurs there."""
+    return weight(documents, having) * (K1 + 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class United:
+    """The documents that have one of some terms, in the memory.
+
+    Attributes:
+        documents: (postings,) rising.
+        counts: (postings,) how often each has one of the terms; float64.
+        lows: as those of Postings, as are the entries: one for each window that has a posting.
+    """
+
+    documents: RowNumbers
+    counts: Doubles
+    lows: npt.NDArray[np.uint16]
+    entry_starts: RowNumbers
+    entry_windows: npt.NDArray[np.uint32]
+    entry_bounds: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, postings: Postings, documents: RowNumbers, counts: Doubles) -> Self:
+        """The summed counts of documents of a segment, which rise; at least one."""
+        heads = entry_heads(documents)
+        return cls(
+            documents,
+            counts,
+            (documents % WINDOW).astype(np.uint16),
+            np.append(heads, documents.size),
+            (documents[heads] // WINDOW).astype(np.uint32),
+            bounds_of(counts, postings.lengths[documents], postings.average, heads),
+        )
