@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.encoders.protocol import BaseEncoder, OnBatch, Role, Spans, Vectors
+from searchengine.encoders.protocol import OnBatch, Role, Spans, TextEncoder, Vectors
 from searchengine.errors import CollectionError, SearchEngineError
 
 Function = Callable[[list[str]], npt.ArrayLike]
@@ -34,11 +34,10 @@ _SLICE = 128  # texts encoded before another thread may have its turn
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # as encode_document tries them
 
 
-class FunctionEncoder(BaseEncoder):
+class FunctionEncoder(TextEncoder):
     """An encoder made of a function; several threads may call it at the same time.
 
     Attributes:
-        name: identifies the function, together with its vectors.
         tolerance: maximum difference of two fingerprints' numbers.
         error: raised for what it returns.
     """
@@ -76,8 +75,13 @@ class FunctionEncoder(BaseEncoder):
                 "a function needs a name, by which a collection knows it again: "
                 "FunctionEncoder(function, 'name')"
             )
-        self.name = name
+        self._name = name
         self._function, self._query, self._dim = function, query, dim
+
+    @property
+    def name(self) -> str:
+        """Identifies the function, together with its vectors."""
+        return self._name
 
     @property
     def title(self) -> str:
@@ -89,12 +93,12 @@ class FunctionEncoder(BaseEncoder):
         return {"name": self.name}
 
     @property
-    def dim(self) -> int:  # type: ignore[override]
+    def dim(self) -> int:
         """Width of the vectors. Calls the function, once, unless it was named."""
         return self._probed.shape[1] if self._dim is None else self._dim
 
     @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         """The name, the width, and numbers that the vectors of PROBE give."""
         directions = np.arange(1, self.dim + 1)[:, None] * np.arange(1, _NUMBERS + 1)
         numbers = self._probed.astype(np.float64) @ np.cos(np.sqrt(2) * directions)
@@ -226,7 +230,7 @@ class SentenceTransformerEncoder(FunctionEncoder):
         return [np.array(each, np.int32).reshape(-1, 2) for each in encoded["offset_mapping"]]
 
     @property
-    def vocabulary_size(self) -> int:  # type: ignore[override]
+    def vocabulary_size(self) -> int:
         """Number of tokens that the tokenizer knows."""
         return len(self._tokenizer)
 

@@ -151,7 +151,7 @@ class HttpEncoder(FunctionEncoder):
         return encoder
 
     @property
-    def source(self) -> str:  # type: ignore[override]
+    def source(self) -> str:
         """URL, model and the settings that are not the default ones; `from_source` reads it."""
         parts = [f"{self.url}#{quote(self.model, safe=_READABLE)}"]
         for field in fields(self):
@@ -166,7 +166,7 @@ class HttpEncoder(FunctionEncoder):
         return f"the encoder {self.source}"
 
     @property
-    def runs_on(self) -> str:  # type: ignore[override]
+    def runs_on(self) -> str:
         """Where it is computed."""
         return urlsplit(self.url).netloc
 

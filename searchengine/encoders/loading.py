@@ -8,7 +8,6 @@ from searchengine.encoders.functions import Function, FunctionEncoder, SentenceT
 from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.protocol import (
     NO_ENCODER,
-    BaseEncoder,
     MinimalEncoder,
     NoEncoder,
     Role,
@@ -68,7 +67,7 @@ def load_given(
         return load(encoder, runtime, layers)
     if any(base.__module__.startswith("sentence_transformers.") for base in type(encoder).__mro__):
         return SentenceTransformerEncoder(encoder)
-    if isinstance(encoder, BaseEncoder | WrappedEncoder):
+    if isinstance(encoder, WrappedEncoder) or TextEncoder in type(encoder).__mro__:
         return cast(TextEncoder, encoder)
     if not all(hasattr(encoder, name) for name in ("dim", "fingerprint", "encode")):
         return FunctionEncoder(cast(Function, encoder))  # raises for what is no function

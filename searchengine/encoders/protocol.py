@@ -1,4 +1,4 @@
-"""What an encoder is: TextEncoder, whose members are all declared, and a base class with defaults.
+"""What an encoder is: TextEncoder, whose members are all declared.
 
 A user's own object needs only those of MinimalEncoder. It is wrapped once, where it is passed in
 (searchengine.encoders.loading.load_given), and nothing below looks an ability up by its name.
@@ -40,8 +40,9 @@ class MinimalEncoder(Protocol):
 class TextEncoder(Protocol):
     """The encoder of a collection; trainer.encoder.Encoder is one.
 
-    Several threads may call it at the same time: `add` encodes in a second thread while others
-    search and while documents are cut by `token_spans`.
+    A class that extends this needs `dim`, `fingerprint` and `encode`; the others have defaults: no
+    source, no tokenizer, no layers to choose from. Several threads may call an encoder at the same
+    time: `add` encodes in a second thread while others search, and while documents are cut.
     """
 
     @property
@@ -52,42 +53,6 @@ class TextEncoder(Protocol):
     def fingerprint(self) -> str:
         """Equal for encoders that return equal vectors, different for others."""
 
-    @property
-    def source(self) -> str | None:
-        """The name by which it is loaded again; None: it must be passed again."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it; "" for an encoder without a name."""
-
-    @property
-    def runs_on(self) -> str:
-        """Where it is computed, such as "openvino bf16"."""
-
-    @property
-    def matryoshka_dims(self) -> tuple[int, ...]:
-        """The prefix lengths it was trained for, descending; the first is `dim`."""
-
-    @property
-    def keeps_prefix(self) -> bool:
-        """Whether a rotation of its vectors would spoil a prefix that it has learnt."""
-
-    @property
-    def kept_layers(self) -> int | None:
-        """Number of layers kept of the network of `source`; None: all."""
-
-    @property
-    def aligned_to(self) -> str:
-        """The fingerprint of the encoder whose documents its questions find: mostly its own."""
-
-    @property
-    def tokenizes(self) -> bool:
-        """Whether `token_spans` and `room` work, by which documents are cut into passages."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens that the tokenizer knows; 0: not known."""
-
     def encode(
         self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
     ) -> Vectors:
@@ -96,76 +61,74 @@ class TextEncoder(Protocol):
         `on_batch`: may be called with the number of texts that were just encoded.
         """
 
-    def token_spans(self, texts: Sequence[str]) -> Sequence[Spans]:
-        """The offsets [start, end) of all tokens of each text, (n, 2), in order."""
+    @property
+    def source(self) -> str | None:
+        """The name by which it is loaded again; None: it must be passed again."""
+        return None
 
-    def room(self, role: Role) -> int:
-        """The number of tokens that `encode` reads of a text of this role."""
+    @property
+    def name(self) -> str:
+        """What messages call it; "" for an encoder without a name."""
+        return ""
 
-    def unknown_tokens(self, texts: Sequence[str]) -> float:
-        """Share of the tokens of these texts that the vocabulary does not have, 0–1."""
-
-    def start(self) -> None:
-        """Start the fastest runtime: before many texts, or so that no question waits for it."""
-
-    def truncate(self, *, layers: int) -> "TextEncoder":
-        """The same encoder with its first layers only. Raises ModelError or QueryError."""
-
-
-class BaseEncoder:
-    """What an encoder is by default: without a source, a tokenizer, or layers to choose from.
-
-    A class for an encoder may extend it, and has `dim`, `fingerprint` and `encode`.
-    """
-
-    dim: int
-    fingerprint: str
-    source: str | None = None
-    name: str = ""
-    runs_on: str = "made in Python"
-    keeps_prefix: bool = False
-    kept_layers: int | None = None
-    tokenizes: bool = False
-    vocabulary_size: int = 0
+    @property
+    def runs_on(self) -> str:
+        """Where it is computed, such as "openvino bf16"."""
+        return "made in Python"
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
-        """The full width alone."""
+        """The prefix lengths it was trained for, descending; the first is `dim`."""
         return (self.dim,)
 
     @property
+    def keeps_prefix(self) -> bool:
+        """Whether a rotation of its vectors would spoil a prefix that it has learnt."""
+        return False
+
+    @property
+    def kept_layers(self) -> int | None:
+        """Number of layers kept of the network of `source`; None: all."""
+        return None
+
+    @property
     def aligned_to(self) -> str:
-        """Its own fingerprint."""
+        """The fingerprint of the encoder whose documents its questions find: mostly its own."""
         return self.fingerprint
 
-    def encode(
-        self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
-    ) -> Vectors:
-        """Float32 (n, dim), rows of length 1, in the order of the texts."""
-        raise NotImplementedError
+    @property
+    def tokenizes(self) -> bool:
+        """Whether `token_spans` and `room` work, by which documents are cut into passages."""
+        return False
 
     def token_spans(self, texts: Sequence[str]) -> Sequence[Spans]:
-        """Raise CollectionError."""
+        """The offsets [start, end) of all tokens of each text, (n, 2), in order."""
         raise CollectionError("this encoder has no tokenizer: keep documents whole: passages=False")
 
     def room(self, role: Role) -> int:
-        """Raise CollectionError."""
+        """The number of tokens that `encode` reads of a text of this role."""
         raise CollectionError("this encoder has no tokenizer: keep documents whole: passages=False")
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens that the tokenizer knows; 0: not known."""
+        return 0
+
     def unknown_tokens(self, texts: Sequence[str]) -> float:
-        """0: none is known to be unknown."""
+        """Share of the tokens of these texts that the vocabulary does not have, 0–1."""
         return 0.0
 
     def start(self) -> None:
-        """Nothing: it has one runtime."""
+        """Start the fastest runtime: before many texts, or so that no question waits for it."""
+        return None
 
-    def truncate(self, *, layers: int) -> TextEncoder:
-        """Raise QueryError."""
+    def truncate(self, *, layers: int) -> "TextEncoder":
+        """The same encoder with its first layers only. Raises ModelError or QueryError."""
         raise QueryError("the encoder has no layers to choose from; leave layers out")
 
 
 class WrappedEncoder:
-    """A user's own object as an encoder: its members where it has them, or else BaseEncoder's.
+    """A user's own object as an encoder: its members where it has them, or else the defaults.
 
     Attributes:
         wrapped: the object.
@@ -178,9 +141,9 @@ class WrappedEncoder:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "wrapped":  # asked for while it is unpickled
             raise AttributeError(name)
-        if hasattr(self.wrapped, name) or name not in vars(BaseEncoder):
+        if hasattr(self.wrapped, name) or name not in vars(TextEncoder):
             return getattr(self.wrapped, name)
-        default = vars(BaseEncoder)[name]
+        default = vars(TextEncoder)[name]
         return default.__get__(self) if hasattr(default, "__get__") else default
 
     @property
@@ -196,18 +159,22 @@ class WrappedEncoder:
         return self.wrapped.encode(texts, role=role, **options)
 
 
-class NoEncoder(BaseEncoder):
+class NoEncoder(TextEncoder):
     """In place of an encoder, in a collection whose vectors come with the documents.
 
-    It refuses to encode, and says what to do. dim: width of the collection's vectors.
+    It refuses to encode, and says what to do.
     """
 
     fingerprint = NO_ENCODER
     runs_on = "no encoder"
 
     def __init__(self, dim: int, path: str | Path = "this collection") -> None:
-        self.dim = dim
-        self._path = path
+        self._dim, self._path = dim, path
+
+    @property
+    def dim(self) -> int:
+        """Width of the collection's vectors."""
+        return self._dim
 
     def encode(
         self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
