@@ -14,23 +14,29 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers
-from indexer.building.build import Blocks, Progress, check_same, rewrite_segment, write_segment
-from indexer.building.coarse import build_coarse
-from indexer.building.merge import Part, write_merged
-from indexer.building.words_file import WriteWords
-from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
-from indexer.errors import SegmentError
-from indexer.search.allowed import Allowed, restriction
-from indexer.search.cascade import SearchResult, narrow, rerank
-from indexer.search.certificates import EXACT_ALLOWED, certify
-from indexer.search.native_search import walk_totals
-from indexer.search.rotating import Queries
-from indexer.search.segment_files import Parts, read_manifest, verify_files
-from indexer.storage.basis import Basis
-from indexer.storage.manifest import Checksum, Manifest
-from indexer.storage.vectors import Prefixes
-from indexer.storage.words_format import Postings
+from searchengine.indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers
+from searchengine.indexer.building.build import (
+    Blocks,
+    Progress,
+    check_same,
+    rewrite_segment,
+    write_segment,
+)
+from searchengine.indexer.building.coarse import build_coarse
+from searchengine.indexer.building.merge import Part, write_merged
+from searchengine.indexer.building.words_file import WriteWords
+from searchengine.indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.search.allowed import Allowed, restriction
+from searchengine.indexer.search.cascade import SearchResult, narrow, rerank
+from searchengine.indexer.search.certificates import EXACT_ALLOWED, certify
+from searchengine.indexer.search.native_search import walk_totals
+from searchengine.indexer.search.rotating import Queries
+from searchengine.indexer.search.segment_files import Parts, read_manifest, verify_files
+from searchengine.indexer.storage.basis import Basis
+from searchengine.indexer.storage.manifest import Checksum, Manifest
+from searchengine.indexer.storage.vectors import Prefixes
+from searchengine.indexer.storage.words_format import Postings
 
 __all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
 

@@ -14,10 +14,9 @@ from typing import Any, Unpack
 
 import numpy.typing as npt
 
-from indexer.building.build import Progress
-from indexer.config import SegmentConfig
 from searchengine.backends.contract import Backend
 from searchengine.backends.embedded import Embedded
+from searchengine.backends.folder.mode import Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
@@ -27,24 +26,25 @@ from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import as_array, check_questions
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.indexer.building.build import Progress
+from searchengine.indexer.config import SegmentConfig
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.mirrors import Mirrors
 from searchengine.ingest.passages import PassageConfig
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument, add_with_vectors
 from searchengine.ingest.upserting import upsert_documents
-from searchengine.maintenance import stats
-from searchengine.maintenance.reindex import Reindexes
-from searchengine.maintenance.stats import Stats
-from searchengine.maintenance.upkeep import Upkeep
 from searchengine.query.coalescing import Coalescers
 from searchengine.query.cross_encoding import reordered
 from searchengine.query.documents import Documents
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Query, Questions, split
-from searchengine.storage.mode import Mode
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.upkeep import stats
+from searchengine.upkeep.reindex import Reindexes
+from searchengine.upkeep.stats import Stats
+from searchengine.upkeep.upkeep import Upkeep
 
 __all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
 

@@ -41,7 +41,7 @@ FUNCTIONS = {
     "searchengine/cli/serve.py": "serve",
     "searchengine/corpus/encodings.py": "formats",
     "searchengine/ingest/encoding/on_ray.py": "ray",
-    "searchengine/report/plots/vectors.py": "posthoc",
+    "searchengine/measure/plots/vectors.py": "posthoc",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",
     "trainer/training/data/tables.py": "datasets",
@@ -172,6 +172,8 @@ class Edges:
 
     def _files(self, module: str) -> list[str]:
         stem = module.replace(".", "/")
+        if stem.split("/")[1:2] in (["indexer"], ["trainer"]):  # folders beside searchengine
+            stem = stem.removeprefix("searchengine/")
         return [file for file in (f"{stem}.py", f"{stem}/__init__.py") if file in self.imports]
 
 
@@ -203,7 +205,11 @@ def test_the_closures_are_known() -> None:
         ("searchengine/a.py", "import searchengine.server.app", "belongs to the extra serve"),
         ("searchengine/a.py", "from searchengine.server import app", "belongs to the extra serve"),
         ("searchengine/a.py", "def f():\n    import searchengine.server.app", "extra serve"),
-        ("searchengine/server/app.py", "from trainer.evaluation.mteb import x", "the extra mteb"),
+        (
+            "searchengine/server/app.py",
+            "from searchengine.trainer.evaluation.mteb import x",
+            "the extra mteb",
+        ),
         ("searchengine/server/a.py", "import fastapi, starlette.responses", None),
         ("searchengine/cli/serve.py", "def f():\n    from searchengine.server import app", None),
         ("searchengine/corpus/encodings.py", "def f():\n    import charset_normalizer", None),

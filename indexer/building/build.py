@@ -13,17 +13,17 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
-from indexer.building.coarse import build_coarse
-from indexer.building.shortlist import measured_shortlist
-from indexer.building.words_file import WriteWords
-from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
-from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.search.certificates import Bounds
-from indexer.search.segment_files import open_coarse
-from indexer.storage.basis import Basis, rotate
-from indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
-from indexer.storage.manifest import (
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
+from searchengine.indexer.building.coarse import build_coarse
+from searchengine.indexer.building.shortlist import measured_shortlist
+from searchengine.indexer.building.words_file import WriteWords
+from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
+from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
+from searchengine.indexer.search.certificates import Bounds
+from searchengine.indexer.search.segment_files import open_coarse
+from searchengine.indexer.storage.basis import Basis, rotate
+from searchengine.indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
+from searchengine.indexer.storage.manifest import (
     BOUNDS,
     COARSE,
     MANIFEST,
@@ -33,8 +33,14 @@ from indexer.storage.manifest import (
     Manifest,
     link_verified,
 )
-from indexer.storage.vectors import DTYPES, Prefixes, VectorFile, VectorWriter, check_unit
-from indexer.storage.words_format import WORDS
+from searchengine.indexer.storage.vectors import (
+    DTYPES,
+    Prefixes,
+    VectorFile,
+    VectorWriter,
+    check_unit,
+)
+from searchengine.indexer.storage.words_format import WORDS
 
 _PLAIN = {Code.FP16: Storage.FLOAT16, Code.FP32: Storage.FLOAT32}
 _SPOOL = "spool.tmp"

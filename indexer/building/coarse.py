@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from indexer.arrays import Floats, RowNumbers, locality
-from indexer.config import Code, SegmentConfig, Structure
-from indexer.errors import VectorError
-from indexer.faiss_calls import faiss
-from indexer.native.hnsw import build_graph
-from indexer.native.library import chosen_level
-from indexer.search.cascade import CoarseIndex
+from searchengine.indexer.arrays import Floats, RowNumbers, locality
+from searchengine.indexer.config import Code, SegmentConfig, Structure
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.native.hnsw import build_graph
+from searchengine.indexer.native.library import chosen_level
+from searchengine.indexer.search.cascade import CoarseIndex
 
 TRAIN_ROWS = 50_000
 """Rows that the ranges and codebooks of a code are fitted on; k-means takes 40 per list."""

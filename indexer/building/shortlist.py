@@ -10,13 +10,13 @@ from itertools import count
 
 import numpy as np
 
-from indexer.arrays import Floats, RowNumbers, evenly
-from indexer.config import SegmentConfig, Structure
-from indexer.native.library import chosen_level
-from indexer.search.cascade import CoarseIndex, rerank
-from indexer.search.certificates import score_slack
-from indexer.search.native_search import native_cascade
-from indexer.storage.vectors import VectorFile
+from searchengine.indexer.arrays import Floats, RowNumbers, evenly
+from searchengine.indexer.config import SegmentConfig, Structure
+from searchengine.indexer.native.library import chosen_level
+from searchengine.indexer.search.cascade import CoarseIndex, rerank
+from searchengine.indexer.search.certificates import score_slack
+from searchengine.indexer.search.native_search import native_cascade
+from searchengine.indexer.storage.vectors import VectorFile
 
 EXACT_BYTES = 8 << 20
 """A segment with full-width rows of at most so many bytes is searched exactly: some 5,000 rows of

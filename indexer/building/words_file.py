@@ -15,9 +15,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Doubles, RowNumbers
-from indexer.errors import VectorError
-from indexer.storage.words_format import WINDOW, bounds_of, entry_heads, header, names, type_of
+from searchengine.indexer.arrays import Doubles, RowNumbers
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.storage.words_format import (
+    WINDOW,
+    bounds_of,
+    entry_heads,
+    header,
+    names,
+    type_of,
+)
 
 _BATCH = 1 << 22
 """Postings that are sorted at a time."""

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from indexer.errors import SegmentConfigError, shown
-from indexer.native.compiler import LIBRARY
+from searchengine.indexer.errors import SegmentConfigError, shown
+from searchengine.indexer.native.compiler import LIBRARY
 
 KERNEL = "SEARCHENGINE_KERNEL"
 """Environment variable that chooses the kernel of segments built or opened afterwards: `native`,

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from indexer.arrays import Doubles, Mask, RowNumbers, address
-from indexer.native.library import chosen_level, load
-from indexer.search.allowed import Allowed
-from indexer.storage.words_format import K1, WINDOW, Postings, United, norms, weight
+from searchengine.indexer.arrays import Doubles, Mask, RowNumbers, address
+from searchengine.indexer.native.library import chosen_level, load
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.storage.words_format import K1, WINDOW, Postings, United, norms, weight
 
 __all__ = ["MOST_TERMS", "Words", "weight"]
 

@@ -23,12 +23,12 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Doubles, Floats, Mask, RowNumbers, at_least_one
-from indexer.config import MAX_BOUNDS_DIMS
-from indexer.errors import SegmentError, VectorError
-from indexer.faiss_calls import faiss, native_threads, read_index, write_index
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import CoarseIndex, RowStore, SearchResult, rerank
+from searchengine.indexer.arrays import Doubles, Floats, Mask, RowNumbers, at_least_one
+from searchengine.indexer.config import MAX_BOUNDS_DIMS
+from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.faiss_calls import faiss, native_threads, read_index, write_index
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import CoarseIndex, RowStore, SearchResult, rerank
 
 LENGTHS = 3
 """Lengths in a code after its prefix: of what the code leaves out, of the tail, of the code itself.

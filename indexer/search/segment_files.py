@@ -11,20 +11,32 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers
-from indexer.config import Device, RotationKind, Structure
-from indexer.errors import SegmentError
-from indexer.faiss_calls import faiss, read_index, structure_of
-from indexer.native.library import chosen_level
-from indexer.search.allowed import Allowed, restriction
-from indexer.search.cascade import Cascade, CoarseIndex, SearchResult, rerank
-from indexer.search.certificates import Bounds, scan, score_slack
-from indexer.search.native_search import LISTED_SHARE, NativeCascade, NativeRows, native_cascade
-from indexer.search.rotating import Rotation
-from indexer.storage.durable import sha256
-from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Checksum, Manifest
-from indexer.storage.vectors import Prefixes, VectorFile
-from indexer.storage.words_format import WORDS, Postings
+from searchengine.indexer.arrays import Floats, RowNumbers
+from searchengine.indexer.config import Device, RotationKind, Structure
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.faiss_calls import faiss, read_index, structure_of
+from searchengine.indexer.native.library import chosen_level
+from searchengine.indexer.search.allowed import Allowed, restriction
+from searchengine.indexer.search.cascade import Cascade, CoarseIndex, SearchResult, rerank
+from searchengine.indexer.search.certificates import Bounds, scan, score_slack
+from searchengine.indexer.search.native_search import (
+    LISTED_SHARE,
+    NativeCascade,
+    NativeRows,
+    native_cascade,
+)
+from searchengine.indexer.search.rotating import Rotation
+from searchengine.indexer.storage.durable import sha256
+from searchengine.indexer.storage.manifest import (
+    BOUNDS,
+    COARSE,
+    MANIFEST,
+    ROTATION,
+    Checksum,
+    Manifest,
+)
+from searchengine.indexer.storage.vectors import Prefixes, VectorFile
+from searchengine.indexer.storage.words_format import WORDS, Postings
 
 _MAX_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
 
@@ -122,7 +134,7 @@ class Parts(NamedTuple):
         """The rows that a caller allows, checked; in a trial only those it holds. None: no filter.
 
         Raises:
-            VectorError: as indexer.search.allowed.restriction.
+            VectorError: as searchengine.indexer.search.allowed.restriction.
         """
         only = restriction(allowed, self.file.rows)
         if only is None or self.kept is None:

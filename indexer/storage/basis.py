@@ -15,11 +15,11 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Doubles, Floats, prefix
-from indexer.config import RotationKind, SegmentConfig
-from indexer.errors import SegmentConfigError, VectorError
-from indexer.faiss_calls import faiss
-from indexer.storage.manifest import ROTATION, FileEntry, Manifest, link_verified
+from searchengine.indexer.arrays import Doubles, Floats, prefix
+from searchengine.indexer.config import RotationKind, SegmentConfig
+from searchengine.indexer.errors import SegmentConfigError, VectorError
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.storage.manifest import ROTATION, FileEntry, Manifest, link_verified
 
 Blocks = Iterable[npt.NDArray[np.floating]]
 

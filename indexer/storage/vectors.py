@@ -19,11 +19,18 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly_in_blocks, prefix, unit_rows
-from indexer.config import Storage
-from indexer.errors import SegmentError, VectorError
-from indexer.storage.durable import sync
-from indexer.storage.manifest import FileEntry, altered
+from searchengine.indexer.arrays import (
+    BLOCK_ROWS,
+    Floats,
+    RowNumbers,
+    evenly_in_blocks,
+    prefix,
+    unit_rows,
+)
+from searchengine.indexer.config import Storage
+from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.storage.durable import sync
+from searchengine.indexer.storage.manifest import FileEntry, altered
 
 DTYPES: dict[Storage, str] = {Storage.FLOAT16: "<f2", Storage.FLOAT32: "<f4"}
 

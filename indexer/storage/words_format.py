@@ -19,8 +19,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Doubles, RowNumbers
-from indexer.errors import SegmentError, shown
+from searchengine.indexer.arrays import Doubles, RowNumbers
+from searchengine.indexer.errors import SegmentError, shown
 
 WORDS = "words.safetensors"
 WINDOW = 1 << 13

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from indexer.arrays import Doubles, Floats, RowNumbers, at_least_one
-from indexer.errors import VectorError
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import SearchResult, merge
-from indexer.segment import Segment
+from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, at_least_one
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import SearchResult, merge
+from searchengine.indexer.segment import Segment
 
 WARM_UP = 10
 """Queries that are searched before those that are timed."""

@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
-from indexer.config import FLAT_BELOW, Code, SegmentConfig, Structure
-from indexer.errors import TuneError
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import SearchResult, merge
-from indexer.search.certificates import score_slack
-from indexer.segment import Segment
-from indexer.tuning.confidence import holds, last_holding, smallest_sample
-from indexer.tuning.cost import footprint
-from indexer.tuning.goal import AS_FAST, Goal, Objective, Point, Tuning
+from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
+from searchengine.indexer.config import FLAT_BELOW, Code, SegmentConfig, Structure
+from searchengine.indexer.errors import TuneError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import SearchResult, merge
+from searchengine.indexer.search.certificates import score_slack
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.tuning.confidence import holds, last_holding, smallest_sample
+from searchengine.indexer.tuning.cost import footprint
+from searchengine.indexer.tuning.goal import AS_FAST, Goal, Objective, Point, Tuning
 
 __all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
 

@@ -27,13 +27,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from indexer.arrays import Floats
-from indexer.search.cascade import SearchResult
+from searchengine.backends.folder.documents.changes import Known, Span, as_json
+from searchengine.backends.folder.documents.scored import WordScores
+from searchengine.backends.folder.documents.tables import Ids, Tables
 from searchengine.corpus.documents import Document
 from searchengine.errors import CorpusError
-from searchengine.storage.documents.changes import Known, Span, as_json
-from searchengine.storage.documents.scored import WordScores
-from searchengine.storage.documents.tables import Ids, Tables
+from searchengine.indexer.arrays import Floats
+from searchengine.indexer.search.cascade import SearchResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Entry:
 class Snapshot(Protocol):
     """One commit of a collection, as a query reads it: nothing in it changes.
 
-    searchengine.storage.snapshot.Snapshot is that of a folder. Attributes:
+    searchengine.backends.folder.snapshot.Snapshot is that of a folder. Attributes:
         path: names the collection in messages.
         settings: the collection settings.
         store: its documents and passages.

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.protocol import OnBatch, Role, Vectors
 from searchengine.errors import EndpointError
-from trainer.model.disk import signature, signing_key
+from searchengine.trainer.model.disk import signature, signing_key
 
 _SCHEMES = ("http://", "https://")
 _HOME = "https://api.openai.com/"  # the key in OPENAI_API_KEY belongs to it

@@ -15,9 +15,9 @@ from searchengine.encoders.protocol import (
     WrappedEncoder,
 )
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, EndpointError
-from trainer.errors import TrainerError
-from trainer.model.source import Starter
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.errors import TrainerError
+from searchengine.trainer.model.source import Starter
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 EncoderArgument = MinimalEncoder | str | Path | Function
 """A model folder, a hub name, "starter", a URL with a model (HttpEncoder.from_source), an encoder,
@@ -41,7 +41,7 @@ def load(
         if layers is not None:
             raise EndpointError(f"{source} has no layers to choose from; leave layers out")
         return HttpEncoder.from_source(str(source))
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     runtime = RuntimeConfig() if runtime is None else runtime
     return Encoder.load(
@@ -61,7 +61,7 @@ def load_given(
     """The encoder that a caller names or passes.
 
     A SentenceTransformer, a function, and an object with dim, fingerprint and encode are wrapped.
-    Raises trainer.errors.ModelError, and CollectionError for anything else.
+    Raises searchengine.trainer.errors.ModelError, and CollectionError for anything else.
     """
     if isinstance(encoder, str | Path):
         return load(encoder, runtime, layers)
@@ -71,7 +71,7 @@ def load_given(
         return cast(TextEncoder, encoder)
     if not all(hasattr(encoder, name) for name in ("dim", "fingerprint", "encode")):
         return FunctionEncoder(cast(Function, encoder))  # raises for what is no function
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     own = cast(MinimalEncoder, encoder)
     return own if isinstance(own, Encoder) else cast(TextEncoder, WrappedEncoder(own))

@@ -38,7 +38,7 @@ class MinimalEncoder(Protocol):
 
 
 class TextEncoder(Protocol):
-    """The encoder of a collection; trainer.encoder.Encoder is one.
+    """The encoder of a collection; searchengine.trainer.encoder.Encoder is one.
 
     A class that extends this needs `dim`, `fingerprint` and `encode`; the others have defaults: no
     source, no tokenizer, no layers to choose from. Several threads may call an encoder at the same

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
-from trainer.errors import ModelError
+from searchengine.indexer.arrays import Floats
+from searchengine.trainer.errors import ModelError
 
 CACHE_SIZE = 1024
 """Questions in the cache: 3 MB of vectors with 768 dimensions."""

@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.mode import CHOSEN, WEIGHT, Mode
+from searchengine.backends.folder.writer import Writer
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.languages import EXCERPT, NAMES, Traits, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
-from searchengine.storage.collection import Collection
-from searchengine.storage.documents.store import Store
-from searchengine.storage.mode import CHOSEN, WEIGHT, Mode
-from searchengine.storage.writer import Writer
 
 MULTILINGUAL = "intfloat/multilingual-e5-small"
 """An encoder to suggest: small, and trained on some hundred languages."""

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.config import integer
+from searchengine.backends.folder.documents.changes import Span
 from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.encoders.questions import check_shape, unusable
 from searchengine.errors import CollectionError
-from searchengine.storage.documents.changes import Span
+from searchengine.indexer.config import integer
 
 Offsets = npt.NDArray[np.integer[Any]]
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, Self
 from warnings import warn
 
-from indexer.building.build import Progress
-from indexer.config import RotationKind, SegmentConfig, integer
+from searchengine.backends.folder.mode import Mode
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import LeftOut
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
 from searchengine.errors import CollectionError, QueryError
+from searchengine.indexer.building.build import Progress
+from searchengine.indexer.config import RotationKind, SegmentConfig, integer
 from searchengine.ingest.passages import PassageConfig, check_tokenizes
-from searchengine.storage.mode import Mode
 
 DEFAULT_PREFIX = 128
 """Dimensions. To find 0.995 of the true ten neighbours takes a shortlist of 76 to 150 rows among

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TypeVar, overload
 
-from indexer.arrays import Floats
 from searchengine.backends.contract import Backend
+from searchengine.backends.folder.documents import listing
+from searchengine.backends.folder.filters.parser import field_named, parse
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.errors import QueryError, UnknownKey
-from searchengine.storage.documents import listing
-from searchengine.storage.filters.parser import field_named, parse
+from searchengine.indexer.arrays import Floats
 
 D = TypeVar("D")
 

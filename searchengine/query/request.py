@@ -11,8 +11,9 @@ from typing import Any, Self, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats
-from indexer.config import integer
+from searchengine.backends.folder.documents.questions import phrases, unquoted
+from searchengine.backends.folder.filters.parser import field_named, parse
+from searchengine.backends.folder.mode import Mode
 from searchengine.encoders.cross_encoders import CANDIDATES
 from searchengine.encoders.questions import (
     as_array,
@@ -20,9 +21,8 @@ from searchengine.encoders.questions import (
     check_vectors,
 )
 from searchengine.errors import QueryError
-from searchengine.storage.documents.questions import phrases, unquoted
-from searchengine.storage.filters.parser import field_named, parse
-from searchengine.storage.mode import Mode
+from searchengine.indexer.arrays import Floats
+from searchengine.indexer.config import integer
 
 
 class Phrases(StrEnum):
@@ -65,10 +65,10 @@ class Query:
         k: number of documents, at least 1; fewer are returned only if fewer match.
         shortlist: candidates of each segment that are scored at full width; None: the number that
             the segment is configured with.
-        where: a filter on metadata, see searchengine.storage.filters.parser.
+        where: a filter on metadata, see searchengine.backends.folder.filters.parser.
         exact: return the true nearest documents. Only by vectors, and without a shortlist.
         mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
-            collection stores ("auto"), see searchengine.storage.mode.
+            collection stores ("auto"), see searchengine.backends.folder.mode.
         diversity: 0 ranks by the score only, 1 by the difference from the hits before (maximal
             marginal relevance).
         group_by: a metadata field; return only the best document for each of its values, and all

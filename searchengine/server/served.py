@@ -14,7 +14,7 @@ from searchengine.query.hits import Hits
 from searchengine.server.projection import Projection
 from searchengine.server.settings import ServerSettings
 from searchengine.server.shared import Shared
-from trainer.errors import TrainerError
+from searchengine.trainer.errors import TrainerError
 
 Result = TypeVar("Result")
 

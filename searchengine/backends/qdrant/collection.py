@@ -11,6 +11,9 @@ from typing import Any, Self
 from uuid import uuid4
 
 from searchengine.backends.contract import Capabilities, Entry, check_unchanged, checked
+from searchengine.backends.folder.documents.changes import Known, as_json
+from searchengine.backends.folder.filters.parser import field_named
+from searchengine.backends.folder.mode import Mode
 from searchengine.backends.qdrant import control, filters, points
 from searchengine.backends.qdrant.connections import Server
 from searchengine.backends.qdrant.points import CONTROL
@@ -18,9 +21,6 @@ from searchengine.backends.qdrant.snapshot import QdrantSnapshot
 from searchengine.backends.qdrant.tables import QdrantTables, documents_only
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError, QueryError
-from searchengine.storage.documents.changes import Known, as_json
-from searchengine.storage.filters.parser import field_named
-from searchengine.storage.mode import Mode
 
 _TRIES = 100  # to reserve numbers, while other writers do
 _POLL = 0.5  # seconds between two looks at the state of the graph
@@ -35,7 +35,7 @@ class QdrantCollection:
         path: the URL without its API key.
         address: the URL, with its API key.
         wait: not used.
-        accepts: as of searchengine.storage.view.View.
+        accepts: as of searchengine.backends.folder.view.View.
     """
 
     def __init__(self, url: str, wait: float = 0) -> None:

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from searchengine.backends.folder.documents import forks
 from searchengine.errors import BackendUnavailable, CollectionError
-from searchengine.storage.documents import forks
-from trainer.errors import install_line
+from searchengine.trainer.errors import install_line
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient

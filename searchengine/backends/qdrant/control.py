@@ -10,16 +10,16 @@ from uuid import uuid4
 
 import numpy as np
 
-from indexer.arrays import Floats, unit_rows
-from indexer.config import FLAT_BELOW, SegmentConfig
-from indexer.search.rotating import Rotation
-from indexer.storage.basis import Basis
 from searchengine.backends.contract import Entry
 from searchengine.backends.qdrant import filters, points
 from searchengine.backends.qdrant.connections import Server
 from searchengine.backends.qdrant.points import CONTROL
 from searchengine.backends.stored import pack, unpack
 from searchengine.errors import CollectionError
+from searchengine.indexer.arrays import Floats, unit_rows
+from searchengine.indexer.config import FLAT_BELOW, SegmentConfig
+from searchengine.indexer.search.rotating import Rotation
+from searchengine.indexer.storage.basis import Basis
 
 VERSION = 1
 _SAMPLE = 20_000  # rows that a rotation is fitted on

@@ -18,10 +18,9 @@ from datetime import UTC, datetime, timedelta
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any
 
-from searchengine.errors import CorpusError, FilterError
-from searchengine.storage.filters.dates import Date
-from searchengine.storage.filters.parser import parse
-from searchengine.storage.filters.sql import (
+from searchengine.backends.folder.filters.dates import Date
+from searchengine.backends.folder.filters.parser import parse
+from searchengine.backends.folder.filters.sql import (
     And,
     Check,
     Compare,
@@ -34,6 +33,7 @@ from searchengine.storage.filters.sql import (
     checks_of,
     compared,
 )
+from searchengine.errors import CorpusError, FilterError
 
 if TYPE_CHECKING:
     from qdrant_client import models

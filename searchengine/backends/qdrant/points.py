@@ -22,14 +22,14 @@ from uuid import UUID, uuid5
 
 import numpy as np
 
-from indexer.arrays import Floats, prefix, unit_rows
-from indexer.search.rotating import Rotation
 from searchengine.backends.contract import Entry
+from searchengine.backends.folder.documents.changes import Known, Span, as_json
+from searchengine.backends.folder.documents.tables import Passage
 from searchengine.backends.qdrant import filters
 from searchengine.corpus.documents import Document
 from searchengine.errors import CorpusError
-from searchengine.storage.documents.changes import Known, Span, as_json
-from searchengine.storage.documents.tables import Passage
+from searchengine.indexer.arrays import Floats, prefix, unit_rows
+from searchengine.indexer.search.rotating import Rotation
 
 if TYPE_CHECKING:
     from qdrant_client import models

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from indexer.arrays import Floats, prefix, unit_rows
-from indexer.search.cascade import SearchResult
-from indexer.search.rotating import Rotation
+from searchengine.backends.folder.documents.scored import WordScores
+from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.qdrant.connections import Server
 from searchengine.backends.qdrant.filters import condition
 from searchengine.backends.qdrant.points import COARSE, FULL, PASSAGE_BITS, Stored
 from searchengine.backends.qdrant.tables import QdrantTables
 from searchengine.backends.stored import shortlist as shortlist_of
 from searchengine.errors import BackendUnavailable, QueryError
-from searchengine.storage.documents.scored import WordScores
-from searchengine.storage.documents.tables import Ids
+from searchengine.indexer.arrays import Floats, prefix, unit_rows
+from searchengine.indexer.search.cascade import SearchResult
+from searchengine.indexer.search.rotating import Rotation
 
 if TYPE_CHECKING:
     from qdrant_client import models

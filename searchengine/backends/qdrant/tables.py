@@ -1,4 +1,4 @@
-"""The documents and passages of a collection in Qdrant: searchengine.storage.documents.tables.
+"""The documents and passages of a collection in Qdrant: backends.folder.documents.tables.
 
 Qdrant has no snapshots. What was read of a document is remembered, so that a query shows each
 document as it was at one moment, whatever becomes of it meanwhile.
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from searchengine.backends.folder.documents.changes import Known, as_json
+from searchengine.backends.folder.documents.tables import Ids, Passage
+from searchengine.backends.folder.filters.parser import field_named
 from searchengine.backends.qdrant.connections import Server
 from searchengine.backends.qdrant.filters import condition
 from searchengine.backends.qdrant.points import FULL, PASSAGE_BITS, Stored, id_of
 from searchengine.corpus.documents import Document
 from searchengine.errors import BackendUnavailable
-from searchengine.storage.documents.changes import Known, as_json
-from searchengine.storage.documents.tables import Ids, Passage
-from searchengine.storage.filters.parser import field_named
 
 if TYPE_CHECKING:
     from qdrant_client import models

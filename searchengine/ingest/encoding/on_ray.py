@@ -13,7 +13,7 @@ from typing import Any
 from searchengine.corpus.parts import Part
 from searchengine.errors import SearchEngineError, ServerError
 from searchengine.ingest.encoding.unit import Result, Work, encode_part
-from trainer.errors import TrainerError, install_line
+from searchengine.trainer.errors import TrainerError, install_line
 
 RETRIES = 10
 """How often a part is encoded again after its machine or process was lost."""

@@ -20,7 +20,7 @@ from searchengine.server.errors import Refused
 from searchengine.server.routes.writing import Counts, Incoming, incoming, write
 from searchengine.server.served import Served
 from searchengine.server.state import State
-from trainer.errors import TrainerError
+from searchengine.trainer.errors import TrainerError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

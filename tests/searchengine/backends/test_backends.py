@@ -15,8 +15,8 @@ from postgres_server import new_url
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, scan
+from searchengine.backends.folder.mode import WEIGHT
 from searchengine.errors import CorpusError, EncoderMismatch, FilterError, QueryError, UnknownKey
-from searchengine.storage.mode import WEIGHT
 
 DIM = 16
 NEAR = 2e-3  # float16

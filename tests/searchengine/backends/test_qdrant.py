@@ -21,6 +21,8 @@ from lazy import Lazy, needs
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry, scan
+from searchengine.backends.folder.filters.parser import parse
+from searchengine.backends.folder.filters.sql import Filter
 from searchengine.backends.opening import name_of
 from searchengine.errors import (
     BackendUnavailable,
@@ -29,9 +31,7 @@ from searchengine.errors import (
     FilterError,
     QueryError,
 )
-from searchengine.maintenance.copying import copy
-from searchengine.storage.filters.parser import parse
-from searchengine.storage.filters.sql import Filter
+from searchengine.upkeep.copying import copy
 
 pytestmark = needs("qdrant_client", "qdrant")
 filters, points, snapshot = (

@@ -16,9 +16,9 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import EncoderMismatch, QueryError
 from searchengine.server.settings import of_collections
-from trainer.encoder import Encoder
-from trainer.model.loading import keep_layers
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.loading import keep_layers
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 TEXTS = ["a whale sings near the sea", "the dog sleeps", "two birds", "a child eats slowly"]
 TORCH = RuntimeConfig("torch", "fp32")

