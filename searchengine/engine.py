@@ -122,8 +122,8 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         runtime: RuntimeConfig | None = None,
         device: str = "cpu",
     ) -> "SearchEngine":
-        """Open the collection in a folder, or on a server: postgresql://USER@HOST/DATABASE#NAME
-        or qdrant://HOST:6333#NAME.
+        """Open the collection in a folder, or on a server:
+        postgresql://USER@HOST/DATABASE#NAME.
 
         Loads its encoder on first use, from `encoder` if that is not None.
 
