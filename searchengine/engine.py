@@ -32,7 +32,6 @@ from searchengine.encoders.loading import (
     load_given,
     load_new,
     load_questions,
-    start,
 )
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import NoEncoder, TextEncoder
@@ -101,7 +100,7 @@ class SearchEngine:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
         named = (self._encoder.argument, self._encoder.for_questions)
-        encoder, questions = (getattr(each, "source", None) or each for each in named)
+        encoder, questions = (argument and (argument.source or argument) for argument in named)
         collection = self.collection
         options: dict[str, Any] = {"wait": collection.wait, "runtime": self._encoder.runtime}
         options["query_encoder"] = questions
@@ -142,13 +141,12 @@ class SearchEngine:
         path: str | Path,
         encoder: EncoderArgument | None = None,
         *,
-        query_encoder: str | Path | TextEncoder | None = None,
+        query_encoder: EncoderArgument | None = None,
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
         device: str = "cpu",
     ) -> "SearchEngine":
-        """Open the collection in a folder, or on a server: postgresql://USER@HOST/DATABASE#NAME
-        or qdrant://HOST:6333#NAME.
+        """Open the collection in a folder, or on a server (postgresql://USER@HOST/DATABASE#NAME).
 
         Loads its encoder on first use, from `encoder` if that is not None.
 
@@ -711,7 +709,7 @@ class SearchEngine:
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
         if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
-            start(encoder)
+            encoder.start()
             encoder.encode(["warm"], role="query")
         with self.local.reading() as snapshot:
             return check.warm(snapshot)
