@@ -76,7 +76,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
         named = (self._encoder.argument, self._encoder.for_questions)
-        encoder, questions = (getattr(each, "source", None) or each for each in named)
+        encoder, questions = (argument and (argument.source or argument) for argument in named)
         collection = self.collection
         options: dict[str, Any] = {"wait": collection.wait, "runtime": self._encoder.runtime}
         options["query_encoder"] = questions
@@ -117,7 +117,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         path: str | Path,
         encoder: EncoderArgument | None = None,
         *,
-        query_encoder: str | Path | TextEncoder | None = None,
+        query_encoder: EncoderArgument | None = None,
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
         device: str = "cpu",

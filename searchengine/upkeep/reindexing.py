@@ -350,7 +350,7 @@ def _check_same(path: Path, work: Work, encoder: TextEncoder, described: Mapping
 
 
 def _name(encoder: TextEncoder) -> str:
-    return str(getattr(encoder, "source", None) or getattr(encoder, "name", encoder.fingerprint))
+    return encoder.source or encoder.name or encoder.fingerprint
 
 
 def _remove_leftovers(folder: Path, work: Work) -> None:

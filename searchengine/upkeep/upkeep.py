@@ -5,7 +5,6 @@ from pathlib import Path
 
 from searchengine.backends.embedded import Local
 from searchengine.backends.folder.mode import Mode
-from searchengine.encoders.loading import start
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import NoEncoder
 from searchengine.errors import QueryError
@@ -84,7 +83,7 @@ class Upkeep(Local):
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
         if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
-            start(encoder)
+            encoder.start()
             encoder.encode(["warm"], role="query")
         with self.local.reading() as snapshot:
             return check.warm(snapshot)
