@@ -27,7 +27,7 @@ from searchengine.cli.options import (
 )
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import LeftOut
-from searchengine.corpus.lines import STDIN
+from searchengine.corpus.text_files import STDIN
 from searchengine.errors import (
     CorpusError,
     DuplicateKey,
@@ -161,8 +161,7 @@ def index(
     """
     from searchengine.cli.console import indexing
     from searchengine.corpus.documents import explaining
-    from searchengine.corpus.files import check_corpus
-    from searchengine.corpus.folder import Unread
+    from searchengine.corpus.files import Unread, check_corpus
     from searchengine.engine import SearchEngine
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
@@ -256,7 +255,6 @@ def _documents(
         corpus,
         on_bad,
         key_prefix=key_prefix or "",
-        record_keys=engine.collection.settings.get("record_keys", "content"),
         columns=columns,
         unread=unread,
     )

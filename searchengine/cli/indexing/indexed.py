@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from searchengine.corpus.documents import LeftOut
 
 if TYPE_CHECKING:
-    from searchengine.corpus.folder import Unread
+    from searchengine.corpus.files import Unread
 
 _COUNTS = ("added", "changed", "metadata_updated", "moved", "removed", "unchanged")
 

@@ -11,7 +11,7 @@ import click
 from searchengine.cli.console import Terminated, counted, note, show_json_line
 
 if TYPE_CHECKING:
-    from searchengine.corpus.columns import Columns
+    from searchengine.corpus.tabular import Columns
     from searchengine.ingest.mirrors import MirrorOptions, Pass
 
 PATIENCE = 60.0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from searchengine.corpus.columns import Columns
+    from searchengine.corpus.tabular import Columns
 
 _CUTS = (
     click.option(
@@ -49,7 +49,7 @@ def reads(command: Callable[..., None]) -> Callable[..., None]:
 
 def columns_of(options: dict[str, Any], needs_text: bool) -> "Columns":
     """Take the fields of records from the options of a command."""
-    from searchengine.corpus.columns import Columns
+    from searchengine.corpus.tabular import Columns
 
     names = {name: options.pop(f"{name}_field") for name in ("text", "title", "id")}
     return Columns(**names, needs_text=needs_text)

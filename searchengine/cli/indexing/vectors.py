@@ -1,11 +1,17 @@
 """`searchengine index --vectors` and `--passages-from`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from searchengine.corpus.text_files import bad, read_jsonl, unreadable
 from searchengine.errors import QueryError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_VECTORS = "numbers of shape (n, D), one row per document"
 
 
 def holds_vectors(corpus: str) -> bool:
@@ -17,9 +23,6 @@ def supplied(
     corpus: str, vectors: Path | None, passages: Path | None
 ) -> tuple[Any, Any, Path | None]:
     """Return an array of vectors, their passages, and a folder of vectors; None without."""
-    from searchengine.corpus.arrays import read_vectors
-    from searchengine.corpus.lines import read_jsonl
-
     if holds_vectors(corpus):
         if vectors is not None:
             raise click.UsageError(
@@ -34,7 +37,7 @@ def supplied(
     if vectors is None:
         return None, None, None
     lines = None if passages is None else (line for _, line in read_jsonl(passages))
-    return read_vectors(vectors, may_be_empty=passages is not None), lines, None
+    return _read_vectors(vectors, may_be_empty=passages is not None), lines, None
 
 
 def encoder_of(
@@ -65,3 +68,33 @@ def encoder_of(
             "SearchEngine.add(documents, vectors=…)"
         )
     return str(source)
+
+
+def _read_vectors(path: Path, *, may_be_empty: bool = False) -> "npt.NDArray[Any]":
+    """The array (n, D) of a .npy file, mapped: its rows are read when they are used.
+
+    `may_be_empty`: n may be 0, as in the export of a collection without vectors.
+
+    Raises CorpusError for a missing, malformed or empty file, and for anything but numbers.
+    """
+    import numpy as np  # not at the top: the command line's help does not wait for it
+
+    if path.is_dir():
+        raise bad(path, "is a folder, expected a .npy file of vectors")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, EOFError) as error:
+        raise bad(
+            path, f"cannot be read as a .npy file ({error}); write it by numpy.save"
+        ) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise bad(path, f"expected {_VECTORS}, got several arrays (.npz); save one by numpy.save")
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise bad(path, f"expected {_VECTORS}, got {array.dtype} of shape {array.shape}")
+    rows, dim = array.shape
+    if not dim or not (rows or may_be_empty):
+        raise bad(path, f"holds no vectors (shape {array.shape})")
+    return array
