@@ -21,8 +21,13 @@ from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
 from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.encoders.loading import EncoderArgument, load_given, load_new, load_questions
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import (
+    CollectionEncoder,
+    EncoderArgument,
+    load_given,
+    load_new,
+    load_questions,
+)
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import as_array, check_questions
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError

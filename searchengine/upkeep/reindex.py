@@ -10,13 +10,13 @@ import numpy as np
 from searchengine.backends.embedded import Local
 from searchengine.backends.folder.documents.store import Store
 from searchengine.encoders.loading import (
+    CollectionEncoder,
     EncoderArgument,
     check_aligned,
     load_built_by,
     load_given,
     title,
 )
-from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import NoEncoder, TextEncoder
 from searchengine.encoders.questions import QuestionEncoder, check_questions
 from searchengine.errors import CollectionError, QueryError

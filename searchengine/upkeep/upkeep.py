@@ -5,7 +5,7 @@ from pathlib import Path
 
 from searchengine.backends.embedded import Local
 from searchengine.backends.folder.mode import Mode
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NoEncoder
 from searchengine.errors import QueryError
 from searchengine.indexer.building.build import Progress
