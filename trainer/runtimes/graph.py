@@ -155,7 +155,7 @@ class Graph:
         """The precision to compute in. Raises ModelError where it is not accurate enough."""
         choices = [precision]
         if precision is Precision.AUTO:
-            fp32, bf16 = (self.speeds.get(each, 0.0) for each in (Precision.FP32, Precision.BF16))
+            fp32, bf16 = (self.speeds.get(name, 0.0) for name in (Precision.FP32, Precision.BF16))
             native = [Precision.BF16] if cpu_has_native_bf16() else []
             if fp32 > FP32_GAIN * bf16:
                 choices = [Precision.FP32, *native]
