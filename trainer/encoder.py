@@ -123,7 +123,7 @@ class Encoder:
             raise ModelError(f"{place.name} {TWO_NETWORKS}")
         if route is not None:
             return cls._from_handle(open_handle(config, replace(place, route=route)), place.name)
-        query, document = (open_handle(config, replace(place, route=route)) for route in ROUTES)
+        query, document = (open_handle(config, replace(place, route=name)) for name in ROUTES)
         return cls._from_handle(document, place.name, cls._from_handle(query, place.name))
 
     @property
