@@ -53,7 +53,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     """A collection and the encoder that built it. Safe to use from several threads.
 
     In a forked child it opens the collection again by itself, and a pickled one is opened in the
-    process that unpickles it; see docs/processes.md.
+    process that unpickles it; see docs/upkeep.md.
 
     Attributes:
         collection: where the documents are kept.
@@ -129,7 +129,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
 
         Where the vectors came with the documents, `encoder` encodes questions as it encoded them.
         `query_encoder`: a question encoder that was trained for the encoder of the documents
-        (docs/question-encoder.md), a folder or hub name; it encodes all questions.
+        (docs/special-encoders.md), a folder or hub name; it encodes all questions.
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
         `runtime`: runs the encoder. `device`: "gpu" scans vectors there. Raises CollectionError
         (missing, damaged), EncoderMismatch and SegmentError (no GPU)."""
