@@ -26,7 +26,7 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[all,int8,mteb,qdrant,tensorboard,posthoc,dev]"
+	$(INSTALL) -e ".[all,int8,mteb,tensorboard,posthoc,dev]"
 	touch $@ .venv/demo
 
 # What the tests of the search page check its accessibility with; they are skipped without it.
@@ -69,8 +69,8 @@ test-integrations: .venv/integrations/installed  ## LangChain, LlamaIndex and Ha
 check: setup check-generated  ## style, types, imports between folders, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/python tests/installed_tree.py .venv/tree
+	cd .venv/tree && ../bin/mypy --config-file ../../pyproject.toml && ../bin/lint-imports --config ../../pyproject.toml
 
 check-generated: setup  ## are the generated parts of the docs current?
 	$(BIN)/cog --check $(GENERATED)

@@ -21,13 +21,13 @@ import faiss
 import numpy as np
 from record import record, spread
 
-from indexer.arrays import BLOCK_ROWS, Floats, prefix, unit_rows
-from indexer.config import Storage
-from indexer.search.cascade import SearchResult, rerank
-from indexer.search.certificates import EXTRA_ROWS, Bounds, certify
-from indexer.search.segment_files import open_coarse
-from indexer.storage.basis import pca
-from indexer.storage.vectors import VectorFile, VectorWriter
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats, prefix, unit_rows
+from searchengine.indexer.config import Storage
+from searchengine.indexer.search.cascade import SearchResult, rerank
+from searchengine.indexer.search.certificates import EXTRA_ROWS, Bounds, certify
+from searchengine.indexer.search.segment_files import open_coarse
+from searchengine.indexer.storage.basis import pca
+from searchengine.indexer.storage.vectors import VectorFile, VectorWriter
 
 START = 192
 

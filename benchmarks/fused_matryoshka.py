@@ -24,8 +24,8 @@ def make_step(form: str, size: str) -> Callable[[], None]:
     """Forward and backward on float32 vectors of this size."""
     import torch
 
-    from trainer.training.losses import contrastive as losses
-    from trainer.training.losses import cosines
+    from searchengine.trainer.training.losses import contrastive as losses
+    from searchengine.trainer.training.losses import cosines
 
     nested = losses.matryoshka(losses.info_nce, DIMS, form=getattr(cosines, form))
     anchors, candidates = map(int, size.split("x"))

@@ -20,8 +20,8 @@ import numpy as np
 from record import DATA, SEARCHENGINE, record
 from reports import folder, scifact
 
-from searchengine.bench.recommend import ranked
-from searchengine.bench.results import Results
+from searchengine.measure.recommend import ranked
+from searchengine.measure.results import Results
 
 FIRST = 3
 

@@ -24,7 +24,7 @@ import numpy as np
 from record import DATA, REPOSITORY, SEARCHENGINE, record
 from synthetic import Synthetic
 
-from searchengine.bench.results import SECTION
+from searchengine.measure.results import SECTION
 
 ROWS, QUERIES = 1_000_000, 500
 REPORTS = REPOSITORY / "docs" / "reports"

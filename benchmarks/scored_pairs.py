@@ -16,11 +16,11 @@ from typing import Any
 import click
 from record import DATA, record
 
-from trainer.encoder import Encoder
-from trainer.evaluation.sts import read_sts, sts
-from trainer.training.config import TrainConfig
-from trainer.training.loop import train
-from trainer.training.settings.objective import SimilarityLoss
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.sts import read_sts, sts
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.settings.objective import SimilarityLoss
 
 
 @click.command()

@@ -19,9 +19,9 @@ import numpy as np
 from record import record
 from synthetic import Synthetic
 
-from indexer.arrays import Floats, RowNumbers
-from indexer.segment import Segment, SegmentConfig
-from indexer.tuning.points import recall
+from searchengine.indexer.arrays import Floats, RowNumbers
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.tuning.points import recall
 
 K = 10
 QUERIES = 500

@@ -80,16 +80,16 @@ def measured(path: Path, first: int) -> dict[str, Any]:
 
     import torch
 
-    from trainer.encoder import Encoder
-    from trainer.training.batches import BatchPlan
-    from trainer.training.config import TrainConfig
-    from trainer.training.data.holdout import hold_out
-    from trainer.training.data_sets import DataSet, digest, read_data_sets
-    from trainer.training.objectives.contrastive import Contrastive
-    from trainer.training.passes import Passes
-    from trainer.training.processes import Processes
-    from trainer.training.training_model import TrainingModel
-    from trainer.training.update import Ahead
+    from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.training.batches import BatchPlan
+    from searchengine.trainer.training.config import TrainConfig
+    from searchengine.trainer.training.data.holdout import hold_out
+    from searchengine.trainer.training.data_sets import DataSet, digest, read_data_sets
+    from searchengine.trainer.training.objectives.contrastive import Contrastive
+    from searchengine.trainer.training.passes import Passes
+    from searchengine.trainer.training.processes import Processes
+    from searchengine.trainer.training.training_model import TrainingModel
+    from searchengine.trainer.training.update import Ahead
 
     config = TrainConfig(
         train=(path,), out=path.parent / "out", base="starter", batch_size=BATCH, max_steps=UPDATES

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Self
 
-from indexer.errors import SegmentConfigError, shown
+from searchengine.indexer.errors import SegmentConfigError, shown
 
 
 class Structure(StrEnum):
@@ -104,7 +104,7 @@ class SegmentConfig:
             remaining dimensions are the last block.
         storage: number format of the full-width rows.
         shortlist: rows that the coarse stage passes on to be scored at full width, by default; 0
-            measures the number when a segment is built (indexer.building.shortlist).
+            measures the number when a segment is built (searchengine.indexer.building.shortlist).
         effort: ef_search of HNSW, nprobe of an IVF; 0 follows the shortlist. A flat structure
             scores every row.
         stages: (width, keep) pairs between the prefix and the full width: widths rise, rows kept

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from indexer.arrays import Floats, Mask, RowNumbers
-from indexer.config import Structure
-from indexer.errors import SegmentError, shortened
-from indexer.threads import threads
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers
+from searchengine.indexer.config import Structure
+from searchengine.indexer.errors import SegmentError, shortened
+from searchengine.indexer.threads import threads
 
 try:
     import faiss as _faiss

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from threading import Condition
 from time import perf_counter
 
-from indexer.arrays import at_least_one
+from searchengine.indexer.arrays import at_least_one
 
 SLICE_SECONDS = 0.01
 """Time that a slice of a batch should take: a query that waits for one hardly notices."""

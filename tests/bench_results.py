@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.bench.results import Growth, Kind, Results, Row, Spread
+from searchengine.measure.results import Growth, Kind, Results, Row, Spread
 
 DIM, ROWS, K = 384, 200_000, 10
 EXACT_MS = 12.0

@@ -70,7 +70,7 @@ def shared_data() -> Path:
 
 def use_small_grid(patch: pytest.MonkeyPatch) -> None:
     """Have a tuning try few configs and time few queries, where any of them may be chosen."""
-    from indexer.tuning import tune
+    from searchengine.indexer.tuning import tune
 
     patch.setattr(tune, "PREFIXES", (32,))
     patch.setattr(tune, "EF_SEARCHES", (64, 128))

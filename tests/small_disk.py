@@ -26,12 +26,11 @@ from typing import Any
 
 import filelock  # noqa: F401  # else each child would import it, and those below
 import rich.progress  # noqa: F401
-import sqlite_utils  # noqa: F401
 
+from searchengine.backends.folder.collection import Collection
 from searchengine.cli import cli
 from searchengine.corpus import languages
-from searchengine.maintenance.check import verify
-from searchengine.storage.collection import Collection
+from searchengine.upkeep.check import verify
 
 _NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS, for Python 3.11
 _LARGE = 1 << 29  # bytes of the disk before it is made small

@@ -28,8 +28,8 @@ from searchengine import SearchEngine
 from searchengine.cli.demo import sample_folder
 from searchengine.cli.training.train import read_config
 from searchengine.corpus.files import read_corpus
-from trainer.encoder import Encoder
-from trainer.training.config import TrainConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.config import TrainConfig
 
 README = (REPOSITORY / "README.md").read_text()
 
@@ -52,7 +52,7 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
             return read_config(path, small, *settings)
 
         monkeypatch.setattr("searchengine.cli.training.train.read_config", few_steps)
-        monkeypatch.setattr("trainer.training.head.ROTATION_TEXTS", 200)
+        monkeypatch.setattr("searchengine.trainer.training.head.ROTATION_TEXTS", 200)
     return few
 
 
@@ -144,7 +144,7 @@ def test_readme_python(tmp_path: Path, in_this_process: bool) -> None:
 
 def test_readme_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")  # one that need not be compiled
-    monkeypatch.setattr("trainer.encoder.Encoder.load", shared_encoder)
+    monkeypatch.setattr("searchengine.trainer.encoder.Encoder.load", shared_encoder)
     (tmp_path / "data").symlink_to(REPOSITORY / "data")
     assert run_console(README, tmp_path) == 3
 

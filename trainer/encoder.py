@@ -1,4 +1,4 @@
-"""The encoder: text to unit vectors. Inference only; `trainer.training.loop` trains.
+"""The encoder: text to unit vectors. Inference only; `searchengine.trainer.training.loop` trains.
 
 encoder = Encoder.load("starter")
 vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) float32, unit rows
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ModelError
-from trainer.model.layout import ROUTES, Route, is_router
-from trainer.model.source import Source, Starter
-from trainer.model.tokens import Ids, TokenIds, check_texts
-from trainer.reading import integer
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
-from trainer.runtimes.handle import Handle, ModelHandle, open_handle
-from trainer.runtimes.runtime import prefetched, run_batches
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.layout import ROUTES, Route, is_router
+from searchengine.trainer.model.source import Source, Starter
+from searchengine.trainer.model.tokens import Ids, TokenIds, check_texts
+from searchengine.trainer.reading import integer
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle
+from searchengine.trainer.runtimes.runtime import prefetched, run_batches
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which a compiled graph does without
-    from trainer.model.folder import Model
-    from trainer.model.modules import SentenceModule
+    from searchengine.trainer.model.folder import Model
+    from searchengine.trainer.model.modules import SentenceModule
 
 Role = Literal["query", "document"]
 # The prompt names that serve a role, in order; what sentence-transformers tries as well.
@@ -46,6 +46,8 @@ class Encoder:
     It uses the weights of `module` as they are now; after training them, create a new Encoder.
     Safe to use from several threads.
     """
+
+    tokenizes = True  # with `token_spans` and `room`
 
     def __init__(
         self,
@@ -172,6 +174,11 @@ class Encoder:
     @property
     def source(self) -> str:
         """The name by which `load` finds this encoder again; absolute for folders."""
+        return self._source
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
         return self._source
 
     @property
@@ -337,7 +344,7 @@ class Encoder:
                 f"layers is {layers!r}: expected 1 to {self.layers}, the layers of the network"
             )
         if self._handle.source is None:
-            from trainer.model.loading import truncate_layers
+            from searchengine.trainer.model.loading import truncate_layers
 
             return Encoder._from_handle(
                 ModelHandle(config, truncate_layers(self.model, number), None), self.source
@@ -351,7 +358,7 @@ class Encoder:
         The folder appears at once or not at all; an older model there is replaced, anything else
         refused with a ModelError.
         """
-        from trainer.model.saving import write_model
+        from searchengine.trainer.model.saving import write_model
 
         write_model(self.model, Path(path))
 
@@ -368,6 +375,6 @@ class Encoder:
         `repository`: such as "me/my-model", created if it does not exist. `token`: by default that
         of `hf auth login` or of the variable HF_TOKEN. Raises ModelError.
         """
-        from trainer.model.saving import push_model
+        from searchengine.trainer.model.saving import push_model
 
         return push_model(self.model, repository, private=private, message=message, token=token)

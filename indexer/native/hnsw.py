@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from indexer.arrays import Floats, Mask, RowNumbers, address
-from indexer.config import Storage
-from indexer.errors import SegmentError
-from indexer.faiss_calls import faiss
-from indexer.native.library import load
-from indexer.storage.vectors import VectorFile
-from indexer.threads import MIN_SLICE, slices, threads
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers, address
+from searchengine.indexer.config import Storage
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.native.library import load
+from searchengine.indexer.storage.vectors import VectorFile
+from searchengine.indexer.threads import MIN_SLICE, slices, threads
 
 MESSAGE = 256  # bytes
 _QUERIES_PER_THREAD = 8  # starting a thread takes about as long as a few walks

@@ -19,10 +19,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from indexer.arrays import Floats, RowNumbers, locality, prefix
-from indexer.config import Structure
-from indexer.errors import VectorError
-from indexer.faiss_calls import (
+from searchengine.indexer.arrays import Floats, RowNumbers, locality, prefix
+from searchengine.indexer.config import Structure
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.faiss_calls import (
     bitmap,
     faiss,
     native_threads,
@@ -30,9 +30,9 @@ from indexer.faiss_calls import (
     structure_of,
     write_index,
 )
-from indexer.search.allowed import Allowed, scan_allowed
-from indexer.storage.vectors import VectorFile
-from indexer.threads import slices
+from searchengine.indexer.search.allowed import Allowed, scan_allowed
+from searchengine.indexer.storage.vectors import VectorFile
+from searchengine.indexer.threads import slices
 
 MIN_EF_SEARCH = 32
 """Minimum ef_search that follows from the size of a shortlist."""
@@ -54,11 +54,10 @@ _Parameters = dict[tuple[int, ...], Any]
 
 
 class RowStore(Protocol):
-    """The stored rows as `rerank` reads them; VectorFile is one."""
+    """Stored rows: a VectorFile, or rows in memory."""
 
     @property
     def dim(self) -> int: ...
-
     def take(self, rows: RowNumbers) -> Floats:
         """Rows of any shape (...) as (..., dim) float32."""
         ...

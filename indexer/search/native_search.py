@@ -4,15 +4,15 @@ import ctypes
 
 import numpy as np
 
-from indexer.arrays import Floats, Mask, RowNumbers, locality
-from indexer.config import Storage
-from indexer.faiss_calls import faiss
-from indexer.native.hnsw import NativeGraph
-from indexer.native.library import load
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import LOCALITY_BATCH, Cascade, CoarseIndex, SearchResult
-from indexer.storage.vectors import VectorFile
-from indexer.threads import slices, threads
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality
+from searchengine.indexer.config import Storage
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.native.hnsw import NativeGraph
+from searchengine.indexer.native.library import load
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import LOCALITY_BATCH, Cascade, CoarseIndex, SearchResult
+from searchengine.indexer.storage.vectors import VectorFile
+from searchengine.indexer.threads import slices, threads
 
 LISTED_SHARE = 0.1
 """Below this share of allowed rows, a scan goes through a list of them; above, through all rows,

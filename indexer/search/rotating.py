@@ -6,11 +6,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, address, unit_rows
-from indexer.faiss_calls import faiss, native_threads
-from indexer.native.library import load
-from indexer.storage.basis import SPAN, factored
-from indexer.threads import slices
+from searchengine.indexer.arrays import Floats, address, unit_rows
+from searchengine.indexer.faiss_calls import faiss, native_threads
+from searchengine.indexer.native.library import load
+from searchengine.indexer.storage.basis import SPAN, factored
+from searchengine.indexer.threads import slices
 
 QUERIES_PER_THREAD = 64
 """Queries rotated per thread: this takes less time than waking another thread."""

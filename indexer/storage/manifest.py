@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, Self
 
-from indexer.config import SegmentConfig, whole
-from indexer.errors import SegmentConfigError, SegmentError, shortened, shown
-from indexer.storage.durable import link_or_copy, sha256, sync_file
+from searchengine.indexer.config import SegmentConfig, whole
+from searchengine.indexer.errors import SegmentConfigError, SegmentError, shortened, shown
+from searchengine.indexer.storage.durable import link_or_copy, sha256, sync_file
 
 FORMAT = 3
 """The format that is written, and the only one that is opened."""

@@ -19,11 +19,18 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly_in_blocks, prefix, unit_rows
-from indexer.config import Storage
-from indexer.errors import SegmentError, VectorError
-from indexer.storage.durable import sync
-from indexer.storage.manifest import FileEntry, altered
+from searchengine.indexer.arrays import (
+    BLOCK_ROWS,
+    Floats,
+    RowNumbers,
+    evenly_in_blocks,
+    prefix,
+    unit_rows,
+)
+from searchengine.indexer.config import Storage
+from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.storage.durable import sync
+from searchengine.indexer.storage.manifest import FileEntry, altered
 
 DTYPES: dict[Storage, str] = {Storage.FLOAT16: "<f2", Storage.FLOAT32: "<f4"}
 
@@ -181,13 +188,7 @@ class VectorFile:
         expected = header(rows, dim, storage)
         width = dim * np.dtype(DTYPES[storage]).itemsize
         size = len(expected) + rows * width
-        if not path.is_file():
-            raise SegmentError(f"{path} is missing; restore the segment or index again")
-        if path.stat().st_size != size:
-            raise SegmentError(
-                f"{path} has {path.stat().st_size} bytes, expected {size}: "
-                "the file is truncated or altered; restore it or index again"
-            )
+        FileEntry(size, "").check(path, contents=False)
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._descriptor)
         if os.read(self._descriptor, len(expected)) != expected:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indexer.arrays import Floats
-from indexer.building.coarse import empty
-from indexer.config import RotationKind, SegmentConfig, Structure
-from indexer.faiss_calls import faiss
-from indexer.search.allowed import POST_FILTER_SHARE, Allowed
-from indexer.search.certificates import EXACT_ALLOWED
-from indexer.segment import Segment
-from indexer.storage.vectors import DTYPES
-from indexer.tuning.points import OperatingPoint
+from searchengine.indexer.arrays import Floats
+from searchengine.indexer.building.coarse import empty
+from searchengine.indexer.config import RotationKind, SegmentConfig, Structure
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.search.allowed import POST_FILTER_SHARE, Allowed
+from searchengine.indexer.search.certificates import EXACT_ALLOWED
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.vectors import DTYPES
+from searchengine.indexer.tuning.points import OperatingPoint
 
 _ID = 8  # bytes of a row number in a list or a map of faiss
 
@@ -68,7 +68,7 @@ def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
         # the row's level (4), where its links begin (8), and its number.
         Structure.HNSW: 8 * m + 4 * m / (m - 1) + 12 + _ID,
     }[config.structure]
-    # Three lengths and the row's number: see indexer.search.certificates.
+    # Three lengths and the row's number: see searchengine.indexer.search.certificates.
     bounds = min(config.bounds, dim) + 3 + _ID if config.bounds else 0
     return Footprint(
         rows=rows,

@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
-from indexer.config import FLAT_BELOW, Code, SegmentConfig, Structure
-from indexer.errors import TuneError
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import SearchResult, merge
-from indexer.search.certificates import score_slack
-from indexer.segment import Segment
-from indexer.tuning.confidence import holds, last_holding, smallest_sample
-from indexer.tuning.cost import footprint
-from indexer.tuning.goal import AS_FAST, Goal, Objective, Point, Tuning
+from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
+from searchengine.indexer.config import FLAT_BELOW, Code, SegmentConfig, Structure
+from searchengine.indexer.errors import TuneError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import SearchResult, merge
+from searchengine.indexer.search.certificates import score_slack
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.tuning.confidence import holds, last_holding, smallest_sample
+from searchengine.indexer.tuning.cost import footprint
+from searchengine.indexer.tuning.goal import AS_FAST, Goal, Objective, Point, Tuning
 
 __all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
 
@@ -315,9 +315,9 @@ def _recalls(segments: Sequence[Segment], questions: Questions, k: int) -> Doubl
     true = questions.truth >= 0
     needed = np.where(true, questions.scores, np.inf).min(axis=1, keepdims=True)
     needed = needed - 2 * score_slack(questions.vectors.shape[1])
-    found = ((result.rows >= 0) & (result.scores >= needed)).sum(axis=1)
+    hits = ((result.rows >= 0) & (result.scores >= needed)).sum(axis=1)
     count = true.sum(axis=1)
-    shares: Doubles = np.minimum(found, count) / np.maximum(1, count)
+    shares: Doubles = np.minimum(hits, count) / np.maximum(1, count)
     return shares
 
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import click
 
-from indexer.errors import IndexerError
 from searchengine.cli import changing, copying, demo, documents, maintenance, mcp, search, serve
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
 from searchengine.cli.indexing import encode, index
 from searchengine.cli.measuring import bench, evaluate, mteb, retrieval
 from searchengine.cli.training import adapt, train
 from searchengine.errors import LanguageWarning, SearchEngineError
-from trainer.errors import MemoryWarning, RuntimeChoiceWarning, TrainerError
+from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
 
 
 class BadInput(click.ClickException):
@@ -43,7 +42,7 @@ class _Notes(logging.Handler):
 @contextmanager
 def _trainer_noted() -> Iterator[None]:
     """What the trainer is doing, as notes: compiling an encoder takes seconds, once."""
-    logger, notes = logging.getLogger("trainer"), _Notes()
+    logger, notes = logging.getLogger("searchengine.trainer"), _Notes()
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(notes)
@@ -120,7 +119,7 @@ class OneSentence(click.Group):
                 warnings.simplefilter("always", MemoryWarning)
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
-        except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:
+        except (SearchEngineError, ImportError) as error:
             raise BadInput(str(error)) from error
         except OSError as error:
             if error.errno == errno.EPIPE:  # which click handles

@@ -173,7 +173,7 @@ def reindex(
 
     questions: list[str] = []
     if compare is not None:
-        from searchengine.evaluate.judgements import read_queries
+        from searchengine.measure.judgements import read_queries
 
         questions = list(read_queries(compare).values())
     questions += asked

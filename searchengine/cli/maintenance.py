@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from searchengine.backends.folder.mode import Mode
 from searchengine.cli.measuring.fusing import tune_fusion
 from searchengine.cli.options import (
     AS_JSON,
@@ -18,7 +19,6 @@ from searchengine.cli.options import (
     runs,
 )
 from searchengine.errors import QueryError
-from searchengine.storage.mode import Mode
 
 _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 
@@ -34,9 +34,9 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
     Example:
         searchengine info my.index
     """
-    from indexer.native.library import description
     from searchengine.cli.console import say, show_json
     from searchengine.engine import SearchEngine
+    from searchengine.indexer.native.library import description
 
     with SearchEngine.open(collection, runtime=runtime) as engine:
         stats = engine.stats()
@@ -45,7 +45,7 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
         former = {"recipe": stats.index_config, "engine": run_by["runtime"]}  # one more release
         show_json(asdict(stats) | run_by | former)
         return
-    from searchengine.maintenance.tuning import described
+    from searchengine.upkeep.tuning import described
 
     for name, value in (described(stats) | run_by).items():
         say(f"{name:12} {value}")
@@ -116,7 +116,7 @@ def repair(
     from searchengine.backends.embedded import folders_only
     from searchengine.backends.opening import name_of
     from searchengine.cli.console import counted, say, show_json, steps
-    from searchengine.maintenance.repair import repair as mend
+    from searchengine.upkeep.repair import repair as mend
 
     if isinstance(collection, str):
         raise folders_only(name_of(collection))
@@ -168,9 +168,9 @@ def optimize(
     Example:
         searchengine optimize notes.index --field year
     """
-    from indexer.errors import TuneError
     from searchengine.cli.console import counted, note, show_json, steps
     from searchengine.engine import SearchEngine
+    from searchengine.indexer.errors import TuneError
 
     with SearchEngine.open(collection, encoder, wait=wait, runtime=runtime) as engine:
         before = engine.stats()
@@ -268,11 +268,11 @@ def tune(
         searchengine tune my.index --target-recall 0.97 --queries questions.txt
         searchengine tune my.index --queries questions.jsonl --qrels qrels.tsv
     """
-    from indexer.threads import threads as thread_budget
-    from indexer.tuning.tune import Goal, Objective
     from searchengine.cli.console import note, say, show_json, show_rows, steps
     from searchengine.engine import SearchEngine
-    from searchengine.maintenance.tuning import ladder, summary
+    from searchengine.indexer.threads import threads as thread_budget
+    from searchengine.indexer.tuning.tune import Goal, Objective
+    from searchengine.upkeep.tuning import ladder, summary
 
     if threads is not None:
         thread_budget.limit = threads
@@ -284,7 +284,7 @@ def tune(
     goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
     questions = None
     if queries is not None:
-        from searchengine.evaluate.judgements import read_queries
+        from searchengine.measure.judgements import read_queries
 
         questions = list(read_queries(queries).values())
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as progress:

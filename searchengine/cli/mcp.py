@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from searchengine.cli.options import COLLECTION, ENCODER, QUERY_ENCODER, cross_encodes, runs
-from trainer.errors import install_line
+from searchengine.trainer.errors import install_line
 
 
 @click.command()

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from searchengine.cli.console import note
 from searchengine.encoders.cross_encoders import CANDIDATES, MAX_CANDIDATES, CrossEncoding
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
@@ -118,8 +118,8 @@ class FieldName(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name unchanged."""
+        from searchengine.backends.folder.filters.parser import field_named
         from searchengine.errors import FilterError
-        from searchengine.storage.filters.parser import field_named
 
         try:
             field_named(value)
@@ -284,7 +284,7 @@ def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
 
     Cheap if a document has the field; otherwise all metadata are read.
     """
-    from searchengine.storage.filters.parser import field_name, parse
+    from searchengine.backends.folder.filters.parser import field_name, parse
 
     if filter_ is None:
         return
@@ -296,7 +296,7 @@ def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
 
 def _fields(node: Any) -> list[tuple[str, ...]]:
     """Return the fields of a filter's syntax tree, in their order."""
-    from searchengine.storage.filters.sql import And, Not, Or
+    from searchengine.backends.folder.filters.sql import And, Not, Or
 
     if isinstance(node, And | Or):
         return [field for operand in node.operands for field in _fields(operand)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from searchengine.backends.folder.mode import Mode
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
@@ -20,7 +21,6 @@ from searchengine.cli.options import (
     runs,
 )
 from searchengine.encoders.cross_encoders import CANDIDATES
-from searchengine.storage.mode import Mode
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
 _OPTIONS = (

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from searchengine.cli.options import Bytes, complete_path, cross_encodes, runs
-from trainer.errors import install_line
+from searchengine.trainer.errors import install_line
 
 
 @click.command()

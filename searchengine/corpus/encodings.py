@@ -3,7 +3,7 @@
 import codecs
 from importlib.util import find_spec
 
-from trainer.errors import install_line
+from searchengine.trainer.errors import install_line
 
 # Without the many that differ from these in a few signs only: a guess among all of them is wrong
 # more often.

@@ -10,13 +10,13 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from searchengine.backends.folder.documents import forks
 from searchengine.errors import QueryError
-from searchengine.storage.documents import forks
-from trainer.errors import TrainerError
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.errors import TrainerError
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 if TYPE_CHECKING:
-    from trainer.cross_encoder import CrossEncoder
+    from searchengine.trainer.cross_encoder import CrossEncoder
 
 CANDIDATES = 50
 """Documents that a cross-encoder reads for a question, where a caller says nothing."""
@@ -50,7 +50,7 @@ class CrossEncoders:
             return scorer
 
     def _load(self, source: str | Path) -> "CrossEncoder":
-        from trainer.cross_encoder import CrossEncoder
+        from searchengine.trainer.cross_encoder import CrossEncoder
 
         if str(source) not in self._loaded:
             self._loaded[str(source)] = CrossEncoder.load(source, self._config)
@@ -58,7 +58,7 @@ class CrossEncoders:
 
     def check(self, source: str | Path) -> None:
         """Raise QueryError unless there is a cross-encoder; reads its configuration only."""
-        from trainer.cross_encoder import check
+        from searchengine.trainer.cross_encoder import check
 
         with _named():
             check(source, self._config)

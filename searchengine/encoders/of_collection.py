@@ -10,13 +10,13 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from searchengine.backends.contract import Backend
+from searchengine.backends.folder.documents import forks
 from searchengine.encoders.loading import check_aligned, check_built_by, load_built_by
 from searchengine.encoders.protocol import NO_ENCODER, TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
-from searchengine.storage.documents import forks
-from trainer.errors import TrainerError
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.errors import TrainerError
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 
 class _Held(NamedTuple):
@@ -112,7 +112,7 @@ class CollectionEncoder:
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""
         try:
-            return str(getattr(self.load(), "runs_on", "made in Python"))
+            return self.load().runs_on
         except (CollectionError, EndpointError, TrainerError) as error:
             return str(error)
 

@@ -4,15 +4,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
-from trainer.errors import ModelError
+from searchengine.indexer.arrays import Floats
+from searchengine.trainer.errors import ModelError
 
 CACHE_SIZE = 1024
 """Questions in the cache: 3 MB of vectors with 768 dimensions."""
@@ -25,14 +25,6 @@ QUESTIONS = (
 )
 """Questions of the usual lengths, where there are no others."""
 _TIMED = 100
-
-
-@runtime_checkable
-class TruncatesLayers(Protocol):
-    """An encoder that can run with its first layers only."""
-
-    def truncate(self, *, layers: int) -> TextEncoder:
-        """The same encoder with fewer layers. Raises ModelError."""
 
 
 class QuestionEncoder:
@@ -54,8 +46,6 @@ class QuestionEncoder:
         if layers is None:
             return self
         if layers not in self._truncated:
-            if not isinstance(self._encoder, TruncatesLayers):
-                raise QueryError("the encoder has no layers to choose from; leave layers out")
             try:
                 encoder = self._encoder.truncate(layers=layers)
             except ModelError as error:

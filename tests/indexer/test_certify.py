@@ -13,15 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.arrays import unit_rows
-from indexer.config import Storage
-from indexer.errors import SegmentError, VectorError
-from indexer.search import certificates as module
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import CoarseIndex, RowStore, SearchResult, rerank
-from indexer.search.certificates import Bounds, Rerank, _Code, _empty, _filtered, certify
-from indexer.search.segment_files import open_coarse
-from indexer.storage.vectors import VectorFile, VectorWriter
+from searchengine.indexer.arrays import unit_rows
+from searchengine.indexer.config import Storage
+from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.search import certificates as module
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import CoarseIndex, SearchResult, rerank
+from searchengine.indexer.search.certificates import (
+    Bounds,
+    Rerank,
+    _Code,
+    _empty,
+    _filtered,
+    certify,
+)
+from searchengine.indexer.search.segment_files import open_coarse
+from searchengine.indexer.storage.vectors import VectorFile, VectorWriter
 
 MAPS = Path("/proc/self/maps")
 
@@ -44,7 +51,7 @@ def everything(
     return rerank(store, queries, np.tile(rows, (len(queries), 1)), k)
 
 
-def scored(store: RowStore) -> Rerank:
+def scored(store: VectorFile) -> Rerank:
     """Scores from the rows of a store."""
     return partial(rerank, store)
 

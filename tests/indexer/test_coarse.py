@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.arrays import evenly, prefix
-from indexer.building.coarse import build_coarse
-from indexer.config import CODES, Code, SegmentConfig, Structure
-from indexer.errors import SegmentError, VectorError
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import CoarseIndex
-from indexer.search.segment_files import open_coarse
+from searchengine.indexer.arrays import evenly, prefix
+from searchengine.indexer.building.coarse import build_coarse
+from searchengine.indexer.config import CODES, Code, SegmentConfig, Structure
+from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import CoarseIndex
+from searchengine.indexer.search.segment_files import open_coarse
 
 WIDTH = 16
 EVERY = [(structure, code) for structure in Structure for code in CODES[structure]]
@@ -314,7 +314,7 @@ def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_without_faiss_the_way_out_is_named() -> None:
     program = (
         "import sys; sys.modules['faiss'] = None\n"
-        "try:\n    import indexer.search.cascade\n"
+        "try:\n    import searchengine.indexer.search.cascade\n"
         'except ImportError as error:\n    assert "pip install faiss-cpu" in str(error), error\n'
         "else:\n    raise SystemExit('imported')\n"
         "import indexer.config, indexer.storage.manifest, indexer.storage.vectors\n"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from indexer.config import SegmentConfig, Structure
-from indexer.errors import SegmentError
-from indexer.storage.manifest import FileEntry, Manifest
+from searchengine.indexer.config import SegmentConfig, Structure
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.storage.manifest import FileEntry, Manifest
 
 MANIFEST = Manifest(
     rows=5,
@@ -78,7 +78,9 @@ def test_a_wrong_value_with_a_right_checksum_is_refused(
     change: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = json.loads(MANIFEST.to_json()) | change
-    monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: values["sha256"])
+    monkeypatch.setattr(
+        "searchengine.indexer.storage.manifest._checksum", lambda _: values["sha256"]
+    )
     with pytest.raises(SegmentError, match="has a missing or invalid value"):
         Manifest.from_json(json.dumps(values))
 
@@ -88,7 +90,9 @@ def test_what_the_rotation_was_fitted_on_is_a_count(
     bad: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = json.loads(MANIFEST.to_json()) | {"fitted_on": bad}
-    monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: values["sha256"])
+    monkeypatch.setattr(
+        "searchengine.indexer.storage.manifest._checksum", lambda _: values["sha256"]
+    )
     with pytest.raises(SegmentError, match="fitted_on must be a whole number"):
         Manifest.from_json(json.dumps(values))
 

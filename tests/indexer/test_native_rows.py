@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.config import Storage
-from indexer.native import library
-from indexer.search import native_search
-from indexer.search.native_search import NativeRows
-from indexer.segment import Segment, SegmentConfig
-from indexer.storage.vectors import VectorFile
-from indexer.threads import threads
+from searchengine.indexer.config import Storage
+from searchengine.indexer.native import library
+from searchengine.indexer.search import native_search
+from searchengine.indexer.search.native_search import NativeRows
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.storage.vectors import VectorFile
+from searchengine.indexer.threads import threads
 
 LEVELS = library.levels()
 

@@ -12,10 +12,10 @@ from conftest import REPOSITORY, disk_full_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.arrays import prefix
-from indexer.config import CODES, Structure
-from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage
+from searchengine.indexer.arrays import prefix
+from searchengine.indexer.config import CODES, Structure
+from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
+from searchengine.indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage
 
 DIM = 48
 EVERY = [(structure, code) for structure in Structure for code in CODES[structure]]
@@ -321,7 +321,9 @@ def test_a_file_that_the_manifest_does_not_list_is_not_read(
     manifest = json.loads((victim / "manifest.json").read_text())
     del manifest["files"]["coarse.faiss"]
     (victim / "manifest.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: manifest["sha256"])
+    monkeypatch.setattr(
+        "searchengine.indexer.storage.manifest._checksum", lambda _: manifest["sha256"]
+    )
     with pytest.raises(SegmentError, match=r"lists no coarse\.faiss"):
         Segment.open(victim)
 
@@ -406,7 +408,7 @@ def test_bad_vectors_are_refused_and_leave_nothing(
 def test_a_bad_row_is_named_although_the_rotation_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("indexer.building.build.ROTATION_SAMPLE", 2)
+    monkeypatch.setattr("searchengine.indexer.building.build.ROTATION_SAMPLE", 2)
     rows = ROWS.copy()
     rows[2499] = np.nan
     with pytest.raises(VectorError, match="row 2499 holds NaN"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from indexer.config import (
+from searchengine.indexer.config import (
     CODES,
     FLAT_BELOW,
     Code,
@@ -18,7 +18,7 @@ from indexer.config import (
     Storage,
     Structure,
 )
-from indexer.errors import SegmentConfigError
+from searchengine.indexer.errors import SegmentConfigError
 
 EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexer.arrays import unit_rows
-from indexer.faiss_calls import faiss
-from indexer.search import segment_files
-from indexer.search.cascade import CoarseIndex
-from indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.arrays import unit_rows
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.search import segment_files
+from searchengine.indexer.search.cascade import CoarseIndex
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 DIM = 24
 ROWS = unit_rows(np.random.default_rng(1).standard_normal((2000, DIM)))

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexer.arrays import unit_rows
-from indexer.errors import TuneError
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import SearchResult
-from indexer.segment import Segment, SegmentConfig, Storage
-from indexer.tuning import tune as module
-from indexer.tuning.confidence import holds, smallest_sample
-from indexer.tuning.points import recall
-from indexer.tuning.tune import (
+from searchengine.indexer.arrays import unit_rows
+from searchengine.indexer.errors import TuneError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import SearchResult
+from searchengine.indexer.segment import Segment, SegmentConfig, Storage
+from searchengine.indexer.tuning import tune as module
+from searchengine.indexer.tuning.confidence import holds, smallest_sample
+from searchengine.indexer.tuning.points import recall
+from searchengine.indexer.tuning.tune import (
     Goal,
     Objective,
     Point,

@@ -16,12 +16,19 @@ from click.testing import CliRunner
 from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine.cli import cli
-from trainer.encoder import Encoder
-from trainer.model.card import DOCUMENTS, QUESTION, STARTER_ON_THE_HUB, card, hub_name, names_only
-from trainer.model.folder import Model
-from trainer.model.modules import Classifier
-from trainer.training.config import TrainConfig
-from trainer.training.outcome import summary
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.card import (
+    DOCUMENTS,
+    QUESTION,
+    STARTER_ON_THE_HUB,
+    card,
+    hub_name,
+    names_only,
+)
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.modules import Classifier
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.outcome import summary
 
 CONFIG = TrainConfig(
     train=("/secret/place/nli.tsv", "own data/captions.jsonl.gz"),

@@ -23,17 +23,17 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.errors import QueryError
-from trainer.cross_encoder import CrossEncoder
-from trainer.encoder import Encoder
-from trainer.errors import ModelError, RuntimeChoiceWarning
-from trainer.model.pairs import read_pairs
-from trainer.model.source import Source
-from trainer.model.tokens import TokenIds
-from trainer.runtimes import graph as graph_module
-from trainer.runtimes import measure, tracing
-from trainer.runtimes.config import Precision, RuntimeConfig
-from trainer.runtimes.graph import Accuracy, Graph
-from trainer.runtimes.torch_runtime import TorchRuntime
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
+from searchengine.trainer.model.pairs import read_pairs
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.runtimes import graph as graph_module
+from searchengine.trainer.runtimes import measure, tracing
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig
+from searchengine.trainer.runtimes.graph import Accuracy, Graph
+from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -143,8 +143,8 @@ def test_bounds_by_hand() -> None:
 
 SCORE = """
 import sys
-from trainer.cross_encoder import CrossEncoder
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.runtimes.config import RuntimeConfig
 scorer = CrossEncoder.load(sys.argv[1], RuntimeConfig("openvino", "fp32"))
 print(scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist(), scorer.runs_on)
 print(sorted(name for name in ("torch", "transformers") if name in sys.modules))
@@ -169,7 +169,7 @@ def test_it_is_compiled_once_for_all_that_ask_at_once(
         traced.append(module)
         return real(module, packed=packed)
 
-    monkeypatch.setattr("trainer.runtimes.tracing.trace", trace)
+    monkeypatch.setattr("searchengine.trainer.runtimes.tracing.trace", trace)
     scorers = [CrossEncoder.load(fresh, OPENVINO) for _ in range(3)]
     with ThreadPoolExecutor(3) as threads:
         scores = list(threads.map(lambda scorer: scorer.score(QUESTIONS, TEXTS), scorers))
@@ -193,7 +193,7 @@ def test_two_processes_compile_at_once(fresh: Path, monkeypatch: pytest.MonkeyPa
                 time.sleep(0.01)
         real(folder)
 
-    monkeypatch.setattr("trainer.runtimes.graph.sync_files", start_another)
+    monkeypatch.setattr("searchengine.trainer.runtimes.graph.sync_files", start_another)
     scorer = CrossEncoder.load(fresh, OPENVINO)
     scores = scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist()
     state = (compiled(fresh) / "graph.json").stat()
@@ -247,13 +247,13 @@ def test_the_graph_of_an_encoder_is_another_one(model: Path) -> None:
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice of the runtime is free."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
 
 
 def test_an_inaccurate_graph_is_refused_with_a_word(
     fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.runtimes.measure.max_difference", lambda *_: 0.03)
+    monkeypatch.setattr("searchengine.trainer.runtimes.measure.max_difference", lambda *_: 0.03)
     message = "openvino in fp32 is not accurate .* by at most 0.02, got fp32 0.0300"
     scorer = CrossEncoder.load(fresh, RuntimeConfig(precision="fp32"))
     with pytest.warns(RuntimeChoiceWarning, match=message):
@@ -286,7 +286,7 @@ def test_a_network_that_cannot_be_traced_runs_on_torch(
         traced.append(packed)
         raise RuntimeError("an operation without a name")
 
-    monkeypatch.setattr("trainer.runtimes.tracing.trace", fail)
+    monkeypatch.setattr("searchengine.trainer.runtimes.tracing.trace", fail)
     scorer = CrossEncoder.load(fresh, RuntimeConfig(precision="fp32"))
     with pytest.warns(RuntimeChoiceWarning, match=r"cannot run .*an operation without a name"):
         assert scorer.score(["a"], ["b"]).shape == (1,)

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.settings.fields import Objective
+from searchengine.trainer.training.settings.objective import DistillationLoss
 from tests.tiny_model import WORDS, write_cross_encoder
 from tests.trainer.test_train_loop import base, config  # noqa: F401
-from trainer.cross_encoder import CrossEncoder
-from trainer.errors import ConfigError, DataError
-from trainer.runtimes.config import RuntimeConfig
-from trainer.training.config import TrainConfig
-from trainer.training.loop import train
-from trainer.training.settings.fields import Objective
-from trainer.training.settings.objective import DistillationLoss
 
 ROWS = [
     (f"the {noun}", f"a {noun} {verb}", [f"the {verb} sea", f"{noun} not {verb}"][: 1 + i % 2])

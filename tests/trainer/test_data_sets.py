@@ -12,20 +12,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training import batches, data_sets, judging
+from searchengine.trainer.training.batches import BatchPlan
+from searchengine.trainer.training.config import Objective, TrainConfig, parts
+from searchengine.trainer.training.data.examples import Examples
+from searchengine.trainer.training.data.holdout import Split
+from searchengine.trainer.training.data.positives import Kind
+from searchengine.trainer.training.data_sets import DataSet, read_data_sets
+from searchengine.trainer.training.judging import Judgement
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.passes import Passes
+from searchengine.trainer.training.settings.objective import DistillationLoss
 from tests.trainer.test_teacher_runs import sentences_of
 from tests.trainer.test_train_loop import base, config, interrupt_at, weights  # noqa: F401
-from trainer.errors import ConfigError
-from trainer.training import batches, data_sets, judging
-from trainer.training.batches import BatchPlan
-from trainer.training.config import Objective, TrainConfig, parts
-from trainer.training.data.examples import Examples
-from trainer.training.data.holdout import Split
-from trainer.training.data.positives import Kind
-from trainer.training.data_sets import DataSet, read_data_sets
-from trainer.training.judging import Judgement
-from trainer.training.loop import train
-from trainer.training.passes import Passes
-from trainer.training.settings.objective import DistillationLoss
 
 WORDS = "dog cat whale bird man woman child tree car sea house music".split()
 PAIRS = [*itertools.permutations([*WORDS, "fast", "slowly", "near", "over"], 2)]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from searchengine.trainer.encoder import Encoder
 from tests.tiny_model import write_sentence_transformer
 from tests.trainer.test_model_folders import TEXTS, change_json
-from trainer.encoder import Encoder
 
 
 @pytest.fixture

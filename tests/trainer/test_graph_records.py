@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model import disk
+from searchengine.trainer.model.disk import Checksums
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.runtimes import graph as graph_module
+from searchengine.trainer.runtimes.graph import Graph, graph_files
 from tests.tiny_model import write_plain, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.model import disk
-from trainer.model.disk import Checksums
-from trainer.model.source import Source
-from trainer.runtimes import graph as graph_module
-from trainer.runtimes.graph import Graph, graph_files
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -29,7 +29,7 @@ TEXTS = ["the dog sleeps", "a", "two big whales near the sea"]
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checksums of files written just now are remembered too: what tests wait for otherwise."""
-    monkeypatch.setattr("trainer.model.disk.SETTLED", 0)
+    monkeypatch.setattr("searchengine.trainer.model.disk.SETTLED", 0)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         read.append(Path(file.name).name)  # type: ignore[attr-defined]
         return real(file, name)
 
-    monkeypatch.setattr("trainer.model.disk.hashlib.file_digest", digest)
+    monkeypatch.setattr("searchengine.trainer.model.disk.hashlib.file_digest", digest)
     return read
 
 
@@ -233,7 +233,7 @@ def test_the_checksums_of_a_model_are_remembered_in_the_users_cache(
 def test_a_checksum_of_a_file_just_written_is_not_remembered(
     tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.model.disk.SETTLED", 10**12)
+    monkeypatch.setattr("searchengine.trainer.model.disk.SETTLED", 10**12)
     (tmp_path / "file").write_bytes(b"one")
     for _ in range(2):
         with Checksums(tmp_path / "cache") as sums:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.model.network import layer_list
+from searchengine.trainer.training import cross_encoder, hardware
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.cross_encoder import CrossEncoderConfig, train_cross_encoder
+from searchengine.trainer.training.loop import Report, train
 from tests.tiny_model import write_plain
 from tests.trainer.test_train_loop import base, config  # noqa: F401  (fixtures)
-from trainer.errors import ConfigError
-from trainer.model.network import layer_list
-from trainer.training import cross_encoder, hardware
-from trainer.training.config import TrainConfig
-from trainer.training.cross_encoder import CrossEncoderConfig, train_cross_encoder
-from trainer.training.loop import Report, train
 
 QUESTIONS = {"objective": "distillation", "distillation_loss": "cosine", "teacher_axes": "own"}
 Trained = tuple[list[float], dict[str, torch.Tensor]]

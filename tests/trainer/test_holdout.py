@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.training.data.columns import Example
-from trainer.training.data.examples import Examples
-from trainer.training.data.files import identity, texts_without_label
-from trainer.training.data.holdout import MIN_HELD_OUT, hold_out
-from trainer.training.data.positives import Kind
+from searchengine.trainer.training.data.columns import Example
+from searchengine.trainer.training.data.examples import Examples
+from searchengine.trainer.training.data.files import identity, texts_without_label
+from searchengine.trainer.training.data.holdout import MIN_HELD_OUT, hold_out
+from searchengine.trainer.training.data.positives import Kind
 
 
 def pairs(count: int) -> tuple[Example, ...]:

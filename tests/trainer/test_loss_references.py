@@ -23,6 +23,20 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor, nn
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Drawn
+from searchengine.trainer.training.losses.contrastive import (
+    info_nce,
+    matryoshka,
+    supervised_contrastive,
+)
+from searchengine.trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
+from searchengine.trainer.training.losses.distillation import distillation, layer_distillation
+from searchengine.trainer.training.objectives.contrastive import Contrastive
+from searchengine.trainer.training.passes import Passes
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.training_model import TrainingModel
 from tests.reference_losses import (
     WIDTH,
     Given,
@@ -33,20 +47,6 @@ from tests.reference_losses import (
     value_and_gradients,
 )
 from tests.tiny_model import write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Drawn
-from trainer.training.losses.contrastive import (
-    info_nce,
-    matryoshka,
-    supervised_contrastive,
-)
-from trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
-from trainer.training.losses.distillation import distillation, layer_distillation
-from trainer.training.objectives.contrastive import Contrastive
-from trainer.training.passes import Passes
-from trainer.training.processes import Processes
-from trainer.training.training_model import TrainingModel
 
 
 def ranking(inputs: list[Tensor], temperature: float = 1 / 20) -> Tensor:

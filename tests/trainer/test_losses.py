@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import indexer.arrays
-from trainer.errors import ConfigError
-from trainer.model.modules import prefix
-from trainer.training.losses.contrastive import (
+import searchengine.indexer.arrays
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.model.modules import prefix
+from searchengine.trainer.training.losses.contrastive import (
     info_nce,
     matryoshka,
     supervised_contrastive,
 )
-from trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
-from trainer.training.losses.distillation import distillation, layer_distillation
+from searchengine.trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
+from searchengine.trainer.training.losses.distillation import distillation, layer_distillation
 
 
 def rows(seed: int, n: int = 6, dim: int = 16) -> Tensor:
@@ -128,7 +128,7 @@ def test_prefix_is_the_indexers(seed: int, long: int, short: int) -> None:
     long, short = max(long, short), min(long, short)
     x = rows(seed)
     x[0, :short] = 0
-    theirs = indexer.arrays.prefix(x.numpy(), long)
+    theirs = searchengine.indexer.arrays.prefix(x.numpy(), long)
     np.testing.assert_allclose(prefix(x, long).numpy(), theirs, atol=1e-6)
     np.testing.assert_allclose(prefix(prefix(x, long), short), prefix(x, short), atol=1e-6)
 

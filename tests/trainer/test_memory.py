@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
+from searchengine.trainer.training import passes
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.passes import Pass, Passes
 from tests.trainer.test_train_loop import base, config  # noqa: F401  (fixtures)
-from trainer.errors import ConfigError, MemoryWarning, TrainingError
-from trainer.training import passes
-from trainer.training.config import TrainConfig
-from trainer.training.loop import train
-from trainer.training.passes import Pass, Passes
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, tokens: int, kept: int) -> None:

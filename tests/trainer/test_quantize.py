@@ -11,12 +11,12 @@ pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
 from openvino import opset13 as op
 
-from trainer.errors import ModelError
-from trainer.model.tokens import Description, Tokenization
-from trainer.runtimes import measure, quantize
-from trainer.runtimes.config import Precision
-from trainer.runtimes.graph import Graph
-from trainer.runtimes.openvino_runtime import core, import_openvino
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.tokens import Description, Tokenization
+from searchengine.trainer.runtimes import measure, quantize
+from searchengine.trainer.runtimes.config import Precision
+from searchengine.trainer.runtimes.graph import Graph
+from searchengine.trainer.runtimes.openvino_runtime import core, import_openvino
 
 WIDTH, INNER = 8, 32
 LARGE = [3, 17, 21, 30]  # of INNER channels, an eighth: as many as are split off

@@ -13,19 +13,19 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from searchengine.trainer.encoder import ROTATION, Encoder
+from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.model.loading import keep_layers
+from searchengine.trainer.model.modules import Normalize
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Drawn
+from searchengine.trainer.training.judging import top1_accuracy
+from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.objectives.distillation import Distillation
+from searchengine.trainer.training.posthoc import LinearMap, baked
+from searchengine.trainer.training.presets import PRESETS, preset
+from searchengine.trainer.training.processes import Processes
 from tests.tiny_model import WIDTH, WORDS, write_json, write_model2vec, write_sentence_transformer
-from trainer.encoder import ROTATION, Encoder
-from trainer.errors import ConfigError, ModelError
-from trainer.model.loading import keep_layers
-from trainer.model.modules import Normalize
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Drawn
-from trainer.training.judging import top1_accuracy
-from trainer.training.loop import Report, train
-from trainer.training.objectives.distillation import Distillation
-from trainer.training.posthoc import LinearMap, baked
-from trainer.training.presets import PRESETS, preset
-from trainer.training.processes import Processes
 
 TEXTS = ["a whale sings near the sea", "The DOG sleeps, slowly!", "two birds", "고래 42 zebra"]
 PROMPTS = {"query": "the man ", "document": "a bird "}
@@ -126,7 +126,7 @@ def test_both_networks_are_compiled_and_found_again(routed: Callable[[int], Path
 def test_static_questions_need_no_torch(routed: Callable[[int], Path]) -> None:
     program = """
 import sys
-from trainer.encoder import ROTATION, Encoder
+from searchengine.trainer.encoder import ROTATION, Encoder
 encoder = Encoder.load(sys.argv[1], route="query", precision="bf16")  # of the other network
 assert encoder.encode(["a whale"], role="query").shape == (1, 32) and encoder.layers == 0
 assert not {"torch", "transformers", "openvino"} & set(sys.modules)

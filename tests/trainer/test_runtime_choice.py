@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.tokens import Description, Padded, Tokenization
+from searchengine.trainer.runtimes.config import Precision
+from searchengine.trainer.runtimes.graph import Graph
+from searchengine.trainer.runtimes.runtime import Runtime, Vectors, speeds
 from tests.tiny_model import WIDTH, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ModelError
-from trainer.model.tokens import Description, Padded, Tokenization
-from trainer.runtimes.config import Precision
-from trainer.runtimes.graph import Graph
-from trainer.runtimes.runtime import Runtime, Vectors, speeds
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 
@@ -54,7 +54,7 @@ def test_auto_is_the_fastest_accurate_precision(
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trainer.runtimes.graph.cpu_has_native_bf16", lambda: native)
+    monkeypatch.setattr("searchengine.trainer.runtimes.graph.cpu_has_native_bf16", lambda: native)
     graph = replace(GRAPH, speeds=rates, cosines={**GRAPH.cosines, **cosines})
     assert graph.choose_precision(Precision.AUTO) == expected
     assert graph.choose_precision(Precision.FP32) is Precision.FP32
@@ -107,7 +107,7 @@ def test_torch_is_taken_and_remembered_where_it_is_faster(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     timed: list[str] = []
 
@@ -115,9 +115,9 @@ def test_torch_is_taken_and_remembered_where_it_is_faster(
         timed.extend(runtimes)
         return {name: 5000.0 if name.startswith("torch") else 2000.0 for name in runtimes}
 
-    monkeypatch.setattr("trainer.runtimes.measure.speeds", arm)
+    monkeypatch.setattr("searchengine.trainer.runtimes.measure.speeds", arm)
     monkeypatch.setattr(
-        "trainer.runtimes.torch_runtime.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
+        "searchengine.trainer.runtimes.torch_runtime.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
     )
     model = write_sentence_transformer(tmp_path / "model")
     first = Encoder.load(model)
@@ -135,7 +135,7 @@ def test_torch_is_not_timed_where_openvino_is_always_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"))
     assert encoder.encode(["the dog"]).shape == (1, WIDTH) and encoder.runtime == "openvino"
@@ -146,7 +146,7 @@ def test_an_arm_processor_without_openvino_runs_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     model = write_sentence_transformer(tmp_path / "model")
     assert Encoder.load(model).runtime == "torch"
@@ -159,11 +159,14 @@ def test_torch_computes_in_float32_where_bf16_is_clearly_slower(
     rate: float, expected: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
-    monkeypatch.setattr("trainer.runtimes.config.cpu_has_native_bf16", lambda: True)
-    monkeypatch.setattr("trainer.runtimes.measure.min_cosine", lambda found, exact: 1.0)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.cpu_has_native_bf16", lambda: True)
     monkeypatch.setattr(
-        "trainer.runtimes.torch_runtime.speeds", lambda *_: {"fast": 1.0, "exact": rate}
+        "searchengine.trainer.runtimes.measure.min_cosine", lambda found, exact: 1.0
+    )
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.torch_runtime.speeds",
+        lambda *_: {"fast": 1.0, "exact": rate},
     )
     encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"), runtime="torch")
     encoder.encode(["the dog"])

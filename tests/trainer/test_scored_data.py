@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import ConfigError, DataError
-from trainer.training.config import TrainConfig
-from trainer.training.data.columns import Reading
-from trainer.training.data.examples import Examples, read_examples
-from trainer.training.data.files import sentences, texts_without_label
-from trainer.training.data.positives import Drawn, Kind, draw
-from trainer.training.data_sets import DataSet
-from trainer.training.head import sample_texts
-from trainer.training.judging import make_judge
-from trainer.training.preparation import check_examples
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.columns import Reading
+from searchengine.trainer.training.data.examples import Examples, read_examples
+from searchengine.trainer.training.data.files import sentences, texts_without_label
+from searchengine.trainer.training.data.positives import Drawn, Kind, draw
+from searchengine.trainer.training.data_sets import DataSet
+from searchengine.trainer.training.head import sample_texts
+from searchengine.trainer.training.judging import make_judge
+from searchengine.trainer.training.preparation import check_examples
 
 
 def read(path: Path, text: str, **how: Any) -> Examples:

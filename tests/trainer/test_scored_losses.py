@@ -16,14 +16,18 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor, nn
 
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Drawn
+from searchengine.trainer.training.losses.contrastive import PrefixScores, matryoshka
+from searchengine.trainer.training.losses.cosines import (
+    nested_cosines,
+    paired_angles,
+    paired_cosines,
+)
+from searchengine.trainer.training.losses.scored import cosent, squared_error
+from searchengine.trainer.training.objectives.similarity import Similarity
+from searchengine.trainer.training.processes import Processes
 from tests.reference_losses import WIDTH, Given, assert_same, both_precisions, columns, theirs
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Drawn
-from trainer.training.losses.contrastive import PrefixScores, matryoshka
-from trainer.training.losses.cosines import nested_cosines, paired_angles, paired_cosines
-from trainer.training.losses.scored import cosent, squared_error
-from trainer.training.objectives.similarity import Similarity
-from trainer.training.processes import Processes
 
 # Two pairs have the same score, which says nothing of their order.
 SCORES = torch.tensor([0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.7])

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import DataError
-from trainer.training.data import examples as stored
-from trainer.training.data.columns import Reading
-from trainer.training.data.examples import Examples, read_examples
-from trainer.training.data.positives import Kind
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.training.data import examples as stored
+from searchengine.trainer.training.data.columns import Reading
+from searchengine.trainer.training.data.examples import Examples, read_examples
+from searchengine.trainer.training.data.positives import Kind
 
 datasets = pytest.importorskip("datasets")
 ROWS = [

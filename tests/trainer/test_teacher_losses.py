@@ -18,13 +18,13 @@ from sentence_transformers.util import pairwise_cos_sim
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, kl_div, normalize
 
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Drawn
+from searchengine.trainer.training.objectives.contrastive import Contrastive
+from searchengine.trainer.training.objectives.distillation import Distillation
+from searchengine.trainer.training.objectives.fixed import FixedEncoder
+from searchengine.trainer.training.processes import Processes
 from tests.reference_losses import WIDTH, Given, assert_same, columns, theirs
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Drawn
-from trainer.training.objectives.contrastive import Contrastive
-from trainer.training.objectives.distillation import Distillation
-from trainer.training.objectives.fixed import FixedEncoder
-from trainer.training.processes import Processes
 
 DIMS = [WIDTH, 13, 4]
 N = 7

@@ -10,17 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import REPOSITORY
-from trainer.errors import ConfigError
-from trainer.training.config import TrainConfig
-from trainer.training.settings.fields import NO_LINE, card_lines, setting, settings_table
-from trainer.training.settings.groups import GROUPS, NestingSettings
-from trainer.training.settings.objective import (
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.settings.fields import (
+    NO_LINE,
+    card_lines,
+    setting,
+    settings_table,
+)
+from searchengine.trainer.training.settings.groups import GROUPS, NestingSettings
+from searchengine.trainer.training.settings.objective import (
     ContrastiveSettings,
     LabelSettings,
     ObjectiveSettings,
     TeacherSettings,
 )
+from tests.conftest import REPOSITORY
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
     lambda dims: tuple(sorted(dims, reverse=True))

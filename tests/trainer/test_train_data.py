@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.errors import DataError
-from trainer.training.batches import BatchPlan, fill
-from trainer.training.config import TrainConfig
-from trainer.training.data.columns import Reading
-from trainer.training.data.examples import Examples, read_examples
-from trainer.training.data.files import key, read_labelled
-from trainer.training.data.positives import Drawn, Kind
-from trainer.training.data_sets import DataSet
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.training.batches import BatchPlan, fill
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.columns import Reading
+from searchengine.trainer.training.data.examples import Examples, read_examples
+from searchengine.trainer.training.data.files import key, read_labelled
+from searchengine.trainer.training.data.positives import Drawn, Kind
+from searchengine.trainer.training.data_sets import DataSet
 
 TRIPLETS = "anchor\tpositive\tnegative\nred\tcrimson\tblue\nbig\tlarge\t\n"
 

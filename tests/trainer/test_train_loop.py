@@ -14,18 +14,18 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, ModelError, TrainingError, TrainingWarning
+from searchengine.trainer.evaluation.sts import read_sts, sts
+from searchengine.trainer.model.modules import Dense, SentenceModule
+from searchengine.trainer.training import checkpoint, loop
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.holdout import Split
+from searchengine.trainer.training.judging import Judgement, Measure
+from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.objectives import contrastive
+from searchengine.trainer.training.outcome import mean
 from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, ModelError, TrainingError, TrainingWarning
-from trainer.evaluation.sts import read_sts, sts
-from trainer.model.modules import Dense, SentenceModule
-from trainer.training import checkpoint, loop
-from trainer.training.config import TrainConfig
-from trainer.training.data.holdout import Split
-from trainer.training.judging import Judgement, Measure
-from trainer.training.loop import Report, train
-from trainer.training.objectives import contrastive
-from trainer.training.outcome import mean
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 LAYER = "transformer.encoder.layer.0.output.dense.weight"

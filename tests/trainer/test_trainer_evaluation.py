@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from indexer.arrays import prefix
 from searchengine.cli import cli
-from tests.conftest import Numbers
-from tests.tiny_model import write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, DataError
-from trainer.evaluation.sts import (
+from searchengine.indexer.arrays import prefix
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.evaluation.sts import (
     StsTask,
     averages,
     encode_once,
@@ -25,8 +23,10 @@ from trainer.evaluation.sts import (
     sts_tasks,
     unit_prefix,
 )
-from trainer.training.data.positives import Drawn
-from trainer.training.judging import top1_accuracy
+from searchengine.trainer.training.data.positives import Drawn
+from searchengine.trainer.training.judging import top1_accuracy
+from tests.conftest import Numbers
+from tests.tiny_model import write_sentence_transformer
 
 PAIRS = [
     (5.0, "1 0 0", "2 0 0"),  # cosine 1 and, over 2 dims, 1

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import DataError
-from trainer.evaluation.sts import (
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.evaluation.sts import (
     OnBatch,
     ScoredPair,
     TextEncoder,

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, DataError, install_line
-from trainer.evaluation.sts import STS_COLUMNS, StsTask, prefix_lengths, unit_prefix
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, DataError, install_line
+from searchengine.trainer.evaluation.sts import STS_COLUMNS, StsTask, prefix_lengths, unit_prefix
 
 try:
     import mteb

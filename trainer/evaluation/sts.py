@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trainer.errors import ConfigError, DataError
-from trainer.evaluation.intervals import (
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.evaluation.intervals import (
     MIN_PAIRS,
     Interval,
     interval_of_mean,
     spearman_interval,
 )
-from trainer.reading import open_text
+from searchengine.trainer.reading import open_text
 
 Cells = list[str]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from trainer.model.folder import Model
-from trainer.model.source import Starter
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.source import Starter
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
@@ -73,7 +73,7 @@ def card(model: Model) -> str:
 
 
 def read_recipe(recipe: Mapping[str, Any]) -> Recipe | None:
-    """A recipe that `trainer.training.loop` wrote; None for a model made otherwise."""
+    """A recipe that `searchengine.trainer.training.loop` wrote; None for a model made otherwise."""
     settings = recipe.get("config")
     if not isinstance(settings, Mapping) or not {"train", "out", "base"} <= set(settings):
         return None
@@ -179,8 +179,8 @@ def _use(model: Model) -> str:
         "print(model.similarity(question, documents))",
     ]
     our_code = [
-        *(["from indexer.arrays import prefix"] if short else []),
-        "from trainer.encoder import Encoder",
+        *(["from searchengine.indexer.arrays import prefix"] if short else []),
+        "from searchengine.trainer.encoder import Encoder",
         "",
         'encoder = Encoder.load(".")',
         f'documents = encoder.encode({json.dumps(DOCUMENTS)}, role="document")',
@@ -192,7 +192,7 @@ def _use(model: Model) -> str:
     if model.classifier is not None:
         our_code += [
             "",
-            "from trainer.evaluation.labels import classify",
+            "from searchengine.trainer.evaluation.labels import classify",
             "",
             f"print(classify(encoder, {json.dumps(DOCUMENTS)}))",
         ]

@@ -20,7 +20,7 @@ from typing import Any, Self
 from filelock import FileLock
 from safetensors import SafetensorError
 
-from trainer.errors import ModelError
+from searchengine.trainer.errors import ModelError
 
 CHECKSUMS, KEY = "checksums.json", "key"
 KEY_BYTES = 32

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.model.folder import Model
-from trainer.model.network import runs_remote_code
-from trainer.model.pairs import PairModel
-from trainer.model.tokens import normalised
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.network import runs_remote_code
+from searchengine.trainer.model.pairs import PairModel
+from searchengine.trainer.model.tokens import normalised
 
 # Entries of a network's configuration that change no vector: its origin, the types in which it is
 # stored and computed, its training, and what follows the hidden states.

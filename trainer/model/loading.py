@@ -12,14 +12,21 @@ import transformers
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from trainer.errors import ModelError
-from trainer.model.folder import Model, read_model
-from trainer.model.modules import Batch, Dense, Normalize, Pooling, PoolingMode, SentenceModule
-from trainer.model.network import with_layers
-from trainer.model.packaged import CLS_NORM, CLS_WEIGHT, DIMS, MEAN_NORM
-from trainer.model.pairs import PairModel
-from trainer.model.source import Source, Starter
-from trainer.model.tokens import UNLIMITED, Description, Ids, TokenIds, Tokenization
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.folder import Model, read_model
+from searchengine.trainer.model.modules import (
+    Batch,
+    Dense,
+    Normalize,
+    Pooling,
+    PoolingMode,
+    SentenceModule,
+)
+from searchengine.trainer.model.network import with_layers
+from searchengine.trainer.model.packaged import CLS_NORM, CLS_WEIGHT, DIMS, MEAN_NORM
+from searchengine.trainer.model.pairs import PairModel
+from searchengine.trainer.model.source import Source, Starter
+from searchengine.trainer.model.tokens import UNLIMITED, Description, Ids, TokenIds, Tokenization
 
 TOKENS_AT_ONCE = 4096
 RARITY = 1e-3

@@ -15,8 +15,8 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import ConfigError, ModelError
-from trainer.model.tokens import Padded
+from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.model.tokens import Padded
 
 # Of the fit: the usual inverse strength of L2 on unit vectors, and the most steps of L-BFGS.
 C, ITERATIONS = 10.0, 100

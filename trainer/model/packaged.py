@@ -16,10 +16,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from trainer.errors import ModelError, first_line
-from trainer.model.layout import WEIGHTS
-from trainer.model.source import Source, Starter
-from trainer.model.tokens import Description, Tokenization
+from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.model.layout import WEIGHTS
+from searchengine.trainer.model.source import Source, Starter
+from searchengine.trainer.model.tokens import Description, Tokenization
 
 # The checksums of its files, by name, as JSON: their sha256.
 FILES = "ef48a353b473d18ce459dca015db486295f5d544ea504186ac97586bfb7b6b10"

@@ -11,11 +11,11 @@ from huggingface_hub import errors as hub
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from trainer.errors import ModelError
-from trainer.model.card import card
-from trainer.model.disk import new_folder, write_json
-from trainer.model.folder import CLASSIFIER, HISTORY, Model
-from trainer.model.layout import (
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.card import card
+from searchengine.trainer.model.disk import new_folder, write_json
+from searchengine.trainer.model.folder import CLASSIFIER, HISTORY, Model
+from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
     ROUTER,
@@ -24,8 +24,8 @@ from trainer.model.layout import (
     WEIGHTS,
     Route,
 )
-from trainer.model.loading import TokenTable
-from trainer.model.modules import (
+from searchengine.trainer.model.loading import TokenTable
+from searchengine.trainer.model.modules import (
     POOLING_SWITCHES,
     Dense,
     LayerNorm,
@@ -33,10 +33,10 @@ from trainer.model.modules import (
     Pooling,
     WeightedLayerPooling,
 )
-from trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
-from trainer.model.source import CHECKPOINT
-from trainer.model.static import KIND, TOKENIZER
-from trainer.model.tokens import UNLIMITED
+from searchengine.trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
+from searchengine.trainer.model.source import CHECKPOINT
+from searchengine.trainer.model.static import KIND, TOKENIZER
+from searchengine.trainer.model.tokens import UNLIMITED
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
 MODULE_TYPE = "sentence_transformers.models.{}"

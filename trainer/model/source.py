@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from trainer.errors import ModelError, install_line
-from trainer.model.disk import Checksums, user_cache
-from trainer.model.layout import Route
-from trainer.reading import integer
+from searchengine.trainer.errors import ModelError, install_line
+from searchengine.trainer.model.disk import Checksums, user_cache
+from searchengine.trainer.model.layout import Route
+from searchengine.trainer.reading import integer
 
 # The files of a model.
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")

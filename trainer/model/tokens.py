@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.errors import ModelError
+from searchengine.trainer.errors import ModelError
 
 # (n,), or (n, 2) for a pair: beside each id the text of the pair that it belongs to, 0 or 1.
 Ids = NDArray[np.int32]

@@ -1,7 +1,7 @@
 """Compile → measure → store: from a model to a graph that OpenVINO runs.
 
 A model is traced by torch, or its graph quantized by nncf; the result is measured on sample texts
-(`trainer.runtimes.measure`) and stored (`trainer.runtimes.graph`).
+(`searchengine.trainer.runtimes.measure`) and stored (`searchengine.trainer.runtimes.graph`).
 """
 
 import functools
@@ -12,19 +12,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import ModelError, first_line
-from trainer.model.source import Source
-from trainer.model.tokens import TokenIds
-from trainer.runtimes import measure
-from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
-from trainer.runtimes.graph import GRAPH, Graph, empty_folder, keep_graph
-from trainer.runtimes.openvino_runtime import import_openvino
-from trainer.runtimes.quantize import quantize
-from trainer.runtimes.runtime import Runtime, Vectors
+from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.runtimes import measure
+from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
+from searchengine.trainer.runtimes.graph import GRAPH, Graph, empty_folder, keep_graph
+from searchengine.trainer.runtimes.openvino_runtime import import_openvino
+from searchengine.trainer.runtimes.quantize import quantize
+from searchengine.trainer.runtimes.runtime import Runtime, Vectors
 
 if TYPE_CHECKING:  # which is torch; a graph that is there does without
-    from trainer.model.folder import Model
-    from trainer.model.pairs import PairModel
+    from searchengine.trainer.model.folder import Model
+    from searchengine.trainer.model.pairs import PairModel
 
 # The least cosine of a packed graph's vectors to float32 ones: it computes the same, or the network
 # is not one to pack.
@@ -45,10 +45,10 @@ def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str
     files: checksums of the source's files from before the model was read, as they may have been
     replaced since. Raises ModelError where it cannot be compiled for now: no memory, no room.
     """
-    from trainer.model.fingerprint import fingerprint
-    from trainer.model.loading import describe
-    from trainer.runtimes.torch_runtime import TorchRuntime
-    from trainer.runtimes.tracing import trace
+    from searchengine.trainer.model.fingerprint import fingerprint
+    from searchengine.trainer.model.loading import describe
+    from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
+    from searchengine.trainer.runtimes.tracing import trace
 
     graph = Graph(
         folder=Path(),

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainer.errors import ModelError, install_line
+from searchengine.trainer.errors import ModelError, install_line
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

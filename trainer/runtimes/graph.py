@@ -20,12 +20,19 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from trainer.errors import ModelError
-from trainer.model.disk import Checksums, signature, signing_key, sync_files, user_cache, write_json
-from trainer.model.source import Source
-from trainer.model.tokens import Description
-from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
-from trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.disk import (
+    Checksums,
+    signature,
+    signing_key,
+    sync_files,
+    user_cache,
+    write_json,
+)
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import Description
+from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
+from searchengine.trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
 
 FORMAT = 5
 RECORD, GRAPH, TOKENIZER = "graph.json", "graph.xml", "tokenizer.json"

@@ -15,21 +15,21 @@ from importlib import import_module
 from threading import Lock, RLock, Thread
 from typing import TYPE_CHECKING
 
-from trainer.errors import ModelError, RuntimeChoiceWarning
-from trainer.model.packaged import Packaged, find_packaged
-from trainer.model.source import Source
-from trainer.model.static import static_place
-from trainer.model.tokens import Description, TokenIds
-from trainer.runtimes import compile
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
-from trainer.runtimes.graph import Graph, find_graph
-from trainer.runtimes.numpy_runtime import NumpyRuntime, StaticHandle
-from trainer.runtimes.runtime import Runtime
+from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
+from searchengine.trainer.model.packaged import Packaged, find_packaged
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.static import static_place
+from searchengine.trainer.model.tokens import Description, TokenIds
+from searchengine.trainer.runtimes import compile
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.graph import Graph, find_graph
+from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime, StaticHandle
+from searchengine.trainer.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
-    from trainer.model.folder import Model
-    from trainer.model.pairs import PairModel
-    from trainer.runtimes.torch_runtime import TorchRuntime
+    from searchengine.trainer.model.folder import Model
+    from searchengine.trainer.model.pairs import PairModel
+    from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
 _log = logging.getLogger(__name__)
 # Tokens that numpy encodes before the fastest runtime is started: a few seconds, about as long as
@@ -84,10 +84,10 @@ class ModelHandle:
 
     @cached_property
     def fingerprint(self) -> str:
-        """See trainer.model.fingerprint."""
+        """See searchengine.trainer.model.fingerprint."""
         if (known := self._known) is not None:
             return known.fingerprint
-        from trainer.model.fingerprint import fingerprint
+        from searchengine.trainer.model.fingerprint import fingerprint
 
         return fingerprint(self.model)
 
@@ -164,7 +164,7 @@ class ModelHandle:
     def _describe(self) -> Description:
         if (known := self._known) is not None:
             return known.description
-        from trainer.model.loading import describe
+        from searchengine.trainer.model.loading import describe
 
         return describe(self.model)
 
@@ -212,7 +212,7 @@ class ModelHandle:
         return self._graph
 
     def _torch_runtime(self, precision: Precision) -> "TorchRuntime":
-        from trainer.runtimes.torch_runtime import TorchRuntime
+        from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
         model = self.model
         return TorchRuntime(model.module, precision, self.config.device, model.max_tokens)
@@ -224,7 +224,7 @@ class ModelHandle:
         is_open = self._precision is Precision.AUTO and self.source is not None
         if not is_open or fast.precision is Precision.FP32:
             return fast
-        from trainer.runtimes.torch_runtime import compare, compare_once
+        from searchengine.trainer.runtimes.torch_runtime import compare, compare_once
 
         exact = self._torch_runtime(Precision.FP32)
         tokens = TokenIds(self.description.tokens)
@@ -261,10 +261,10 @@ def open_handle(config: RuntimeConfig, source: Source) -> Handle:
 def _read(source: Source) -> "Model | PairModel":
     """All parts of a model, by torch. Raises ModelError."""
     if source.pairs:
-        from trainer.model.pairs import read_pairs
+        from searchengine.trainer.model.pairs import read_pairs
 
         return read_pairs(source)
-    from trainer.model.loading import read
+    from searchengine.trainer.model.loading import read
 
     return read(source)
 

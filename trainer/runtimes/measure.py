@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.errors import ModelError
-from trainer.model.tokens import Ids, Text, TokenIds
-from trainer.runtimes.config import Precision, cpu_has_native_bf16
-from trainer.runtimes.graph import GRAPH, MIN_AGREEMENT, Accuracy, Graph
-from trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
-from trainer.runtimes.runtime import (
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.tokens import Ids, Text, TokenIds
+from searchengine.trainer.runtimes.config import Precision, cpu_has_native_bf16
+from searchengine.trainer.runtimes.graph import GRAPH, MIN_AGREEMENT, Accuracy, Graph
+from searchengine.trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
+from searchengine.trainer.runtimes.runtime import (
     PROBE_WIDTH,
     Runtime,
     Vectors,

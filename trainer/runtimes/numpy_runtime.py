@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ModelError
-from trainer.model.packaged import (
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.packaged import (
     CLS_NORM,
     CLS_WEIGHT,
     EPSILON,
@@ -24,16 +24,16 @@ from trainer.model.packaged import (
     MEAN_NORM,
     Packaged,
 )
-from trainer.model.source import Source
-from trainer.model.static import StaticModel, read_static
-from trainer.model.tokens import Padded
-from trainer.runtimes.config import Precision, RuntimeConfig
-from trainer.runtimes.runtime import Vectors
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.static import StaticModel, read_static
+from searchengine.trainer.model.tokens import Padded
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig
+from searchengine.trainer.runtimes.runtime import Vectors
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-    from trainer.model.folder import Model
+    from searchengine.trainer.model.folder import Model
 
 Array = NDArray[Any]  # of float32
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: |error| ≤ 1.5e-7.
@@ -268,6 +268,6 @@ class StaticHandle:
         """All parts, as torch modules, for saving."""
         import torch
 
-        from trainer.model.loading import static_model
+        from searchengine.trainer.model.loading import static_model
 
         return static_model(torch.from_numpy(self._table), self.description)

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ModelError, first_line
-from trainer.model.tokens import Padded
-from trainer.runtimes.openvino_runtime import core, graph_inputs, import_openvino
+from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.model.tokens import Padded
+from searchengine.trainer.runtimes.openvino_runtime import core, graph_inputs, import_openvino
 
 Channels = NDArray[np.int64]
 # Channels split off; a vector register of float32. At most a MIN_WIDTH-th part of all.
@@ -47,7 +47,7 @@ def quantize(graph: Path, samples: Sequence[Padded], packed: bool, *, split: boo
     the samples show. Raises ModelError for a graph that nncf does not take.
     """
     model = core().read_model(str(graph))
-    import nncf  # trainer.runtimes.config checks that it is installed
+    import nncf  # searchengine.trainer.runtimes.config checks that it is installed
 
     nncf.set_log_level(logging.ERROR)
 

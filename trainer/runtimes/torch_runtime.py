@@ -19,15 +19,15 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from trainer.errors import ModelError
-from trainer.model.disk import user_cache, write_at_once
-from trainer.model.modules import Batch, SentenceModule
-from trainer.model.pairs import PairModule
-from trainer.model.tokens import Padded, TokenIds
-from trainer.runtimes import measure
-from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
-from trainer.runtimes.graph import FP32_GAIN, Accuracy
-from trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget, speeds
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.disk import user_cache, write_at_once
+from searchengine.trainer.model.modules import Batch, SentenceModule
+from searchengine.trainer.model.pairs import PairModule
+from searchengine.trainer.model.tokens import Padded, TokenIds
+from searchengine.trainer.runtimes import measure
+from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
+from searchengine.trainer.runtimes.graph import FP32_GAIN, Accuracy
+from searchengine.trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget, speeds
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to fit the cache.
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
@@ -211,7 +211,7 @@ def compare_once(
 ) -> Comparison:
     """The same on a processor, from the user's cache if it was measured before.
 
-    fingerprint: of the model, see trainer.model.fingerprint.
+    fingerprint: of the model, see searchengine.trainer.model.fingerprint.
     """
     key = {
         "attention": fast.attention,  # a teacher of a training has another

@@ -12,7 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from trainer.model.network import quiet
+from searchengine.trainer.model.network import quiet
 
 NAME = "plain_if_short"
 LONGEST = 512

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ConfigError
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Batch, Drawn, Kind, draw
-from trainer.training.data_sets import DataSet
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Batch, Drawn, Kind, draw
+from searchengine.trainer.training.data_sets import DataSet
 
 # Rows, and bytes of them, that are in memory at a time for each kind of a data set; and batches, at
 # least. Within them rows change places, so that no text is twice in a batch.

@@ -7,20 +7,20 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from trainer.errors import ConfigError
-from trainer.training.data.columns import Reading
-from trainer.training.settings.fields import NOT_NEGATIVE, POSITIVE, changed, setting
-from trainer.training.settings.fields import Objective as Objective
-from trainer.training.settings.groups import (
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.data.columns import Reading
+from searchengine.trainer.training.settings.fields import NOT_NEGATIVE, POSITIVE, changed, setting
+from searchengine.trainer.training.settings.fields import Objective as Objective
+from searchengine.trainer.training.settings.groups import (
     DataSettings,
     EvaluationSettings,
     NestingSettings,
     OptimizationSettings,
     OutputSettings,
 )
-from trainer.training.settings.model import LengtheningSettings, ModelSettings
-from trainer.training.settings.model import Pooler as Pooler
-from trainer.training.settings.objective import (
+from searchengine.trainer.training.settings.model import LengtheningSettings, ModelSettings
+from searchengine.trainer.training.settings.model import Pooler as Pooler
+from searchengine.trainer.training.settings.objective import (
     ContrastiveSettings,
     DistillationLoss,
     LabelSettings,

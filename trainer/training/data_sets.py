@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from trainer.training.config import TrainConfig, parts
-from trainer.training.data.examples import Examples, read_examples
-from trainer.training.data.positives import Augment
-from trainer.training.teachers import Fixed, load_fixed
+from searchengine.trainer.training.config import TrainConfig, parts
+from searchengine.trainer.training.data.examples import Examples, read_examples
+from searchengine.trainer.training.data.positives import Augment
+from searchengine.trainer.training.teachers import Fixed, load_fixed
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from trainer.errors import ConfigError, first_line
-from trainer.model.network import layer_list
-from trainer.runtimes.config import Precision
-from trainer.runtimes.torch_runtime import pick_device, pick_precision
-from trainer.training.config import TrainConfig
-from trainer.training.processes import Processes, launched_count
-from trainer.training.training_model import TrainingModel
+from searchengine.trainer.errors import ConfigError, first_line
+from searchengine.trainer.model.network import layer_list
+from searchengine.trainer.runtimes.config import Precision
+from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.processes import Processes, launched_count
+from searchengine.trainer.training.training_model import TrainingModel
 
 BACKEND = "inductor"  # torch's own: C++ on a processor, Triton on a GPU
 TF32_FROM = (8, 0)  # compute capability of Ampere

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from trainer.encoder import Encoder
-from trainer.model.folder import Model
-from trainer.model.modules import Classifier, Dense, Normalize, SentenceModule
-from trainer.training.data.examples import Examples
-from trainer.training.data.files import texts_without_label
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.modules import Classifier, Dense, Normalize, SentenceModule
+from searchengine.trainer.training.data.examples import Examples
+from searchengine.trainer.training.data.files import texts_without_label
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 # Texts that the rotation is fitted on: a few for each axis of common widths.

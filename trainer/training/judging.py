@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError
-from trainer.evaluation.geometry import alignment, uniformity
-from trainer.evaluation.labels import LabelledText, accuracy
-from trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
-from trainer.training.config import Objective, TrainConfig
-from trainer.training.data.examples import Examples
-from trainer.training.data.files import read_labelled
-from trainer.training.data.holdout import Split, hold_out
-from trainer.training.data.positives import Drawn
-from trainer.training.data_sets import DataSet
-from trainer.training.objectives.fixed import FixedEncoder
-from trainer.training.teachers import Fixed
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.evaluation.geometry import alignment, uniformity
+from searchengine.trainer.evaluation.labels import LabelledText, accuracy
+from searchengine.trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
+from searchengine.trainer.training.config import Objective, TrainConfig
+from searchengine.trainer.training.data.examples import Examples
+from searchengine.trainer.training.data.files import read_labelled
+from searchengine.trainer.training.data.holdout import Split, hold_out
+from searchengine.trainer.training.data.positives import Drawn
+from searchengine.trainer.training.data_sets import DataSet
+from searchengine.trainer.training.objectives.fixed import FixedEncoder
+from searchengine.trainer.training.teachers import Fixed
 
 Scores = Mapping[int, float]
 # People's score, of 5, from which a pair means the same (SimCSE, arXiv 2104.08821, section 5).
@@ -97,7 +97,7 @@ def _make_judge(
     for folder in filter(Path.is_dir, config.dev):
         raise ConfigError(
             f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
-            "measure=searchengine.evaluate.judging.retrieval(folder)"
+            "measure=searchengine.measure.judging.retrieval(folder)"
         )
     labels = config.objective is Objective.CLASSIFICATION
     if config.dev and labels:

@@ -15,30 +15,30 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError
-from trainer.model.fingerprint import fingerprint
-from trainer.model.folder import Model
-from trainer.model.modules import SentenceModule
-from trainer.model.saving import remove_folder
-from trainer.training import checkpoint
-from trainer.training.batches import BatchPlan
-from trainer.training.checkpoint import JudgedStep
-from trainer.training.config import Objective, TrainConfig
-from trainer.training.data_sets import digest, read_data_sets
-from trainer.training.hardware import compile_layers, make_accelerator, torch_settings
-from trainer.training.head import (
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.model.fingerprint import fingerprint
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.modules import SentenceModule
+from searchengine.trainer.model.saving import remove_folder
+from searchengine.trainer.training import checkpoint
+from searchengine.trainer.training.batches import BatchPlan
+from searchengine.trainer.training.checkpoint import JudgedStep
+from searchengine.trainer.training.config import Objective, TrainConfig
+from searchengine.trainer.training.data_sets import digest, read_data_sets
+from searchengine.trainer.training.hardware import compile_layers, make_accelerator, torch_settings
+from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
     cross_validate,
     fit_classifier,
     rotate_head,
     sample_texts,
 )
-from trainer.training.judging import Judge, Measure, make_judge, measured_by
-from trainer.training.objectives.fixed import FixedEncoder
-from trainer.training.outcome import Run, finish, mean, prefix_weights
-from trainer.training.passes import Passes
-from trainer.training.preparation import (
+from searchengine.trainer.training.judging import Judge, Measure, make_judge, measured_by
+from searchengine.trainer.training.objectives.fixed import FixedEncoder
+from searchengine.trainer.training.outcome import Run, finish, mean, prefix_weights
+from searchengine.trainer.training.passes import Passes
+from searchengine.trainer.training.preparation import (
     check_examples,
     check_place,
     check_start,
@@ -47,10 +47,10 @@ from trainer.training.preparation import (
     prepare_embeddings,
     starts_rotated,
 )
-from trainer.training.processes import Processes, launched_rank
-from trainer.training.teachers import make_objective, teacher_targets
-from trainer.training.training_model import TrainingModel
-from trainer.training.update import Ahead, update
+from searchengine.trainer.training.processes import Processes, launched_rank
+from searchengine.trainer.training.teachers import make_objective, teacher_targets
+from searchengine.trainer.training.training_model import TrainingModel
+from searchengine.trainer.training.update import Ahead, update
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def train(
 
     report: called with the base model's scores, again after the rotation, then after each update.
     resume: continue from the newest checkpoint in OUT/checkpoint. measure: judges the steps, in
-    place of dev files: `searchengine.evaluate.judging.retrieval`. Under torchrun or accelerate each
+    place of dev files: `searchengine.measure.judging.retrieval`. Under torchrun or accelerate each
     process calls this; the first one evaluates, reports and writes. Raises ConfigError, DataError,
     ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
     The state of torch's random generators is restored afterwards.

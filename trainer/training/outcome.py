@@ -8,26 +8,26 @@ from typing import Any
 
 import torch
 
-from trainer.encoder import Encoder
-from trainer.errors import TrainingWarning
-from trainer.model.folder import Model
-from trainer.model.loading import TokenTable, move_head_into_table
-from trainer.training import checkpoint
-from trainer.training.attention import restore as restore_fused
-from trainer.training.checkpoint import JudgedStep, Progress
-from trainer.training.config import Objective, TrainConfig
-from trainer.training.data.holdout import MIN_HELD_OUT, Split
-from trainer.training.data_sets import DataSet
-from trainer.training.hardware import restore_layers
-from trainer.training.head import FOLDS
-from trainer.training.judging import Scores
-from trainer.training.lengthening.adapters import merge_adapters
-from trainer.training.lengthening.attention import restore as restore_whole
-from trainer.training.objectives.fixed import FixedEncoder
-from trainer.training.settings.fields import card_lines
-from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
-from trainer.training.teachers import teacher_title
-from trainer.training.training_model import TrainingModel, layers_again
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import TrainingWarning
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.loading import TokenTable, move_head_into_table
+from searchengine.trainer.training import checkpoint
+from searchengine.trainer.training.attention import restore as restore_fused
+from searchengine.trainer.training.checkpoint import JudgedStep, Progress
+from searchengine.trainer.training.config import Objective, TrainConfig
+from searchengine.trainer.training.data.holdout import MIN_HELD_OUT, Split
+from searchengine.trainer.training.data_sets import DataSet
+from searchengine.trainer.training.hardware import restore_layers
+from searchengine.trainer.training.head import FOLDS
+from searchengine.trainer.training.judging import Scores
+from searchengine.trainer.training.lengthening.adapters import merge_adapters
+from searchengine.trainer.training.lengthening.attention import restore as restore_whole
+from searchengine.trainer.training.objectives.fixed import FixedEncoder
+from searchengine.trainer.training.settings.fields import card_lines
+from searchengine.trainer.training.settings.objective import DistillationLoss, SimilarityLoss
+from searchengine.trainer.training.teachers import teacher_title
+from searchengine.trainer.training.training_model import TrainingModel, layers_again
 
 
 @dataclass(slots=True)

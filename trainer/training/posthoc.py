@@ -21,13 +21,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.encoder import ROTATION, Encoder
-from trainer.errors import ConfigError, DataError
-from trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
-from trainer.runtimes.config import Precision
-from trainer.training.head import IDENTITY
-from trainer.training.losses.contrastive import info_nce, matryoshka
-from trainer.training.losses.distillation import distillation
+from searchengine.trainer.encoder import ROTATION, Encoder
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
+from searchengine.trainer.runtimes.config import Precision
+from searchengine.trainer.training.head import IDENTITY
+from searchengine.trainer.training.losses.contrastive import info_nce, matryoshka
+from searchengine.trainer.training.losses.distillation import distillation
 
 Rows = NDArray[np.float32]
 Batch = TypeVar("Batch")

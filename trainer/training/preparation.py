@@ -8,29 +8,29 @@ from typing import Any
 
 import torch
 
-from trainer.errors import ConfigError, DataError, ModelError
-from trainer.model.folder import Model
-from trainer.model.loading import TokenTable, keep_layers, read, weigh_by_rarity
-from trainer.model.modules import Batch, Dense
-from trainer.model.network import truncated
-from trainer.model.saving import check_replaceable
-from trainer.model.source import Source
-from trainer.model.tokens import TokenIds, Tokenization
-from trainer.training import checkpoint
-from trainer.training.attention import use as use_plain
-from trainer.training.config import TrainConfig
-from trainer.training.data.examples import Examples
-from trainer.training.data.positives import Augment, Kind
-from trainer.training.data_sets import DataSet
-from trainer.training.head import with_linear_head
-from trainer.training.lengthening.adapters import add_adapters
-from trainer.training.lengthening.attention import use as use_groups
-from trainer.training.lengthening.window import lengthened
-from trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
-from trainer.training.settings.fields import Objective
-from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
-from trainer.training.teachers import check_widths
-from trainer.training.training_model import (
+from searchengine.trainer.errors import ConfigError, DataError, ModelError
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.loading import TokenTable, keep_layers, read, weigh_by_rarity
+from searchengine.trainer.model.modules import Batch, Dense
+from searchengine.trainer.model.network import truncated
+from searchengine.trainer.model.saving import check_replaceable
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import TokenIds, Tokenization
+from searchengine.trainer.training import checkpoint
+from searchengine.trainer.training.attention import use as use_plain
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.examples import Examples
+from searchengine.trainer.training.data.positives import Augment, Kind
+from searchengine.trainer.training.data_sets import DataSet
+from searchengine.trainer.training.head import with_linear_head
+from searchengine.trainer.training.lengthening.adapters import add_adapters
+from searchengine.trainer.training.lengthening.attention import use as use_groups
+from searchengine.trainer.training.lengthening.window import lengthened
+from searchengine.trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
+from searchengine.trainer.training.settings.fields import Objective
+from searchengine.trainer.training.settings.objective import DistillationLoss, SimilarityLoss
+from searchengine.trainer.training.teachers import check_widths
+from searchengine.trainer.training.training_model import (
     TrainingModel,
     layers_again,
     set_dropout,

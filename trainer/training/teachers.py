@@ -3,24 +3,24 @@
 import numpy as np
 import torch
 
-from trainer.cross_encoder import CrossEncoder
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, ModelError
-from trainer.model import pairs
-from trainer.model.folder import Model
-from trainer.model.source import Source
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
-from trainer.training.attention import use as use_plain
-from trainer.training.config import Objective, TrainConfig
-from trainer.training.objectives.classification import Classification
-from trainer.training.objectives.contrastive import Contrastive
-from trainer.training.objectives.distillation import Distillation
-from trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
-from trainer.training.objectives.similarity import Similarity
-from trainer.training.posthoc import pca
-from trainer.training.processes import Processes
-from trainer.training.settings.objective import TeacherAxes
-from trainer.training.training_model import TrainingModel
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.model import pairs
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.training.attention import use as use_plain
+from searchengine.trainer.training.config import Objective, TrainConfig
+from searchengine.trainer.training.objectives.classification import Classification
+from searchengine.trainer.training.objectives.contrastive import Contrastive
+from searchengine.trainer.training.objectives.distillation import Distillation
+from searchengine.trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
+from searchengine.trainer.training.objectives.similarity import Similarity
+from searchengine.trainer.training.posthoc import pca
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.settings.objective import TeacherAxes
+from searchengine.trainer.training.training_model import TrainingModel
 
 Fixed = FixedEncoder | FixedCrossEncoder | None
 AnyObjective = Contrastive | Classification | Similarity | Distillation

@@ -13,8 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.model.folder import Model
-from trainer.model.modules import (
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.modules import (
     Batch,
     Classifier,
     Dense,
@@ -24,9 +24,9 @@ from trainer.model.modules import (
     SentenceModule,
     WeightedLayerPooling,
 )
-from trainer.training.config import Objective, Pooler, TrainConfig
-from trainer.training.losses.mlm import MaskedLanguageModel
-from trainer.training.settings.objective import TeacherAxes
+from searchengine.trainer.training.config import Objective, Pooler, TrainConfig
+from searchengine.trainer.training.losses.mlm import MaskedLanguageModel
+from searchengine.trainer.training.settings.objective import TeacherAxes
 
 TANH = "torch.nn.modules.activation.Tanh"
 

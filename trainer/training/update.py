@@ -9,16 +9,16 @@ from typing import NamedTuple, Self
 
 import torch
 
-from trainer.errors import MemoryWarning, TrainingError
-from trainer.training import checkpoint
-from trainer.training.batches import BatchPlan
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Batch
-from trainer.training.objectives.contrastive import Contrastive
-from trainer.training.outcome import Run
-from trainer.training.passes import Passes, View
-from trainer.training.processes import Processes
-from trainer.training.teachers import AnyObjective
+from searchengine.trainer.errors import MemoryWarning, TrainingError
+from searchengine.trainer.training import checkpoint
+from searchengine.trainer.training.batches import BatchPlan
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Batch
+from searchengine.trainer.training.objectives.contrastive import Contrastive
+from searchengine.trainer.training.outcome import Run
+from searchengine.trainer.training.passes import Passes, View
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.teachers import AnyObjective
 
 
 class Prepared(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from indexer.config import Code, RotationKind, Structure
+from searchengine.backends.folder.mode import Mode
 from searchengine.cli.console import Terminated, note
 from searchengine.cli.indexing.indexed import show_summary
 from searchengine.cli.indexing.mirroring import mirrors, patience, watch
@@ -36,7 +36,7 @@ from searchengine.errors import (
     UnknownFields,
     UnreadableFile,
 )
-from searchengine.storage.mode import Mode
+from searchengine.indexer.config import Code, RotationKind, Structure
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document

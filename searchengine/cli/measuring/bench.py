@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from indexer.config import Code, Structure
+from searchengine.backends.folder.mode import Mode
 from searchengine.cli.options import AS_JSON, ENCODER, Address, numbers, runs, several, stages
-from searchengine.storage.mode import Mode
+from searchengine.indexer.config import Code, Structure
 
 if TYPE_CHECKING:
-    from searchengine.bench.dataset import Dataset
-    from searchengine.bench.results import Results
-    from searchengine.bench.run import Settings
-    from searchengine.bench.searchers import Searcher
+    from searchengine.measure.dataset import Dataset
+    from searchengine.measure.results import Results
+    from searchengine.measure.run import Settings
+    from searchengine.measure.searchers import Searcher
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -167,10 +167,10 @@ def _check_together(
 
 
 def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
-    from searchengine.bench.results import Results
     from searchengine.cli.console import note, show_json, show_rows
-    from searchengine.report.compare import compare as compare_results
-    from searchengine.report.compare import differences, table
+    from searchengine.measure.compare import compare as compare_results
+    from searchengine.measure.compare import differences, table
+    from searchengine.measure.results import Results
 
     before, after = map(Results.read_all, compare)
     names = [name for name in before if name in after]
@@ -193,8 +193,8 @@ def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
 def _measure(
     path: Path | str, queries: Path | None, as_json: bool, options: dict[str, Any]
 ) -> None:
-    from searchengine.bench.run import Bench
     from searchengine.cli.console import note, show_json, steps
+    from searchengine.measure.run import Bench
 
     out, target = options["out"], options["target"]
     if out is not None:
@@ -209,7 +209,7 @@ def _measure(
         peers: list[Searcher] = []
         missing: dict[str, str] = {}
         if options["peers"] is not None:
-            from searchengine.bench.peers import start
+            from searchengine.measure.peers import start
 
             peers, missing = start(
                 stack, options["peers"], dataset, settings.grid.k, scratch, progress
@@ -232,10 +232,10 @@ def _measure(
 
 def _show(results: "Results", target: float) -> None:
     """Print the tables, the answer, and what was left out."""
-    from searchengine.bench.recommend import recommend
     from searchengine.cli.console import note, say, show_rows
-    from searchengine.report.answer import answer, lines
-    from searchengine.report.tables import table
+    from searchengine.measure.answer import answer, lines
+    from searchengine.measure.recommend import recommend
+    from searchengine.measure.tables import table
 
     about = results.subject
     size = f"{about['rows']:,} rows × {about['dim']} dimensions"
@@ -256,7 +256,7 @@ def _show(results: "Results", target: float) -> None:
 
 
 def _write(results: "Results", out: Path, target: float) -> str:
-    from searchengine.report.page import write
+    from searchengine.measure.page import write
 
     return ", ".join(map(str, write(results, out, target)))
 
@@ -266,8 +266,8 @@ def _dataset(
     path: Path | str, queries: Path | None, scratch: Path, options: dict[str, Any]
 ) -> Iterator["Dataset"]:
     """Open the collection or the vectors for a block."""
-    from indexer.config import SegmentConfig
-    from searchengine.bench.dataset import collection_dataset, vectors_dataset
+    from searchengine.indexer.config import SegmentConfig
+    from searchengine.measure.dataset import collection_dataset, vectors_dataset
 
     if queries is None:
         with vectors_dataset(
@@ -276,7 +276,7 @@ def _dataset(
             yield dataset
         return
     from searchengine.engine import SearchEngine
-    from searchengine.evaluate.judgements import read_qrels, read_queries
+    from searchengine.measure.judgements import read_qrels, read_queries
 
     questions = read_queries(queries)
     qrels = None if options["qrels"] is None else read_qrels(options["qrels"])
@@ -288,8 +288,8 @@ def _dataset(
 
 
 def _settings(dataset: "Dataset", options: dict[str, Any]) -> "Settings":
-    from searchengine.bench.grid import Grid
-    from searchengine.bench.run import Settings
+    from searchengine.measure.grid import Grid
+    from searchengine.measure.run import Settings
 
     grid = Grid.fitting(
         dataset.rows,

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from searchengine.corpus.lines import kind
-from trainer.errors import install_line
+from searchengine.trainer.errors import install_line
 
 _HERE = __package__
 

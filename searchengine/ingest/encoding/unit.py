@@ -22,7 +22,7 @@ from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CorpusError
 from searchengine.ingest.encoding.folder import Block, EncodedFolder, Entry, write_part
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 _DOCUMENTS, _CHARACTERS = 2048, 1 << 19  # of a block, as in ingest.ingestion
 

@@ -24,9 +24,9 @@ from command_line import COMMAND, run, run_json
 from small_sample import DOCUMENTS, write_small_sample
 from tiny_model import write_model2vec
 
-from searchengine.bench.run import Settings
 from searchengine.cli import cli
-from trainer.training.config import TrainConfig
+from searchengine.measure.run import Settings
+from searchengine.trainer.training.config import TrainConfig
 
 CORPUS = """\
 {"_id": "whale", "title": "Whales", "text": "A whale rests one half of its brain.", "year": 2016}
@@ -407,7 +407,7 @@ def test_errors_of_the_system_are_one_sentence_with_the_way_out(
     def fail(*_: Any) -> None:
         raise OSError(number, os.strerror(number))  # as numpy raises it, with no name
 
-    monkeypatch.setattr("searchengine.storage.view.View._newest", fail)
+    monkeypatch.setattr("searchengine.backends.folder.view.View._newest", fail)
     done = run("info", folder / "c.index")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Error: {message}")
@@ -443,11 +443,11 @@ def test_demo_leaves_a_model_and_a_collection(
         return TrainConfig(**settings | {"max_steps": 2, "batch_size": 16})
 
     if short:
-        monkeypatch.setattr("trainer.training.config.TrainConfig", small)
-        monkeypatch.setattr("trainer.training.head.ROTATION_TEXTS", 200)
+        monkeypatch.setattr("searchengine.trainer.training.config.TrainConfig", small)
+        monkeypatch.setattr("searchengine.trainer.training.head.ROTATION_TEXTS", 200)
         sample = write_small_sample(tmp_path / "sample")
         monkeypatch.setattr("searchengine.cli.demo.sample_folder", lambda: sample)
-        monkeypatch.setattr("searchengine.bench.run.Settings", partial(Settings, repeats=1))
+        monkeypatch.setattr("searchengine.measure.run.Settings", partial(Settings, repeats=1))
         # bf16 is not compared with float32, which takes as long as all else.
         load = partial(command_line._load, precision="fp32")
         monkeypatch.setattr(command_line, "_load", lambda source, **_: load(source))

@@ -10,8 +10,8 @@ import command_line
 import pytest
 from tiny_model import write_sentence_transformer
 
-from trainer.encoder import Encoder
-from trainer.model.disk import signature, signing_key
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.disk import signature, signing_key
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 

@@ -9,12 +9,12 @@ import pytest
 from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
-from indexer.config import Code, RotationKind, Structure
-from indexer.tuning.tune import Objective
 from searchengine.cli.indexing.index import index
 from searchengine.cli.maintenance import tune
 from searchengine.cli.options import Bytes
-from trainer.runtimes.config import Precision, RuntimeKind
+from searchengine.indexer.config import Code, RotationKind, Structure
+from searchengine.indexer.tuning.tune import Objective
+from searchengine.trainer.runtimes.config import Precision, RuntimeKind
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
 pytestmark = pytest.mark.usefixtures("small_grid")

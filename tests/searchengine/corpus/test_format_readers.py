@@ -39,7 +39,7 @@ from searchengine.corpus.formats.parts import Heading, Part
 from searchengine.errors import CorpusError, DuplicateKey
 from searchengine.query.headings import heading_at, headings_of
 from searchengine.query.hits import Hit
-from trainer.errors import install_line
+from searchengine.trainer.errors import install_line
 
 MARKUP = "http://schemas.openxmlformats.org/markup-compatibility/2006"
 KOREAN = "고래는 뇌의 절반씩 번갈아 가며 잠을 잔다."

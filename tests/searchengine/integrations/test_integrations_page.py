@@ -12,7 +12,7 @@ from command_line import shared_encoder
 from conftest import REPOSITORY
 
 from searchengine.cli import cli
-from trainer.encoder import Encoder
+from searchengine.trainer.encoder import Encoder
 
 PAGE = (REPOSITORY / "docs" / "integrations.md").read_text()
 FIRST, *PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE[: PAGE.index("## FastAPI")], re.DOTALL)

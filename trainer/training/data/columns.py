@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from trainer.errors import DataError
-from trainer.training.data.positives import Kind, Texts
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.training.data.positives import Kind, Texts
 
 # Known column names, in order of preference: an anchor and its positive, or one text. A pair may
 # have columns of negatives, too.

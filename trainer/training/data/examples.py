@@ -18,10 +18,15 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import DataError
-from trainer.training.data.columns import Example, Reading
-from trainer.training.data.files import identity, read_file, sentences, texts_without_label
-from trainer.training.data.positives import Kind
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.training.data.columns import Example, Reading
+from searchengine.trainer.training.data.files import (
+    identity,
+    read_file,
+    sentences,
+    texts_without_label,
+)
+from searchengine.trainer.training.data.positives import Kind
 
 KINDS = tuple(Kind)
 

@@ -14,11 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from trainer.errors import DataError
-from trainer.reading import open_text
-from trainer.training.data.columns import Example, Header, Reading, choose_columns, read_row
-from trainer.training.data.positives import Kind, Texts
-from trainer.training.data.tables import is_table, table_rows
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.reading import open_text
+from searchengine.trainer.training.data.columns import (
+    Example,
+    Header,
+    Reading,
+    choose_columns,
+    read_row,
+)
+from searchengine.trainer.training.data.positives import Kind, Texts
+from searchengine.trainer.training.data.tables import is_table, table_rows
 
 # Rows of a table whose values show what a column holds.
 _FIRST_ROWS = 1000

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.training.data.examples import Examples
-from trainer.training.data.files import identity, texts_without_label
-from trainer.training.data.positives import Drawn, Kind, draw
+from searchengine.trainer.training.data.examples import Examples
+from searchengine.trainer.training.data.files import identity, texts_without_label
+from searchengine.trainer.training.data.positives import Drawn, Kind, draw
 
 # Fewer would choose steps by chance: of 20, one more right answer is 5 points.
 MIN_HELD_OUT = 20

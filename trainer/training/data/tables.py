@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DataError, install_line
+from searchengine.trainer.errors import DataError, install_line
 
 HUB = "hf:"
 _ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.errors import ConfigError
-from trainer.training.config import TrainConfig
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.config import TrainConfig
 
 ADAPTER = "default"  # peft's name for the only one
 # What the modules around a linear layer of the attention are called, in lower case.

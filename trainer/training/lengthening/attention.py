@@ -20,8 +20,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function
 
-from trainer.errors import ModelError
-from trainer.model.network import quiet
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.network import quiet
 
 NAME = "shifted_sparse"
 # The entry of a network's configuration with the tokens of a group.

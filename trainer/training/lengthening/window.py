@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.errors import ModelError
-from trainer.model.folder import Model
-from trainer.model.modules import SentenceModule
-from trainer.model.network import position_offset
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.modules import SentenceModule
+from searchengine.trainer.model.network import position_offset
 
 # The ways of computing rotary angles that a further factor can be multiplied into.
 SCALABLE = ("default", "linear")

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.errors import ConfigError
-from trainer.training.losses.cosines import nested_cosines
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.losses.cosines import nested_cosines
 
 ScoreLoss = Callable[[Tensor], Tensor]
 # From two sets of vectors and prefix lengths to what a loss is given for each length.

@@ -12,9 +12,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from trainer.errors import ConfigError
-from trainer.model.modules import Batch
-from trainer.model.network import quiet, runs_remote_code
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.model.modules import Batch
+from searchengine.trainer.model.network import quiet, runs_remote_code
 
 
 class MaskedLanguageModel(nn.Module):

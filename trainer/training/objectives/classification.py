@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Batch
-from trainer.training.losses.contrastive import matryoshka, supervised_contrastive
-from trainer.training.objectives.shared import drawn_prefixes
-from trainer.training.passes import View
-from trainer.training.processes import Processes
-from trainer.training.training_model import TrainingModel, text_ids
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Batch
+from searchengine.trainer.training.losses.contrastive import matryoshka, supervised_contrastive
+from searchengine.trainer.training.objectives.shared import drawn_prefixes
+from searchengine.trainer.training.passes import View
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.training_model import TrainingModel, text_ids
 
 
 class Classification:

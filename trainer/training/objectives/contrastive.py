@@ -11,18 +11,18 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 from torch.utils.checkpoint import checkpoint
 
-from trainer.encoder import Role
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Batch
-from trainer.training.losses.contrastive import PrefixScores, info_nce, matryoshka
-from trainer.training.losses.cosines import nested_cosines
-from trainer.training.losses.distillation import distillation, layer_distillation
-from trainer.training.objectives.fixed import FixedEncoder
-from trainer.training.objectives.shared import drawn_prefixes, negative_counts
-from trainer.training.passes import View
-from trainer.training.processes import Processes
-from trainer.training.settings.objective import Margin
-from trainer.training.training_model import TrainingModel, text_ids
+from searchengine.trainer.encoder import Role
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Batch
+from searchengine.trainer.training.losses.contrastive import PrefixScores, info_nce, matryoshka
+from searchengine.trainer.training.losses.cosines import nested_cosines
+from searchengine.trainer.training.losses.distillation import distillation, layer_distillation
+from searchengine.trainer.training.objectives.fixed import FixedEncoder
+from searchengine.trainer.training.objectives.shared import drawn_prefixes, negative_counts
+from searchengine.trainer.training.passes import View
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.settings.objective import Margin
+from searchengine.trainer.training.training_model import TrainingModel, text_ids
 
 # Cosines of anchors and candidates that are computed at a time: with more of them, each part is
 # computed again for its gradient, so that memory does not grow with the square of the batch.

@@ -6,17 +6,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainer.encoder import Role
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Batch
-from trainer.training.losses.contrastive import PrefixScores, matryoshka
-from trainer.training.losses.cosines import cosines, nested_cosines, paired_cosines
-from trainer.training.losses.distillation import distillation, margin_mse, vector_distance
-from trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
-from trainer.training.objectives.shared import drawn_prefixes, negative_counts
-from trainer.training.passes import View
-from trainer.training.processes import Processes
-from trainer.training.settings.objective import DistillationLoss
+from searchengine.trainer.encoder import Role
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Batch
+from searchengine.trainer.training.losses.contrastive import PrefixScores, matryoshka
+from searchengine.trainer.training.losses.cosines import cosines, nested_cosines, paired_cosines
+from searchengine.trainer.training.losses.distillation import (
+    distillation,
+    margin_mse,
+    vector_distance,
+)
+from searchengine.trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
+from searchengine.trainer.training.objectives.shared import drawn_prefixes, negative_counts
+from searchengine.trainer.training.passes import View
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.settings.objective import DistillationLoss
 
 
 class Distillation:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainer.cross_encoder import CrossEncoder
-from trainer.encoder import Encoder, Role
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.encoder import Encoder, Role
 
 # Scores nearer to 0 or 1 are taken as this near, whose logits are -16 and 16.
 _NEAREST = 1e-7

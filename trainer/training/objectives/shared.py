@@ -3,9 +3,9 @@
 import random
 from collections.abc import Sequence
 
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Batch
-from trainer.training.processes import Processes
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Batch
+from searchengine.trainer.training.processes import Processes
 
 
 def drawn_prefixes(

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Batch
-from trainer.training.losses.contrastive import matryoshka
-from trainer.training.losses.cosines import paired_angles, paired_cosines
-from trainer.training.losses.scored import cosent, squared_error
-from trainer.training.objectives.shared import drawn_prefixes
-from trainer.training.passes import View
-from trainer.training.processes import Processes
-from trainer.training.settings.objective import SimilarityLoss
+from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.data.positives import Batch
+from searchengine.trainer.training.losses.contrastive import matryoshka
+from searchengine.trainer.training.losses.cosines import paired_angles, paired_cosines
+from searchengine.trainer.training.losses.scored import cosent, squared_error
+from searchengine.trainer.training.objectives.shared import drawn_prefixes
+from searchengine.trainer.training.passes import View
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.settings.objective import SimilarityLoss
 
 
 class Similarity:

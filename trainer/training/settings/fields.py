@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainer.errors import ConfigError
-from trainer.reading import integer
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.reading import integer
 
 Kind = TypeVar("Kind", bound=StrEnum)
 Converter = Callable[[str, Any], Any]

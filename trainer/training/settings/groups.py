@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.runtimes.config import TRAINING, Precision
-from trainer.training.data.positives import Augment, Kind
-from trainer.training.settings.fields import (
+from searchengine.trainer.runtimes.config import TRAINING, Precision
+from searchengine.trainer.training.data.positives import Augment, Kind
+from searchengine.trainer.training.settings.fields import (
     BELOW_ONE,
     NO_LINE,
     NOT_NEGATIVE,
@@ -30,9 +30,9 @@ from trainer.training.settings.fields import (
     switch,
     texts,
 )
-from trainer.training.settings.model import LengtheningSettings, ModelSettings
-from trainer.training.settings.model import Pooler as Pooler
-from trainer.training.settings.objective import (
+from searchengine.trainer.training.settings.model import LengtheningSettings, ModelSettings
+from searchengine.trainer.training.settings.model import Pooler as Pooler
+from searchengine.trainer.training.settings.objective import (
     ContrastiveSettings,
     LabelSettings,
     ObjectiveSettings,

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainer.training.settings.fields import (
+from searchengine.trainer.training.settings.fields import (
     BELOW_ONE,
     NO_LINE,
     POSITIVE,
