@@ -91,7 +91,7 @@ def test_stored_pictures_are_current(
     assert drawing.main(["--check"]) == 0
     monkeypatch.setattr(drawing, "PICTURES", tmp_path)
     assert drawing.main(["--check"]) == 1
-    assert "searchengine.svg, searchengine.trainer.svg" in capsys.readouterr().err
+    assert "searchengine.svg, trainer.svg" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
     assert drawing.main([]) == 0
     assert drawing.main(["--check"]) == 0
