@@ -15,6 +15,7 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.errors import CollectionError
+from searchengine.indexer.storage import vectors_file
 from searchengine.upkeep import copies
 
 DOCUMENTS: list[dict[str, Any]] = [
