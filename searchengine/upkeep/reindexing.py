@@ -22,8 +22,8 @@ from typing import Any
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents import pending, terms
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.ids import SPACE
 from searchengine.backends.folder.documents.pending import Kind, Work
+from searchengine.backends.folder.documents.schema import SPACE
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.folders import beside, checksum, os_errors, segment_errors
 from searchengine.backends.folder.merging import Merging
