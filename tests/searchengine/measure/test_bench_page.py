@@ -301,8 +301,8 @@ def test_the_docs_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    text = (REPOSITORY / "docs" / "bench.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    text = (REPOSITORY / "docs" / "tuning.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text[text.index("## Bench") :], re.DOTALL)
     monkeypatch.chdir(tmp_path)
     replace(sample_results, rows=sample_results.rows[:9]).write(tmp_path / "report")
     exec(program, {})
