@@ -28,12 +28,12 @@ from searchengine.corpus.folder import Unread
 from searchengine.corpus.lines import OnBad
 from searchengine.encoders.cross_encoders import CANDIDATES, CrossEncoders
 from searchengine.encoders.loading import (
+    CollectionEncoder,
     EncoderArgument,
     load_given,
     load_new,
     load_questions,
 )
-from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import NoEncoder, TextEncoder
 from searchengine.encoders.questions import as_array, check_questions
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, UnknownKey
