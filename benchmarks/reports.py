@@ -24,8 +24,6 @@ import numpy as np
 from record import DATA, REPOSITORY, SEARCHENGINE, record
 from synthetic import Synthetic
 
-from searchengine.measure.results import SECTION
-
 ROWS, QUERIES = 1_000_000, 500
 REPORTS = REPOSITORY / "docs" / "reports"
 GRID = {
@@ -41,18 +39,16 @@ GRID = {
 @click.command()
 @click.argument("name", type=click.Choice(list(GRID)))
 @DATA
-@click.option("--peers", is_flag=True, help="Other engines too: those in benchmarks/peers.")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Kept for later.")
-def main(name: str, data: Path, peers: bool, work: Path | None) -> None:
+def main(name: str, data: Path, work: Path | None) -> None:
     """Index where that is still to do, measure, and write the report."""
     with folder(work) as place:
         arguments = {"scifact": scifact, "papers": papers, "synthetic": synthetic}[name](
             data, place
         )
-        others = ("--peers", REPOSITORY / "benchmarks" / "peers") if peers else ()
-        searchengine("bench", *arguments, *GRID[name], *others, "--out", REPORTS / name)
+        searchengine("bench", *arguments, *GRID[name], "--out", REPORTS / name)
     results = json.loads((REPORTS / name / "results.json").read_text())
-    record(f"{SECTION}{name}", results)
+    record(f"bench {name}", results)
 
 
 @contextmanager
