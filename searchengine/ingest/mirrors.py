@@ -13,7 +13,7 @@ from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import Unread, check_corpus, read_corpus
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import OnBad
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import (
     CollectionError,
     CorpusError,
