@@ -28,7 +28,7 @@ def mcp(collection: Path | str, **options: Any) -> None:
         searchengine mcp notes.index
     """
     try:
-        from searchengine.integrations.mcp import serve
+        from searchengine.integrations.mcp_server import serve
     except ImportError as error:
         raise ImportError(f"mcp needs {error.name}: {install_line('mcp')}") from error
 

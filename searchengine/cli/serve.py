@@ -108,13 +108,13 @@ def serve(
     except ImportError as error:
         raise ImportError(f"serve needs {error.name}: {install_line('serve')}") from error
     from searchengine.cli.console import say
-    from searchengine.server.settings import (
+    from searchengine.server.server_settings import (
         ServerSettings,
         named_benches,
         named_collections,
         of_collections,
+        read_tokens,
     )
-    from searchengine.server.tokens import read_tokens
 
     named = named_collections(collections)
     settings = ServerSettings(
