@@ -36,11 +36,11 @@ MODULES = {
 FUNCTIONS = {
     "searchengine/backends/postgresql/": "postgresql",
     "searchengine/cli/mcp.py": "mcp",
-    "searchengine/cli/measuring/mteb.py": "mteb",
+    "searchengine/cli/measuring/evaluate.py": "mteb",
     "searchengine/cli/serve.py": "serve",
     "searchengine/corpus/encodings.py": "formats",
     "searchengine/ingest/encoding/on_ray.py": "ray",
-    "searchengine/measure/plots/vectors.py": "posthoc",
+    "searchengine/measure/vector_plots.py": "posthoc",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",
     "trainer/training/data/tables.py": "datasets",

@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from searchengine.backends.folder.mode import Mode
-from searchengine.cli.measuring.fusing import tune_fusion
+from searchengine.cli.measuring.judged import tune_fusion
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,

@@ -97,7 +97,7 @@ def _make_judge(
     for folder in filter(Path.is_dir, config.dev):
         raise ConfigError(
             f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
-            "measure=searchengine.measure.judging.retrieval(folder)"
+            "measure=searchengine.measure.encoder_comparison.retrieval(folder)"
         )
     labels = config.objective is Objective.CLASSIFICATION
     if config.dev and labels:

@@ -18,8 +18,8 @@ from searchengine.adapt.adapting import (
     read_material,
     train_and_judge,
 )
-from searchengine.adapt.judging import objection
 from searchengine.adapt.questions import Kind, Part
+from searchengine.adapt.validation import objection
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError, CorpusError, EncoderMismatch, QueryError
 from searchengine.trainer.encoder import Encoder

@@ -18,8 +18,7 @@ from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.passages import PassageConfig
-from searchengine.measure.differences import worst
-from searchengine.measure.metrics import Setting, cells, table
+from searchengine.measure.comparison import Setting, cells, table, worst
 from searchengine.measure.retrieval import (
     Task,
     default_dims,
