@@ -11,7 +11,8 @@ from adapting import documents, write_bag_of_words
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.adapt import adapting, judging
+from searchengine.adapt import adapting
+from searchengine.adapt import validation as judging
 from searchengine.adapt.adapting import (
     Material,
     adapt,
