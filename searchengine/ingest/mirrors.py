@@ -14,7 +14,7 @@ from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import check_corpus, read_corpus
 from searchengine.corpus.folder import Unread
 from searchengine.corpus.lines import OnBad
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import (
     CollectionError,
     CorpusError,

@@ -9,13 +9,13 @@ import numpy as np
 from searchengine.backends.embedded import Embedded
 from searchengine.backends.folder.documents.store import Store
 from searchengine.encoders.loading import (
+    CollectionEncoder,
     EncoderArgument,
     check_aligned,
     load_built_by,
     load_given,
     title,
 )
-from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, QueryError

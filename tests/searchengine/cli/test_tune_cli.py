@@ -10,8 +10,8 @@ from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
 from searchengine.cli.index import index
-from searchengine.cli.tune import tune
 from searchengine.cli.options import Bytes
+from searchengine.cli.tune import tune
 from searchengine.indexer.config import Code, RotationKind, Structure
 from searchengine.indexer.tuning.tune import Objective
 from searchengine.trainer.runtimes.config import Precision, RuntimeKind
