@@ -33,7 +33,7 @@ from searchengine.cli.options import (
 )
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import LeftOut
-from searchengine.corpus.lines import STDIN
+from searchengine.corpus.text_files import STDIN, bad, read_jsonl, unreadable
 from searchengine.errors import (
     CorpusError,
     DuplicateKey,
@@ -45,14 +45,17 @@ from searchengine.errors import (
 from searchengine.indexer.config import Code, RotationKind, Structure
 
 if TYPE_CHECKING:
-    from searchengine.corpus.columns import Columns
+    import numpy.typing as npt
+
     from searchengine.corpus.documents import Document
-    from searchengine.corpus.folder import Unread
+    from searchengine.corpus.files import Unread
+    from searchengine.corpus.tabular import Columns
     from searchengine.ingest.mirrors import MirrorOptions, Pass
 
 COMMIT_EVERY = 5000
 PATIENCE = 60.0
 """Seconds to wait for another writer while a folder is watched, unless --wait says more."""
+_VECTORS = "numbers of shape (n, D), one row per document"
 
 _CUTS = (
     click.option(
@@ -95,7 +98,7 @@ def reads(command: Callable[..., None]) -> Callable[..., None]:
 
 def columns_of(options: dict[str, Any], needs_text: bool) -> "Columns":
     """Take the fields of records from the options of a command."""
-    from searchengine.corpus.columns import Columns
+    from searchengine.corpus.tabular import Columns
 
     names = {name: options.pop(f"{name}_field") for name in ("text", "title", "id")}
     return Columns(**names, needs_text=needs_text)
@@ -296,8 +299,7 @@ def index(
         searchengine index papers.jsonl papers.index --vectors encoded/
     """
     from searchengine.corpus.documents import explaining
-    from searchengine.corpus.files import check_corpus
-    from searchengine.corpus.folder import Unread
+    from searchengine.corpus.files import Unread, check_corpus
     from searchengine.engine import SearchEngine
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
@@ -391,7 +393,6 @@ def _documents(
         corpus,
         on_bad,
         key_prefix=key_prefix or "",
-        record_keys=engine.collection.settings.get("record_keys", "content"),
         columns=columns,
         unread=unread,
     )
@@ -503,9 +504,6 @@ def supplied(
     corpus: str, vectors: Path | None, passages: Path | None
 ) -> tuple[Any, Any, Path | None]:
     """Return an array of vectors, their passages, and a folder of vectors; None without."""
-    from searchengine.corpus.arrays import read_vectors
-    from searchengine.corpus.lines import read_jsonl
-
     if holds_vectors(corpus):
         if vectors is not None:
             raise click.UsageError(
@@ -520,7 +518,37 @@ def supplied(
     if vectors is None:
         return None, None, None
     lines = None if passages is None else (line for _, line in read_jsonl(passages))
-    return read_vectors(vectors, may_be_empty=passages is not None), lines, None
+    return _read_vectors(vectors, may_be_empty=passages is not None), lines, None
+
+
+def _read_vectors(path: Path, *, may_be_empty: bool = False) -> "npt.NDArray[Any]":
+    """The array (n, D) of a .npy file, mapped: its rows are read when they are used.
+
+    `may_be_empty`: n may be 0, as in the export of a collection without vectors.
+
+    Raises CorpusError for a missing, malformed or empty file, and for anything but numbers.
+    """
+    import numpy as np  # not at the top: the command line's help does not wait for it
+
+    if path.is_dir():
+        raise bad(path, "is a folder, expected a .npy file of vectors")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, EOFError) as error:
+        raise bad(
+            path, f"cannot be read as a .npy file ({error}); write it by numpy.save"
+        ) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise bad(path, f"expected {_VECTORS}, got several arrays (.npz); save one by numpy.save")
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise bad(path, f"expected {_VECTORS}, got {array.dtype} of shape {array.shape}")
+    rows, dim = array.shape
+    if not dim or not (rows or may_be_empty):
+        raise bad(path, f"holds no vectors (shape {array.shape})")
+    return array
 
 
 def encoder_of(
