@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from searchengine.corpus.documents import Document
-from searchengine.corpus.lines import bad, kind, read_jsonl, read_lines, some_fields
+from searchengine.corpus.text_files import bad, kind, read_jsonl, read_lines, some_fields
 from searchengine.errors import CorpusError
 from searchengine.indexer.arrays import Doubles
 

@@ -9,7 +9,7 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.mode import WEIGHT, Mode
-from searchengine.cli.measuring.judged import _conclusion
+from searchengine.cli.tune import _conclusion
 from searchengine.errors import CorpusError, QueryError
 from searchengine.measure import fusion_tuning as fusing
 from searchengine.measure.fusion_tuning import FusionTuning, tune_fusion
