@@ -15,8 +15,7 @@ from typing import Any, Unpack
 import numpy.typing as npt
 
 from searchengine.backends.contract import Backend
-from searchengine.backends.embedded import Embedded
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
@@ -80,8 +79,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         collection = self.collection
         options: dict[str, Any] = {"wait": collection.wait, "runtime": self._encoder.runtime}
         options["query_encoder"] = questions
-        if isinstance(collection, Embedded):
-            options["device"] = collection.device
+        options["device"] = collection.device
         return partial(SearchEngine.open, **options), (collection.address, encoder)
 
     @classmethod
@@ -260,7 +258,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
             if documents is None:
                 raise QueryError(f"{vectors} holds no documents; pass them too")
             readers, vectors = partial(self._reader, vectors), None
-        if not isinstance(self.collection, Embedded) and passages is None:
+        if not self.collection.one_commit and passages is None:
             reader = None if readers is None else readers()
             return upsert_documents(self.collection, documents, vectors, reader, options)
         if vectors is not None:

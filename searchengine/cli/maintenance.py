@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.cli.measuring.fusing import tune_fusion
 from searchengine.cli.options import (
     AS_JSON,
@@ -113,7 +113,7 @@ def repair(
         searchengine repair notes.index --dry-run
         searchengine repair notes.index
     """
-    from searchengine.backends.embedded import folders_only
+    from searchengine.backends.contract import folders_only
     from searchengine.backends.opening import name_of
     from searchengine.cli.console import counted, say, show_json, steps
     from searchengine.upkeep.repair import repair as mend

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents import forks
+from searchengine.backends.folder.documents.connections import inherit
 from searchengine.encoders.loading import check_aligned, check_built_by, load_built_by
 from searchengine.encoders.protocol import NO_ENCODER, TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
@@ -64,7 +64,7 @@ class CollectionEncoder:
         if encoder is not None:
             self._adopt(encoder)
         collection.accepts = self.check
-        forks.inherit(self)
+        inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: new locks, because the parent's may be locked for ever."""

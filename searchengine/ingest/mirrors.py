@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
-from searchengine.backends.embedded import Local
+from searchengine.backends.folder.collection import Local
 from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import check_corpus, read_corpus

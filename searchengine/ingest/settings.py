@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 from warnings import warn
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import LeftOut
 from searchengine.encoders.functions import FunctionEncoder

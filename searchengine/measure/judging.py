@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.corpus.files import beir_corpus, read_corpus
 from searchengine.errors import CorpusError
 from searchengine.measure.encoders import encoded

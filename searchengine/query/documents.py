@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TypeVar, overload
 
+from searchengine.backends import listing
 from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents import listing
 from searchengine.backends.folder.filters.parser import field_named, parse
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.errors import QueryError, UnknownKey

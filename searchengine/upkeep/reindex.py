@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from searchengine.backends.embedded import Local
+from searchengine.backends.folder.collection import Local
 from searchengine.backends.folder.documents.store import Store
 from searchengine.encoders.loading import (
     EncoderArgument,

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from searchengine.backends.embedded import Local
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.folder.collection import Local
+from searchengine.backends.mode import Mode
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import NoEncoder
 from searchengine.errors import QueryError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.cli.console import Terminated, note
 from searchengine.cli.indexing.indexed import show_summary
 from searchengine.cli.indexing.mirroring import mirrors, patience, watch
