@@ -49,14 +49,14 @@ from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.view import View
 from searchengine.backends.folder.writer import WritableView
 from searchengine.corpus.files import read_corpus
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.segment import Segment
 from searchengine.ingest import folder_state, mirrors, watching
 from searchengine.ingest.folder_state import FolderState, Listing
 from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.mirror import Mirroring
-from searchengine.ingest.mirrors import MirrorOptions, Mirrors
+from searchengine.ingest.mirrors import MirrorOptions
 from searchengine.ingest.passages import PassageReader
 from searchengine.query.hits import Hits
 from searchengine.upkeep import blocks, check, reindexing
@@ -80,8 +80,8 @@ POINTS: list[tuple[Any, str]] = [
     (CollectionEncoder, "questions"),
     (CollectionEncoder, "expect"),
     (CollectionEncoder, "settle"),
-    (Mirrors, "_reader"),
-    (Mirrors, "_pass"),
+    (mirrors, "passage_reader"),
+    (mirrors, "_pass"),
     (FolderState, "look"),
     (FolderState, "done"),
     (Mirroring, "_recognise"),

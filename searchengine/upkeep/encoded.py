@@ -8,7 +8,7 @@ import numpy as np
 from searchengine.backends.contract import Ids
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.ingest.passages import BATCH, PassageReader

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.mode import Mode
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.encoders.questions import QUESTIONS, check_questions, milliseconds_alone
 from searchengine.errors import CollectionError, QueryError

@@ -14,7 +14,6 @@ from uuid import uuid4
 import numpy as np
 
 from searchengine.backends.contract import (
-    Backend,
     Entry,
     Known,
     check_unchanged,
@@ -71,7 +70,7 @@ class Collection(WritableView):
             (scratch / "segments").mkdir()
             with Store(scratch / "documents.db", create=True) as store, store.transaction():
                 changes = Changes(store)
-                new: dict[str, Any] = {"commit_id": uuid4().hex, "record_keys": "content"}
+                new: dict[str, Any] = {"commit_id": uuid4().hex}
                 if analyzer is None:
                     new["tokenizer_auto"] = True
                 for name, value in (settings | new).items():
@@ -243,18 +242,6 @@ class Collection(WritableView):
             _log.warning(
                 "segments were not merged, which the next change will try again: %s", error
             )
-
-
-class Local:
-    """What an engine offers only where the collection is a folder."""
-
-    collection: Backend
-
-    @property
-    def local(self) -> Collection:
-        """The folder. Raises CollectionError for a collection on a server."""
-        folder: Collection = self.collection.local
-        return folder
 
 
 def _blocks(entries: Sequence[Entry]) -> Iterator[Floats]:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 
 from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
-from searchengine.corpus.languages import UNSPACED_LANGUAGES
+from searchengine.corpus.language_traits import UNSPACED_LANGUAGES
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 

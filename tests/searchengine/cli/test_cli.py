@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,7 +25,7 @@ from small_sample import DOCUMENTS, write_small_sample
 from tiny_model import write_model2vec
 
 from searchengine.cli import cli
-from searchengine.measure.run import Settings
+from searchengine.measure.rounds import Settings
 from searchengine.trainer.training.config import TrainConfig
 
 CORPUS = """\
@@ -210,18 +210,6 @@ def test_fields_and_keys_of_a_table(tmp_path: Path) -> None:
     assert (hit["title"], hit["text"]) == ("Whales", "They sleep by halves.")
     doubled = run("index", tmp_path / "c.csv", collection, "--text-field", "a", "--id-field", "A")
     assert "must name different fields" in one_sentence(doubled)
-
-
-def test_a_collection_of_row_numbers_goes_on_with_them(tmp_path: Path) -> None:
-    (tmp_path / "first.jsonl").write_text('{"_id": "a", "text": "Bread rises."}\n')
-    (tmp_path / "c.jsonl").write_text('{"text": "Whales sleep."}\n{"text": "Whales sing."}\n')
-    collection = tmp_path / "c.index"
-    assert run_json("index", tmp_path / "first.jsonl", collection)["added"] == 1
-    with closing(sqlite3.connect(collection / "documents.db")) as tables, tables:
-        tables.execute("INSERT OR REPLACE INTO settings VALUES ('record_keys', '\"position\"')")
-    assert run_json("index", tmp_path / "c.jsonl", collection)["added"] == 2
-    hits = run_json("search", collection, "whales", "-k", "3")
-    assert {hit["key"] for hit in hits} == {"a", "1", "2"}
 
 
 def test_a_shell_sees_streams_and_exit_codes(folder: Path) -> None:
@@ -447,7 +435,7 @@ def test_demo_leaves_a_model_and_a_collection(
         monkeypatch.setattr("searchengine.trainer.training.head.ROTATION_TEXTS", 200)
         sample = write_small_sample(tmp_path / "sample")
         monkeypatch.setattr("searchengine.cli.demo.sample_folder", lambda: sample)
-        monkeypatch.setattr("searchengine.measure.run.Settings", partial(Settings, repeats=1))
+        monkeypatch.setattr("searchengine.measure.rounds.Settings", partial(Settings, repeats=1))
         # bf16 is not compared with float32, which takes as long as all else.
         load = partial(command_line._load, precision="fp32")
         monkeypatch.setattr(command_line, "_load", lambda source, **_: load(source))
