@@ -9,11 +9,10 @@ from time import monotonic
 
 from searchengine.backends.contract import Backend
 from searchengine.backends.embedded import Embedded
-from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import LeftOut
-from searchengine.corpus.files import check_corpus, read_corpus
-from searchengine.corpus.folder import Unread
-from searchengine.corpus.lines import OnBad
+from searchengine.corpus.files import Unread, check_corpus, read_corpus
+from searchengine.corpus.tabular import Columns
+from searchengine.corpus.text_files import OnBad
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import (
     CollectionError,
@@ -191,7 +190,6 @@ def _pass(
         state.folder,
         on_bad,
         key_prefix=options.key_prefix,
-        record_keys=collection.settings.get("record_keys", "content"),
         columns=options.columns,
         unread=unread,
         files=[state.folder / path for path in sorted(files.changed)],
