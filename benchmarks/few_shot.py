@@ -24,8 +24,8 @@ from transfer import best_c, fitted
 
 from trainer.encoder import Encoder
 from trainer.evaluation.labels import accuracy
-from trainer.training.config import TrainConfig
 from trainer.training.loop import train
+from trainer.training.train_config import TrainConfig
 
 LOSSES: dict[str, dict[str, Any]] = {
     "cross-entropy": {"label_weight": 0.0},

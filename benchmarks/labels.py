@@ -24,8 +24,8 @@ from sklearn.linear_model import LogisticRegression
 from trainer.encoder import Encoder
 from trainer.evaluation.labels import accuracy
 from trainer.model.classifier import C
-from trainer.training.config import TrainConfig
 from trainer.training.loop import train
+from trainer.training.train_config import TrainConfig
 
 PICTURES, CAPTIONS = 77, 270
 

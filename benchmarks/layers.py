@@ -23,8 +23,8 @@ from record import DATA, record
 
 from trainer.encoder import Encoder
 from trainer.evaluation.sts import ScoredPair, read_sts, sts
-from trainer.training.config import TrainConfig
 from trainer.training.loop import train
+from trainer.training.train_config import TrainConfig
 
 ARMS: dict[str, dict[str, Any]] = {
     "without layers": {},

@@ -45,10 +45,10 @@ from searchengine.evaluate.significance import interval
 from searchengine.ingest.passages import PassageConfig, cut
 from trainer.encoder import Encoder
 from trainer.evaluation.sts import read_sts, sts
-from trainer.training.config import TrainConfig
-from trainer.training.lengthening.window import lengthened
+from trainer.training.lengthening import lengthened
 from trainer.training.loop import Report, train
 from trainer.training.presets import preset
+from trainer.training.train_config import TrainConfig
 
 BASE, WINDOW = "starter", 2048
 LENGTHS, DEPTHS = (512, 1024, 2048), (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -196,7 +196,6 @@ def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) ->
                     "objective": "distillation",
                     "distillation_loss": "cosine",
                     "teacher": BASE,
-                    "teacher_axes": "own",
                     "loss_weight": 20,
                 },
             ],

@@ -22,7 +22,7 @@ from record import DATA, record
 from trainer.encoder import Encoder
 from trainer.evaluation.sts import read_sts, sts
 from trainer.training import posthoc
-from trainer.training.data.examples import read_examples
+from trainer.training.examples import read_examples
 
 ENCODER = "starter-768"
 WIDTHS = (256, 128, 64)

@@ -36,9 +36,9 @@ from sides import in_turn, percentiles, run, running, times
 
 from searchengine import SearchEngine
 from trainer.encoder import Encoder
-from trainer.training.config import TrainConfig
 from trainer.training.loop import Report, train
 from trainer.training.presets import preset
+from trainer.training.train_config import TrainConfig
 
 FULL, STARTER = "all layers", "starter"
 PRESETS = {"two layers": "question-encoder", "static": "static-question-encoder"}

@@ -18,9 +18,8 @@ from record import DATA, record
 
 from trainer.encoder import Encoder
 from trainer.evaluation.sts import read_sts, sts
-from trainer.training.config import TrainConfig
 from trainer.training.loop import train
-from trainer.training.settings.objective import SimilarityLoss
+from trainer.training.train_config import SimilarityLoss, TrainConfig
 
 
 @click.command()

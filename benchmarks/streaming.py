@@ -82,14 +82,14 @@ def measured(path: Path, first: int) -> dict[str, Any]:
 
     from trainer.encoder import Encoder
     from trainer.training.batches import BatchPlan
-    from trainer.training.config import TrainConfig
-    from trainer.training.data.holdout import hold_out
-    from trainer.training.data_sets import DataSet, digest, read_data_sets
-    from trainer.training.objectives.contrastive import Contrastive
+    from trainer.training.loop import BatchLoader
+    from trainer.training.objectives import Contrastive
     from trainer.training.passes import Passes
+    from trainer.training.preparation import DataSet, digest, read_data_sets
     from trainer.training.processes import Processes
+    from trainer.training.step_judging import hold_out
+    from trainer.training.train_config import TrainConfig
     from trainer.training.training_model import TrainingModel
-    from trainer.training.update import Ahead
 
     config = TrainConfig(
         train=(path,), out=path.parent / "out", base="starter", batch_size=BATCH, max_steps=UPDATES
@@ -106,7 +106,7 @@ def measured(path: Path, first: int) -> dict[str, Any]:
     objective = Contrastive(model, config, (384,), Processes(0, 1))
     seen = hashlib.sha256()
     start = time.perf_counter()
-    with Ahead(plan, [objective], passes) as batches:
+    with BatchLoader(plan, [objective], passes) as batches:
         for step in range(first, UPDATES):
             for prepared in batches.at(step):
                 if step >= UPDATES // 2:

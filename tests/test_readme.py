@@ -29,7 +29,7 @@ from searchengine.cli.demo import sample_folder
 from searchengine.cli.training.train import read_config
 from searchengine.corpus.files import read_corpus
 from trainer.encoder import Encoder
-from trainer.training.config import TrainConfig
+from trainer.training.train_config import TrainConfig
 
 README = (REPOSITORY / "README.md").read_text()
 

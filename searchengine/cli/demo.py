@@ -60,7 +60,7 @@ def run_demo(folder: Path) -> None:
     from searchengine.engine import SearchEngine
     from searchengine.evaluate.judgements import read_queries
     from searchengine.report.tables import table
-    from trainer.training.config import TrainConfig
+    from trainer.training.train_config import TrainConfig
 
     if trained:
         note(f"The encoder in {model} is there already; remove {folder} to train again")

@@ -14,7 +14,7 @@ from searchengine.evaluate.judgements import judged, plain_or_gzipped, read_beir
 from searchengine.evaluate.retrieval import measure, task
 from searchengine.storage.mode import Mode
 from trainer.encoder import Encoder
-from trainer.training.judging import Measure
+from trainer.training.step_judging import Measure
 
 SHORTLIST = 100
 """Documents that a prefix finds, to be scored at full width."""

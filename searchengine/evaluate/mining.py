@@ -26,9 +26,9 @@ from indexer.config import Structure
 from indexer.segment import Segment, SegmentConfig, Storage
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
-from trainer.training.data.examples import read_examples
-from trainer.training.data.files import identity
-from trainer.training.data.positives import Kind
+from trainer.training.example_files import identity
+from trainer.training.examples import read_examples
+from trainer.training.rows import Kind
 
 # Texts encoded, and anchors searched, at a time.
 BLOCK = 1024

@@ -11,9 +11,9 @@ from tests.tiny_model import write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ModelError
 from trainer.training.averaging import average
-from trainer.training.config import TrainConfig
-from trainer.training.lengthening.window import lengthened
+from trainer.training.lengthening import lengthened
 from trainer.training.loop import train
+from trainer.training.train_config import TrainConfig
 
 TEXTS = ["a dog", "the dog sleeps near the sea", "a house"]
 

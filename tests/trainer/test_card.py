@@ -20,8 +20,8 @@ from trainer.encoder import Encoder
 from trainer.model.card import DOCUMENTS, QUESTION, STARTER_ON_THE_HUB, card, hub_name, names_only
 from trainer.model.classifier import Classifier
 from trainer.model.folder import Model
-from trainer.training.config import TrainConfig
 from trainer.training.outcome import summary
+from trainer.training.train_config import TrainConfig
 
 CONFIG = TrainConfig(
     train=("/secret/place/nli.tsv", "own data/captions.jsonl.gz"),
@@ -158,7 +158,7 @@ def test_the_configuration_makes_it_again(trained: Model) -> None:
 
 def test_classification(trained: Model) -> None:
     config = {"objective": "classification", "label_weight": 0.9, "prefixes": [WIDTH]}
-    settings = {"train": ["a.tsv"], "out": "m", "base": "starter", "mixup": 0.2, **config}
+    settings = {"train": ["a.tsv"], "out": "m", "base": "starter", "dropout": 0.2, **config}
     recipe = RECIPE | {
         "config": settings,
         "summary": summary(TrainConfig.from_dict(settings), (WIDTH,)),
@@ -166,7 +166,7 @@ def test_classification(trained: Model) -> None:
     labels = Classifier(WIDTH, ("good", "bad"))
     text = card(replace(trained, recipe=recipe, classifier=labels, matryoshka_dims=(WIDTH,)))
     assert "- Loss: 0.1 × cross-entropy of the labels + 0.9 × supervised contrastive" in text
-    assert "- Mixup, α 0.2." in text and "Matryoshka" not in text
+    assert "- Dropout 0.2." in text and "Matryoshka" not in text
     assert "by label: `good`, `bad`." in text
 
 

@@ -13,10 +13,9 @@ from tests.trainer.test_train_loop import base, config  # noqa: F401
 from trainer.cross_encoder import CrossEncoder
 from trainer.errors import ConfigError, DataError
 from trainer.runtimes.config import RuntimeConfig
-from trainer.training.config import TrainConfig
 from trainer.training.loop import train
-from trainer.training.settings.fields import Objective
-from trainer.training.settings.objective import DistillationLoss
+from trainer.training.setting_kinds import Objective
+from trainer.training.train_config import DistillationLoss, TrainConfig
 
 ROWS = [
     (f"the {noun}", f"a {noun} {verb}", [f"the {verb} sea", f"{noun} not {verb}"][: 1 + i % 2])

@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from trainer.errors import ModelError
 from trainer.model.durable import new_folder
-from trainer.training.cross_encoder import _write
+from trainer.training.cross_encoder_training import _write
 
 
 def filled(folder: Path) -> dict[str, str]:

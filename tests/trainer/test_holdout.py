@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.training.data.columns import Example
-from trainer.training.data.examples import Examples
-from trainer.training.data.files import identity, texts_without_label
-from trainer.training.data.holdout import MIN_HELD_OUT, hold_out
-from trainer.training.data.positives import Kind
+from trainer.training.example_files import identity, texts_without_label
+from trainer.training.examples import Examples
+from trainer.training.rows import Example, Kind
+from trainer.training.step_judging import MIN_HELD_OUT, hold_out
 
 
 def pairs(count: int) -> tuple[Example, ...]:

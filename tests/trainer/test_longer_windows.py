@@ -23,7 +23,7 @@ from tests.tiny_model import WORDS, write_plain, write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ModelError
 from trainer.model.folder import Model
-from trainer.training.lengthening.window import interpolated, lengthened
+from trainer.training.lengthening import interpolated, lengthened
 
 SIZE = {
     "vocab_size": 120,

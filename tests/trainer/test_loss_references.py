@@ -33,19 +33,23 @@ from tests.reference_losses import (
     value_and_gradients,
 )
 from tests.tiny_model import write_sentence_transformer
+from tests.trainer.one_step import backward
 from trainer.encoder import Encoder
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Drawn
-from trainer.training.losses.contrastive import (
+from trainer.training.losses import (
+    cosines,
+    distillation,
     info_nce,
+    layer_distillation,
     matryoshka,
+    nested_cosines,
+    plain_cosines,
     supervised_contrastive,
 )
-from trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
-from trainer.training.losses.distillation import distillation, layer_distillation
-from trainer.training.objectives.contrastive import Contrastive
+from trainer.training.objectives import Contrastive
 from trainer.training.passes import Passes
 from trainer.training.processes import Processes
+from trainer.training.rows import Drawn
+from trainer.training.train_config import TrainConfig
 from trainer.training.training_model import TrainingModel
 
 
@@ -136,8 +140,8 @@ def our_gradients(folder: Path, **settings: Any) -> tuple[float, dict[str, Tenso
     training_model = TrainingModel(model, config, None).eval()
     objective = Contrastive(training_model, config, config.prefixes, Processes())
     passes = Passes(training_model, encoder, config, lambda: torch.autocast("cpu", enabled=False))
-    value = passes.backward(
-        objective.views(ROWS), objective.layers(0), 0, lambda v: objective.loss(v, ROWS, 0), 1.0
+    value = backward(
+        passes, objective.views(ROWS), objective.layers(0), 0, lambda v: objective.loss(v, ROWS, 0)
     )
     return value, named_gradients(model.module.transformer)
 

@@ -12,13 +12,16 @@ from torch import Tensor
 import indexer.arrays
 from trainer.errors import ConfigError
 from trainer.model.modules import prefix
-from trainer.training.losses.contrastive import (
+from trainer.training.losses import (
+    cosines,
+    distillation,
     info_nce,
+    layer_distillation,
     matryoshka,
+    nested_cosines,
+    plain_cosines,
     supervised_contrastive,
 )
-from trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
-from trainer.training.losses.distillation import distillation, layer_distillation
 
 
 def rows(seed: int, n: int = 6, dim: int = 16) -> Tensor:

@@ -10,9 +10,9 @@ from tests.trainer.test_passes import passes
 from trainer.encoder import Encoder
 from trainer.model.modules import Batch
 from trainer.model.tokens import TokenIds, Tokenization
-from trainer.training.losses.mlm import MaskedLanguageModel
 from trainer.training.passes import View
 from trainer.training.processes import Processes
+from trainer.training.training_model import MaskedLanguageModel
 
 
 @pytest.fixture(scope="module")

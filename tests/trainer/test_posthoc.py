@@ -20,8 +20,7 @@ from tiny_model import WIDTH, write_sentence_transformer
 
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
-from trainer.training.losses.contrastive import info_nce, matryoshka
-from trainer.training.losses.distillation import distillation
+from trainer.training.losses import distillation, info_nce, matryoshka
 from trainer.training.posthoc import (
     LinearMap,
     adapter,

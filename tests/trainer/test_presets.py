@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import ConfigError
-from trainer.training.config import TrainConfig
 from trainer.training.presets import PRESETS, preset
+from trainer.training.train_config import TrainConfig
 
 # Batch, peak rate, epochs and temperature, as the papers or their training scripts say.
 PUBLISHED = {

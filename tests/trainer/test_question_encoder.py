@@ -18,14 +18,14 @@ from trainer.encoder import ROTATION, Encoder
 from trainer.errors import ConfigError, ModelError
 from trainer.model.loading import keep_layers
 from trainer.model.modules import Normalize
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Drawn
-from trainer.training.judging import top1_accuracy
 from trainer.training.loop import Report, train
-from trainer.training.objectives.distillation import Distillation
+from trainer.training.objectives import Distillation
 from trainer.training.posthoc import LinearMap, baked
 from trainer.training.presets import PRESETS, preset
 from trainer.training.processes import Processes
+from trainer.training.rows import Drawn
+from trainer.training.step_judging import top1_accuracy
+from trainer.training.train_config import TrainConfig
 
 TEXTS = ["a whale sings near the sea", "The DOG sleeps, slowly!", "two birds", "고래 42 zebra"]
 PROMPTS = {"query": "the man ", "document": "a bird "}
@@ -303,11 +303,7 @@ def test_the_base_is_the_teacher_unless_one_is_named(name: str) -> None:
 @pytest.mark.parametrize(
     "values, message",
     [
-        (
-            {"distillation_loss": "kl", "teacher_axes": "pca"},
-            "question_encoder learns no vectors by kl",
-        ),
-        ({"teacher_axes": "pca"}, "question_encoder with teacher_axes pca, not own"),
+        ({"distillation_loss": "kl"}, "question_encoder learns no vectors by kl"),
         ({"objective": "contrastive"}, "needs objective distillation"),
         ({"kept_layers": 0, "question_encoder": False, "teacher": "t"}, "kept_layers 0 without"),
         ({"kept_layers": 0, "pooling": "mean"}, "kept_layers 0 leaves no network for pooling"),

@@ -17,13 +17,19 @@ from sentence_transformers.sentence_transformer.losses import (
 from torch import Tensor, nn
 
 from tests.reference_losses import WIDTH, Given, assert_same, both_precisions, columns, theirs
-from trainer.training.config import TrainConfig
-from trainer.training.data.positives import Drawn
-from trainer.training.losses.contrastive import PrefixScores, matryoshka
-from trainer.training.losses.cosines import nested_cosines, paired_angles, paired_cosines
-from trainer.training.losses.scored import cosent, squared_error
-from trainer.training.objectives.similarity import Similarity
+from trainer.training.losses import (
+    PrefixScores,
+    cosent,
+    matryoshka,
+    nested_cosines,
+    paired_angles,
+    paired_cosines,
+    squared_error,
+)
+from trainer.training.objectives import Similarity
 from trainer.training.processes import Processes
+from trainer.training.rows import Drawn
+from trainer.training.train_config import TrainConfig
 
 # Two pairs have the same score, which says nothing of their order.
 SCORES = torch.tensor([0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.7])

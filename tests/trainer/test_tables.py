@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from trainer.errors import DataError
-from trainer.training.data import examples as stored
-from trainer.training.data.columns import Reading
-from trainer.training.data.examples import Examples, read_examples
-from trainer.training.data.positives import Kind
+from trainer.training import examples as stored
+from trainer.training.examples import Examples, read_examples
+from trainer.training.rows import Kind, Reading
 
 datasets = pytest.importorskip("datasets")
 ROWS = [

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from trainer.errors import DataError
 from trainer.training.batches import BatchPlan, fill
-from trainer.training.config import TrainConfig
-from trainer.training.data.columns import Reading
-from trainer.training.data.examples import Examples, read_examples
-from trainer.training.data.files import key, read_labelled
-from trainer.training.data.positives import Drawn, Kind
-from trainer.training.data_sets import DataSet
+from trainer.training.example_files import key, read_labelled
+from trainer.training.examples import Examples, read_examples
+from trainer.training.preparation import DataSet
+from trainer.training.rows import Drawn, Kind, Reading
+from trainer.training.train_config import TrainConfig
 
 TRIPLETS = "anchor\tpositive\tnegative\nred\tcrimson\tblue\nbig\tlarge\t\n"
 

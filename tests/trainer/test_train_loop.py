@@ -19,13 +19,11 @@ from trainer.encoder import Encoder
 from trainer.errors import ConfigError, ModelError, TrainingError, TrainingWarning
 from trainer.evaluation.sts import read_sts, sts
 from trainer.model.modules import Dense, SentenceModule
-from trainer.training import checkpoint, loop
-from trainer.training.config import TrainConfig
-from trainer.training.data.holdout import Split
-from trainer.training.judging import Judgement, Measure
+from trainer.training import checkpoint, loop, objectives
 from trainer.training.loop import Report, train
-from trainer.training.objectives import contrastive
 from trainer.training.outcome import mean
+from trainer.training.step_judging import Judgement, Measure, Split
+from trainer.training.train_config import TrainConfig
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 LAYER = "transformer.encoder.layer.0.output.dense.weight"
@@ -304,12 +302,12 @@ def test_a_checkpoint_without_room_leaves_the_older_one(
 def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = contrastive.info_nce, itertools.count(1)
+    real, calls = objectives.info_nce, itertools.count(1)
 
     def breaks(*args: Any, **kwargs: Any) -> torch.Tensor:
         return real(*args, **kwargs) * (math.nan if next(calls) > 2 * 6 else 1)  # 2 prefixes
 
-    monkeypatch.setattr(contrastive, "info_nce", breaks)
+    monkeypatch.setattr(objectives, "info_nce", breaks)
     with pytest.raises(TrainingError, match="the loss of update 7 is nan: lower learning_rate"):
         train(config)
     found = checkpoint.latest(config.out)

@@ -25,8 +25,8 @@ from trainer.evaluation.sts import (
     sts_tasks,
     unit_prefix,
 )
-from trainer.training.data.positives import Drawn
-from trainer.training.judging import top1_accuracy
+from trainer.training.rows import Drawn
+from trainer.training.step_judging import top1_accuracy
 
 PAIRS = [
     (5.0, "1 0 0", "2 0 0"),  # cosine 1 and, over 2 dims, 1

@@ -26,8 +26,7 @@ from trainer.errors import ConfigError, DataError
 from trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
 from trainer.runtimes.config import Precision
 from trainer.training.head import IDENTITY
-from trainer.training.losses.contrastive import info_nce, matryoshka
-from trainer.training.losses.distillation import distillation
+from trainer.training.losses import distillation, info_nce, matryoshka
 
 Rows = NDArray[np.float32]
 Batch = TypeVar("Batch")

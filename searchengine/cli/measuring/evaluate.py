@@ -255,7 +255,7 @@ def labels(
     from searchengine.cli.console import counted, progress, show_json, show_rows
     from trainer.encoder import Encoder
     from trainer.evaluation.labels import accuracy
-    from trainer.training.data.files import read_labelled
+    from trainer.training.example_files import read_labelled
 
     texts = read_labelled(files)
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
@@ -308,7 +308,7 @@ def map_(
     from searchengine.report.plots.style import save
     from searchengine.report.plots.vectors import sentence_map
     from trainer.encoder import Encoder
-    from trainer.training.data.files import read_labelled
+    from trainer.training.example_files import read_labelled
 
     texts = read_labelled(files)[:most]
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)

@@ -15,10 +15,10 @@ from searchengine.cli.training.logs import LOGS
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, TrainingWarning, install_line
 from trainer.training.checkpoint import latest
-from trainer.training.config import TrainConfig
-from trainer.training.judging import Measure
 from trainer.training.loop import Report, train
 from trainer.training.processes import launched_rank
+from trainer.training.step_judging import Measure
+from trainer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from trainer.errors import ConfigError
-from trainer.training.config import TrainConfig
 from trainer.training.loop import Report
+from trainer.training.train_config import TrainConfig
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tests.tiny_model import WORDS, write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError
 from trainer.training import checkpoint
-from trainer.training.config import TrainConfig
+from trainer.training.train_config import TrainConfig
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 STS = "score\tsentence1\tsentence2\n" + "".join(

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from searchengine.cli.training.display import _resumable
 from tests.tiny_model import write_sentence_transformer
-from trainer.training.config import TrainConfig
+from trainer.training.train_config import TrainConfig
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from searchengine.errors import QueryError, SearchEngineError
 from searchengine.evaluate import mining
 from searchengine.evaluate.mining import Mined, Miner, MiningConfig, Pair, choose, read_pairs
 from trainer.errors import DataError
-from trainer.training.data.examples import read_examples
-from trainer.training.data.positives import Kind
+from trainer.training.examples import read_examples
+from trainer.training.rows import Kind
 
 
 class Angles:
