@@ -34,11 +34,11 @@ from searchengine.adapt.judging import Corpus
 from searchengine.adapt.material import Material, read_material
 from searchengine.adapt.questions import Part
 from searchengine.corpus.files import read_corpus
-from searchengine.evaluate.judgements import read_beir
-from searchengine.evaluate.metrics import MAIN
-from searchengine.evaluate.retrieval import CONFIGURED, measure, task
-from searchengine.evaluate.significance import Values, compare
-from trainer.training.posthoc import unit
+from searchengine.measure.judgements import read_beir
+from searchengine.measure.metrics import MAIN
+from searchengine.measure.retrieval import CONFIGURED, measure, task
+from searchengine.measure.significance import Values, compare
+from searchengine.trainer.training.posthoc import unit
 
 KOREAN = "ko/k8s_docs_passages_ko.jsonl.gz"
 PREFIXES = (64, 128)

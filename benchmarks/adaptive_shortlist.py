@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 from record import record, spread
 
-from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, prefix
-from indexer.faiss_calls import faiss
-from indexer.search.cascade import Cascade, CoarseIndex, SearchResult
-from indexer.storage.rotation import pca
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, prefix
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.search.cascade import Cascade, CoarseIndex, SearchResult
+from searchengine.indexer.storage.basis import pca
 
 Array = npt.NDArray[Any]
 Rule = Callable[[float], Array]  # 0..1, rising -> rows to re-score per query

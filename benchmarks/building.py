@@ -19,9 +19,9 @@ import numpy as np
 from real_vectors import VECTORS
 from record import record, spread
 
-from indexer.native.library import KERNEL
-from indexer.segment import Segment, SegmentConfig
-from indexer.threads import threads
+from searchengine.indexer.native.library import KERNEL
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.threads import threads
 
 CONFIG = SegmentConfig(prefix=192, structure="hnsw", code="int8", ef_construction=64)  # type: ignore[arg-type]
 

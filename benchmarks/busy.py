@@ -17,7 +17,7 @@ from record import DATA, REPOSITORY, record, spread
 
 PROGRAM = """
 import gzip, itertools, json, sys, time
-from trainer.encoder import Encoder
+from searchengine.trainer.encoder import Encoder
 with gzip.open(sys.argv[1]) as lines:
     texts = [json.loads(line)["text"] for line in itertools.islice(lines, 100)]
 encoder = Encoder.load("starter", runtime="torch")

@@ -21,13 +21,13 @@ import faiss
 import numpy as np
 from record import record, spread
 
-from indexer.arrays import BLOCK_ROWS, Floats, prefix, unit_rows
-from indexer.config import Storage
-from indexer.search.cascade import SearchResult, rerank
-from indexer.search.exact import EXTRA_ROWS, Bounds, certify
-from indexer.search.opening import open_coarse
-from indexer.storage.rotation import pca
-from indexer.storage.vectors import VectorFile, VectorWriter
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats, prefix, unit_rows
+from searchengine.indexer.config import Storage
+from searchengine.indexer.search.cascade import SearchResult, rerank
+from searchengine.indexer.search.certificates import EXTRA_ROWS, Bounds, certify
+from searchengine.indexer.search.segment_files import open_coarse
+from searchengine.indexer.storage.basis import pca
+from searchengine.indexer.storage.vectors_file import VectorFile, VectorWriter
 
 START = 192
 
@@ -84,7 +84,7 @@ def compare(
 ) -> dict[str, Any]:
     """Milliseconds of every side, with the share of rows read by those that certify."""
     found = first_answer(store, query_vectors, k)
-    full = open_coarse(store.path, mapped=True)
+    full = open_coarse(store.path)
     sample = store.take(np.linspace(0, store.rows - 1, min(store.rows, 20_000)).astype(np.int64))
     bounds = {width: Bounds.build(store.blocks(), width, sample) for width in widths}
     scans = {"flat float32": faiss.IndexFlatIP(store.dim)}
@@ -115,8 +115,8 @@ def compare(
                 ),
             )
             touched[width].append(float(one.read[0] / store.rows))
-            agree[width] += np.array_equal(one.result.rows, expected.rows) and np.array_equal(
-                one.result.scores, expected.scores
+            agree[width] += np.array_equal(one.rows, expected.rows) and np.array_equal(
+                one.scores, expected.scores
             )
     figures: dict[str, Any] = {name: spread(values) for name, values in times.items()}
     for width in widths:

@@ -29,11 +29,11 @@ from record import DATA, record, run_json, spread
 
 from searchengine import SearchEngine
 from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.evaluate.judgements import judged, read_beir
-from searchengine.evaluate.metrics import per_question
-from searchengine.evaluate.runs import ranked
-from searchengine.evaluate.significance import compare, interval
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.measure.judgements import judged, read_beir
+from searchengine.measure.metrics import per_question
+from searchengine.measure.runs import ranked
+from searchengine.measure.significance import compare, interval
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 SETS = ("scifact", "nfcorpus")
 CANDIDATES = (10, 20, 50)

@@ -106,7 +106,7 @@ def peer_sides(python: str, exported: Path) -> dict[str, dict[str, Any]]:
     """The sides of encoding_peers.py, their files exported."""
     import encoding_peers
 
-    from trainer.model.source import starter_folder
+    from searchengine.trainer.model.source import starter_folder
 
     where = {"python": python, "model": str(starter_folder()), "exported": str(exported)}
     with Side(str(PEERS), tool="export", **where) as side:
@@ -227,7 +227,7 @@ class Judged:
 
     def __init__(self, data: Path, name: str = "scifact", split: str = "test") -> None:
         from searchengine.corpus.files import read_corpus
-        from searchengine.evaluate.judgements import read_qrels, read_queries
+        from searchengine.measure.judgements import read_qrels, read_queries
 
         folder = data / "beir" / name
         self.qrels = read_qrels(folder / "qrels" / f"{split}.tsv")
@@ -333,8 +333,8 @@ def answering(
 
 def ours(**loading: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
     """This project's encoder, loaded as asked; also counts tokens."""
-    from trainer.encoder import Encoder
-    from trainer.errors import ModelError
+    from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.errors import ModelError
 
     try:
         encoder = Encoder.load("starter", **loading)
@@ -364,7 +364,7 @@ def theirs(device: str, dtype: str | None = None) -> tuple[Callable[..., Any], d
     """sentence-transformers with its defaults, but for the number type where one is named."""
     from sentence_transformers import SentenceTransformer
 
-    from trainer.model.source import starter_folder
+    from searchengine.trainer.model.source import starter_folder
 
     options = {"dtype": dtype} if dtype else {}
     model = SentenceTransformer(str(starter_folder()), device=device, model_kwargs=options)

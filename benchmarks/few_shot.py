@@ -22,10 +22,10 @@ import numpy as np
 from record import DATA, record
 from transfer import best_c, fitted
 
-from trainer.encoder import Encoder
-from trainer.evaluation.labels import accuracy
-from trainer.training.loop import train
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.labels import accuracy
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 
 LOSSES: dict[str, dict[str, Any]] = {
     "cross-entropy": {"label_weight": 0.0},

@@ -16,8 +16,8 @@ import numpy as np
 from real_vectors import VECTORS, split
 from record import record
 
-from indexer.segment import Segment, SegmentConfig
-from indexer.tuning.points import recall
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.tuning.points import recall
 
 K = 10
 SHARES = (1.0, 0.5, 0.1, 0.01, 0.001)

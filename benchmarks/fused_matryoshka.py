@@ -24,7 +24,7 @@ def make_step(form: str, size: str) -> Callable[[], None]:
     """Forward and backward on float32 vectors of this size."""
     import torch
 
-    from trainer.training import losses
+    from searchengine.trainer.training import losses
 
     nested = losses.matryoshka(losses.info_nce, DIMS, form=getattr(losses, form))
     anchors, candidates = map(int, size.split("x"))

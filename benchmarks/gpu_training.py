@@ -63,7 +63,7 @@ def write_network(folder: Path, shape: str) -> Path:
     import torch
     import transformers
 
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     kind, fields = SHAPES[shape]
     torch.manual_seed(0)
@@ -81,7 +81,7 @@ def products(network: Any, lengths: Sequence[int]) -> float:
     """
     import torch
 
-    from trainer.model.network import layer_list
+    from searchengine.trainer.model.network import layer_list
 
     layers, config = layer_list(network), network.config
     linear = [m for m in layers.modules() if isinstance(m, torch.nn.Linear)]
@@ -98,9 +98,9 @@ def steps_of(folder: Path, data: Path, batch: int, steps: int, how: dict[str, An
     """Seconds of each step, their mean useful work, and memory."""
     import torch
 
-    from trainer.training.batches import BatchPlan
-    from trainer.training.loop import Report, train
-    from trainer.training.preparation import read_data_sets
+    from searchengine.trainer.training.batches import BatchPlan
+    from searchengine.trainer.training.loop import Report, train
+    from searchengine.trainer.training.preparation import read_data_sets
 
     watch = Watch()
 
@@ -129,7 +129,7 @@ def steps_of(folder: Path, data: Path, batch: int, steps: int, how: dict[str, An
 
 def documents_of(folder: Path, data: Path, documents: int, device: str) -> Any:
     """Seconds of three encodings of the documents, and their useful work."""
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     encoder = Encoder.load(folder, runtime="torch", precision="bf16", device=device)
     texts = scifact(data, documents)

@@ -44,7 +44,7 @@ def an_epoch(data: Path, batch: int, chunk_tokens: int) -> dict[str, float]:
     """MB before the updates and at most, and the number of updates."""
     import torch
 
-    from trainer.training.loop import Report, train
+    from searchengine.trainer.training.loop import Report, train
 
     torch.set_num_threads(1)
     before: list[float] = []

@@ -17,10 +17,10 @@ from record import DATA, record
 
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
-from searchengine.evaluate.judgements import Qrels, read_qrels, read_queries
+from searchengine.measure.judgements import Qrels, read_qrels, read_queries
 from searchengine.query.fusion import reciprocal_rank
 from searchengine.query.ranking import FUSED
-from trainer.encoder import Encoder
+from searchengine.trainer.encoder import Encoder
 
 SPLITS = {"scifact": ("train", "test"), "nfcorpus": ("dev", "test"), "cranfield": (None, "test")}
 

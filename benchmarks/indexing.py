@@ -68,7 +68,7 @@ def main(data: Path, repeats: int, documents: int, side: str | None) -> None:
 
 def once(side: str, data: Path, most: int | None) -> dict[str, Any]:
     """What one side takes; or why it cannot be run here, or is not accurate enough to be."""
-    from trainer.errors import ModelError
+    from searchengine.trainer.errors import ModelError
 
     try:
         seconds, count = SIDES[side](data, most)
@@ -81,7 +81,7 @@ def ours(data: Path, most: int | None, **loading: Any) -> Timed:
     """Seconds to read, encode, build and commit, and the number of documents."""
     from searchengine import SearchEngine
     from searchengine.corpus.files import read_corpus
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     encoder = Encoder.load("starter", **loading)
     encoder.encode(["warm"])
@@ -96,7 +96,7 @@ def theirs(data: Path, most: int | None) -> Timed:
     """Seconds for encode with its defaults on the same texts."""
     from sentence_transformers import SentenceTransformer
 
-    from trainer.model.source import starter_folder
+    from searchengine.trainer.model.source import starter_folder
 
     texts = read(data, most)
     model = SentenceTransformer(str(starter_folder()))
@@ -110,7 +110,7 @@ def txtai(data: Path, most: int | None, **settings: Any) -> Timed:
     """Seconds to index and save the same texts with txtai's defaults, but for these settings."""
     from txtai import Embeddings
 
-    from trainer.model.source import starter_folder
+    from searchengine.trainer.model.source import starter_folder
 
     texts = read(data, most)
     embeddings = Embeddings(path=str(starter_folder()), content=True, **settings)

@@ -21,11 +21,11 @@ from few_shot import Labelled, sample, write
 from record import DATA, record
 from sklearn.linear_model import LogisticRegression
 
-from trainer.encoder import Encoder
-from trainer.evaluation.labels import accuracy
-from trainer.model.classifier import C
-from trainer.training.loop import train
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.labels import accuracy
+from searchengine.trainer.model.modules import C
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 
 PICTURES, CAPTIONS = 77, 270
 

@@ -1,4 +1,4 @@
-"""What is detected in texts of several languages, and what finds them: docs/languages.md.
+"""What is detected in texts of several languages, and what finds them: docs/hybrid.md.
 
     python benchmarks/languages.py german.jsonl korean.jsonl …
 
@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from searchengine.backends.folder.documents import lexical, text_index
 from searchengine.corpus.analyzer import Analyzer
-from searchengine.corpus.languages import EXCERPT, traits
+from searchengine.corpus.language_traits import EXCERPT, traits
 from searchengine.ingest.languages import analyzer_for, reads
-from searchengine.storage.documents import lexical, text_index
-from trainer.encoder import Encoder
+from searchengine.trainer.encoder import Encoder
 
 QUESTIONS = 300
 

@@ -21,10 +21,10 @@ from encoding import Judged
 from matryoshka_finetune import TESTS
 from record import DATA, record
 
-from trainer.encoder import Encoder
-from trainer.evaluation.sts import ScoredPair, read_sts, sts
-from trainer.training.loop import train
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.sts import ScoredPair, read_sts, sts
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 
 ARMS: dict[str, dict[str, Any]] = {
     "without layers": {},

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from searchengine.corpus.sentences import sentence_ends
-from trainer.encoder import Encoder
-from trainer.evaluation.sts import read_sts
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.sts import read_sts
 
 SHORTEST = 192  # tokens of a training text, at least
 # Papers that fill test documents, and pictures that are asked about; of both the last ones of a

@@ -40,15 +40,15 @@ from numpy.typing import NDArray
 from record import DATA, record, spread
 
 from searchengine import SearchEngine
-from searchengine.evaluate.judgements import read_beir
-from searchengine.evaluate.significance import interval
 from searchengine.ingest.passages import PassageConfig, cut
-from trainer.encoder import Encoder
-from trainer.evaluation.sts import read_sts, sts
-from trainer.training.lengthening import lengthened
-from trainer.training.loop import Report, train
-from trainer.training.presets import preset
-from trainer.training.train_config import TrainConfig
+from searchengine.measure.judgements import read_beir
+from searchengine.measure.significance import interval
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.sts import read_sts, sts
+from searchengine.trainer.training.lengthening import lengthened
+from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.presets import preset
+from searchengine.trainer.training.train_config import TrainConfig
 
 BASE, WINDOW = "starter", 2048
 LENGTHS, DEPTHS = (512, 1024, 2048), (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -332,8 +332,8 @@ def stage_short(work: Path, data: Path, names: str) -> Any:
 
 def scifact(encoder: Encoder, data: Path, queries: Any, qrels: Any) -> float:
     """nDCG@10 of exact search over whole documents."""
-    from searchengine.evaluate.metrics import MAIN, per_question
-    from searchengine.evaluate.runs import ranked
+    from searchengine.measure.metrics import MAIN, per_question
+    from searchengine.measure.runs import ranked
 
     documents = list(records(data / "beir" / "scifact" / "corpus.jsonl.gz"))
     texts = [f"{document['title']} {document['text']}".strip() for document in documents]

@@ -31,7 +31,7 @@ TRAINED: dict[str, dict[str, Any]] = {
 
 def choose(network: Any, attention: str, tokens: int) -> None:
     """Switch a network to one of ATTENTIONS."""
-    from trainer.training import attention as groups
+    from searchengine.trainer.training import attention as groups
 
     groups.restore(network)
     if attention.startswith("groups"):
@@ -44,11 +44,11 @@ def step(tokens: int, trained: str, precision: str) -> tuple[Any, Any]:
     """The network, and a function that does one update."""
     import torch
 
-    from trainer.encoder import Encoder
-    from trainer.model.modules import Batch
-    from trainer.training.lengthening import add_adapters, lengthened
-    from trainer.training.train_config import TrainConfig
-    from trainer.training.training_model import set_dropout
+    from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.model.modules import Batch
+    from searchengine.trainer.training.lengthening import add_adapters, lengthened
+    from searchengine.trainer.training.train_config import TrainConfig
+    from searchengine.trainer.training.training_model import set_dropout
 
     torch.manual_seed(0)
     model = lengthened(Encoder.load("starter", runtime="torch", precision="fp32").model, WINDOW)

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from trainer.errors import ConfigError, DataError
-from trainer.training.posthoc import (
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.training.posthoc import (
     LinearMap,
     Rows,
     check_width,

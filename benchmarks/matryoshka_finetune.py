@@ -15,10 +15,10 @@ from pathlib import Path
 import click
 from record import DATA, record
 
-from trainer.encoder import Encoder
-from trainer.evaluation.sts import StsRow, read_sts, sts
-from trainer.training.loop import Report, train
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.sts import StsRow, read_sts, sts
+from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.train_config import TrainConfig
 
 # SICK whole, because benchmarks/sts.py evaluates on all of its pairs.
 SICK = ("sickr_train", "sickr_dev", "sickr_test")

@@ -15,8 +15,8 @@ import numpy as np
 from real_vectors import VECTORS
 from record import record, spread
 
-from indexer.segment import Segment, SegmentConfig
-from indexer.tuning.points import recalls
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.tuning.points import recalls
 
 K, QUERIES, TIMED = 10, 500, 60
 

@@ -23,8 +23,8 @@ import click
 import numpy as np
 from record import record
 
-from indexer.config import SegmentConfig
 from searchengine import SearchEngine
+from searchengine.indexer.config import SegmentConfig
 
 PAUSE = 0.02  # seconds between two calls
 QUIET = 5.0  # seconds measured when nothing is merged

@@ -29,11 +29,11 @@ from real_vectors import split
 from record import record, spread
 from synthetic import Synthetic
 
-from indexer.native.library import KERNEL, description
-from indexer.segment import Segment, SegmentConfig
-from indexer.threads import threads
-from indexer.tuning.points import recall
-from searchengine.bench.machine import processor
+from searchengine.indexer.native.library import KERNEL, description
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.threads import threads
+from searchengine.indexer.tuning.points import recall
+from searchengine.measure.rounds import processor
 
 if TYPE_CHECKING:
     from search_speed import System

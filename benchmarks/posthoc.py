@@ -19,10 +19,10 @@ import numpy as np
 from matryoshka_finetune import TESTS
 from record import DATA, record
 
-from trainer.encoder import Encoder
-from trainer.evaluation.sts import read_sts, sts
-from trainer.training import posthoc
-from trainer.training.examples import read_examples
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.sts import read_sts, sts
+from searchengine.trainer.training import posthoc
+from searchengine.trainer.training.examples import read_examples
 
 ENCODER = "starter-768"
 WIDTHS = (256, 128, 64)

@@ -35,10 +35,10 @@ from record import DATA, record
 from sides import in_turn, percentiles, run, running, times
 
 from searchengine import SearchEngine
-from trainer.encoder import Encoder
-from trainer.training.loop import Report, train
-from trainer.training.presets import preset
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.presets import preset
+from searchengine.trainer.training.train_config import TrainConfig
 
 FULL, STARTER = "all layers", "starter"
 PRESETS = {"two layers": "question-encoder", "static": "static-question-encoder"}

@@ -89,7 +89,7 @@ def main(
 
 def real(data: Path) -> list[str]:
     """Distinct questions of three retrieval sets, in a fixed disorder."""
-    from searchengine.evaluate.judgements import read_queries
+    from searchengine.measure.judgements import read_queries
 
     sets = [read_queries(path) for path in sorted((data / "beir").glob("*/queries.jsonl*"))]
     # What begins with "select" is a statement to txtai, not a question.
@@ -191,7 +191,7 @@ def finished(path: Path) -> Iterator[Path]:
 
 def build_vectors(work: Path, texts: list[str]) -> None:
     """What txtai and sentence-transformers search: float32 (n, 384)."""
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     encoder = Encoder.load("starter", precision="fp32")
     with finished(work / "vectors.npy") as path, path.open("wb") as file:
@@ -215,7 +215,7 @@ def build_txtai(work: Path, texts: list[str]) -> None:
     """
     from txtai import Embeddings
 
-    from trainer.model.source import starter_folder
+    from searchengine.trainer.model.source import starter_folder
 
     embeddings = Embeddings(path=str(starter_folder()), content=True)
     vectors = np.load(work / "vectors.npy")
@@ -322,7 +322,7 @@ def sentence_transformers(work: Path) -> Any:
     import torch
     from sentence_transformers import SentenceTransformer, util
 
-    from trainer.model.source import starter_folder
+    from searchengine.trainer.model.source import starter_folder
 
     model = SentenceTransformer(str(starter_folder()))
     matrix = torch.from_numpy(np.load(work / "vectors.npy"))

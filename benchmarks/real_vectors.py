@@ -42,7 +42,7 @@ def split(path: Path, rows: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[n
 @DATA
 def main(path: Path, rows: int, data: Path) -> None:
     """Encode and write a float32 array (n, 768)."""
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     source = data / "text" / "sentences_mixed.tsv.gz"
     with gzip.open(source, "rt", encoding="utf-8", newline="\n") as file:

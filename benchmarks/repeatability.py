@@ -20,8 +20,8 @@ import numpy as np
 from record import DATA, SEARCHENGINE, record
 from reports import folder, scifact
 
-from searchengine.bench.recommend import ranked
-from searchengine.bench.results import Results
+from searchengine.measure.recommend import ranked
+from searchengine.measure.results import Results
 
 FIRST = 3
 
@@ -43,7 +43,6 @@ def main(data: Path, work: Path | None, times: int) -> None:
                 SEARCHENGINE,
                 "bench",
                 *arguments,
-                "--no-growth",
                 "--cold",
                 "0",
                 "--out",

@@ -23,9 +23,9 @@ import numpy as np
 from record import record, spread
 from synthetic import Synthetic
 
-from indexer.segment import Segment, SegmentConfig
-from indexer.tuning.cost import footprint
-from indexer.tuning.points import recall
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.tuning.cost import footprint
+from searchengine.indexer.tuning.points import recall
 
 K = 10
 QUERIES = 1000

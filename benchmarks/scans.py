@@ -20,9 +20,9 @@ import numpy as np
 from real_vectors import VECTORS
 from record import record, spread
 
-from indexer.native.library import KERNEL
-from indexer.search.allowed import Allowed
-from indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.native.library import KERNEL
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 K, QUERIES = 10, 2000
 SECONDS = 6  # of single queries beside each kind of batch

@@ -16,10 +16,10 @@ from typing import Any
 import click
 from record import DATA, record
 
-from trainer.encoder import Encoder
-from trainer.evaluation.sts import read_sts, sts
-from trainer.training.loop import train
-from trainer.training.train_config import SimilarityLoss, TrainConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.sts import read_sts, sts
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import SimilarityLoss, TrainConfig
 
 
 @click.command()

@@ -24,10 +24,10 @@ import usearch.index
 from real_vectors import VECTORS, split
 from record import record, spread
 
-from indexer.segment import Segment, SegmentConfig
-from indexer.threads import threads
-from indexer.tuning.points import recall
-from indexer.tuning.tune import Goal, tune
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.threads import threads
+from searchengine.indexer.tuning.points import recall
+from searchengine.indexer.tuning.tune import Goal, tune
 
 K = 10
 TARGETS = (0.95, 0.98)

@@ -3,13 +3,14 @@
     python benchmarks/shards.py --rows 200000
 
 Rows are spread over the shards at random. A question goes to all of them; each reranks the
-shortlist that indexer.tuning.capacity gives it, and the results are merged by score. Reported are
+shortlist that `shard_shortlist` gives it, and the results are merged by score. Reported are
 recall@10 and the share of results equal to those of one shard. Then one of two copies of every
 shard is removed, and the answers must stay as they were.
 """
 
 import shutil
 import tempfile
+from math import ceil, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,9 @@ import numpy as np
 from record import record
 from synthetic import Synthetic
 
-from indexer.arrays import Floats, RowNumbers
-from indexer.segment import Segment, SegmentConfig
-from indexer.tuning.capacity import shard_shortlist
-from indexer.tuning.points import recall
+from searchengine.indexer.arrays import Floats, RowNumbers
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.tuning.points import recall
 
 K = 10
 QUERIES = 500
@@ -39,6 +39,16 @@ def build(folder: Path, rows: Floats, places: list[RowNumbers]) -> list[Path]:
         shutil.copytree(path, path.with_name(f"{path.name}-copy"))
         paths.append(path)
     return paths
+
+
+def shard_shortlist(shortlist: float, shards: int, k: int) -> int:
+    """Candidates of one shard, so that all shards together hold the shortlist of the whole.
+
+    Rows are spread over the shards at random, so the number of candidates in one is binomial: its
+    mean and four standard deviations, and at least k.
+    """
+    mean = shortlist / shards
+    return ceil(max(k, mean + 4 * sqrt(mean * (1 - 1 / shards))))
 
 
 def asked(

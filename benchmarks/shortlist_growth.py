@@ -16,8 +16,8 @@ import numpy as np
 from record import record
 from synthetic import Synthetic
 
-from indexer.arrays import Doubles, Floats, RowNumbers, prefix
-from indexer.storage.rotation import pca
+from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, prefix
+from searchengine.indexer.storage.basis import pca
 
 K = 10
 BLOCK = 16384

@@ -19,12 +19,12 @@ import click
 from matryoshka_finetune import TESTS
 from record import DATA, REPOSITORY, record
 
-from searchengine.report.plots.history import History, as_history
-from searchengine.report.plots.style import save
-from searchengine.report.plots.training import alignment_uniformity
-from trainer.training.loop import train
-from trainer.training.presets import preset
-from trainer.training.train_config import TrainConfig
+from searchengine.measure.plots.history import History, as_history
+from searchengine.measure.plots.style import save
+from searchengine.measure.plots.training import alignment_uniformity
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.presets import preset
+from searchengine.trainer.training.train_config import TrainConfig
 
 # The preset's settings that a minute allows; name: what a row changes of them.
 ROWS: dict[str, dict[str, Any]] = {

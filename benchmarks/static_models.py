@@ -22,8 +22,8 @@ from record import DATA, record, spread
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
-from trainer.encoder import Encoder
-from trainer.model.source import starter_folder
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.source import starter_folder
 
 OURS, THEIRS, STARTER = "static model", "sentence-transformers", "starter"
 SHARE = {STARTER: 20}  # it encodes one text in 20 of the others'

@@ -80,16 +80,16 @@ def measured(path: Path, first: int) -> dict[str, Any]:
 
     import torch
 
-    from trainer.encoder import Encoder
-    from trainer.training.batches import BatchPlan
-    from trainer.training.loop import BatchLoader
-    from trainer.training.objectives import Contrastive
-    from trainer.training.passes import Passes
-    from trainer.training.preparation import DataSet, digest, read_data_sets
-    from trainer.training.processes import Processes
-    from trainer.training.step_judging import hold_out
-    from trainer.training.train_config import TrainConfig
-    from trainer.training.training_model import TrainingModel
+    from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.training.batches import BatchPlan
+    from searchengine.trainer.training.loop import BatchLoader
+    from searchengine.trainer.training.objectives import Contrastive
+    from searchengine.trainer.training.passes import Passes
+    from searchengine.trainer.training.preparation import DataSet, digest, read_data_sets
+    from searchengine.trainer.training.processes import Processes
+    from searchengine.trainer.training.step_judging import hold_out
+    from searchengine.trainer.training.train_config import TrainConfig
+    from searchengine.trainer.training.training_model import TrainingModel
 
     config = TrainConfig(
         train=(path,), out=path.parent / "out", base="starter", batch_size=BATCH, max_steps=UPDATES

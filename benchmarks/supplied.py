@@ -24,8 +24,8 @@ import click
 import numpy as np
 from record import record, spread
 
-from indexer.segment import Segment, SegmentConfig
 from searchengine import SearchEngine
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 RANK = 96  # of the map that makes the rows: some directions carry more than others
 
@@ -114,7 +114,7 @@ def once(side: str, path: Path) -> dict[str, float]:
 
 LAYERS = {
     "segment": "indexer/",
-    "documents.db": "searchengine/storage/",
+    "documents.db": "searchengine/backends/folder/",
     "documents read and checked": "searchengine/corpus/",
     "spool and comparison": "searchengine/ingest/",
 }

@@ -25,8 +25,8 @@ import faiss
 import numpy as np
 from record import record
 
-from indexer.arrays import Floats, prefix
-from indexer.storage.rotation import pca
+from searchengine.indexer.arrays import Floats, prefix
+from searchengine.indexer.storage.basis import pca
 
 BLOCK_ROWS = 16384
 QUERIES = 500

@@ -25,9 +25,9 @@ from record import record, spread
 from scale import read_off, resident
 from synthetic import Synthetic
 
-from indexer.config import SegmentConfig
-from indexer.tuning.points import recall
 from searchengine import SearchEngine
+from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.tuning.points import recall
 
 DIM = 768
 K = 10

@@ -67,7 +67,7 @@ def updates(steps: int) -> int:
 
 def configure(data: Path, scratch: Path, steps: int, batch: int, nested: bool, **more: Any) -> Any:
     """What ours is told, as a TrainConfig. more: further fields."""
-    from trainer.training.train_config import TrainConfig
+    from searchengine.trainer.training.train_config import TrainConfig
 
     dev = scratch / "dev.tsv"  # else a tenth of the examples would be held out
     dev.write_text("score\tsentence1\tsentence2\n5\ta dog\tthe dog\n0\ta dog\tthe sea\n")
@@ -94,7 +94,7 @@ def configure(data: Path, scratch: Path, steps: int, batch: int, nested: bool, *
 
 def train_ours(data: Path, steps: int, batch: int, nested: bool, **more: Any) -> dict[str, Any]:
     """A run of ours. more: further fields of TrainConfig."""
-    from trainer.training.loop import Report, train
+    from searchengine.trainer.training.loop import Report, train
 
     watch = Watch()
 
@@ -111,9 +111,9 @@ def train_ours(data: Path, steps: int, batch: int, nested: bool, **more: Any) ->
 
 def same_rows(data: Path, steps: int, batch: int) -> list[dict[str, str]]:
     """The triplets that ours trains on, in its order."""
-    from trainer.training.batches import BatchPlan
-    from trainer.training.examples import read_examples
-    from trainer.training.preparation import DataSet
+    from searchengine.trainer.training.batches import BatchPlan
+    from searchengine.trainer.training.examples import read_examples
+    from searchengine.trainer.training.preparation import DataSet
 
     with tempfile.TemporaryDirectory() as scratch:
         config = configure(data, Path(scratch), steps, batch, nested=False)
@@ -143,7 +143,7 @@ def train_theirs(data: Path, steps: int, batch: int, nested: bool, bf16: bool) -
     from torch.utils.data import SequentialSampler
     from transformers import TrainerCallback
 
-    from trainer.model.source import starter_folder
+    from searchengine.trainer.model.source import starter_folder
 
     watch = Watch()
     found: list[torch.Tensor] = []

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from record import DATA, record
 
-from trainer.encoder import Encoder
-from trainer.reading import open_text
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.reading import open_text
 
 ENCODERS = {"starter": (384, 256, 128, 64), "starter-768": (768, 512, 256, 128, 64)}
 # Stems of the files of train, dev and test; "" where a task has none.

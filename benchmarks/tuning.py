@@ -18,13 +18,13 @@ import numpy as np
 from record import record
 from synthetic import Synthetic
 
-from indexer.arrays import Floats, RowNumbers
-from indexer.errors import TuneError
-from indexer.segment import Segment, SegmentConfig
-from indexer.tuning.points import recall
-from indexer.tuning.tune import Goal, Tuning, tune
 from searchengine.errors import QueryError
-from searchengine.maintenance.tuning import check_enough, queries_of
+from searchengine.indexer.arrays import Floats, RowNumbers
+from searchengine.indexer.errors import TuneError
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.tuning.points import recall
+from searchengine.indexer.tuning.tune import Goal, Tuning, tune
+from searchengine.upkeep.tuning import check_enough, queries_of
 
 QUERIES = 600
 

@@ -37,19 +37,19 @@ class Box(NamedTuple):
 def contracts() -> dict[str, tuple[str, list[str]]]:
     """Picture name → (folder that holds the layers, layers from the top), for every package."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]
-    layered = [each for each in settings["contracts"] if each["type"] == "layers"]
+    layered = [contract for contract in settings["contracts"] if contract["type"] == "layers"]
+    folders = [contract["containers"][0].rpartition(".")[2] for contract in layered]
     return {
-        (each["containers"][0] if "containers" in each else "packages"): (
-            each["containers"][0] if "containers" in each else ".",
-            each["layers"],
-        )
-        for each in layered
+        folder: (folder, contract["layers"])
+        for folder, contract in zip(folders, layered, strict=True)
     }
 
 
 def box(parent: Path, name: str) -> Box:
     """Read one layer. Raises ValueError if its docstring is missing."""
     folder = parent / name
+    if not folder.is_dir() and (REPOSITORY / name).is_dir():
+        folder = REPOSITORY / name  # installed in `parent`, beside it in the repository
     source = folder / "__init__.py" if folder.is_dir() else parent / f"{name}.py"
     docstring = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
     if not docstring:
@@ -60,7 +60,7 @@ def box(parent: Path, name: str) -> Box:
 
 def _names(folder: Path) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
-        if path.is_dir() and (path / "__init__.py").exists() and path.name != "deprecated":
+        if path.is_dir() and (path / "__init__.py").exists():
             yield f"{path.name}/"
         elif path.suffix == ".py" and path.stem != "__init__":
             yield path.stem
@@ -96,8 +96,7 @@ def draw(container: str, layers: list[str]) -> str:
         f'<path d="M13 {bottom - 10} L18 {bottom} L23 {bottom - 10} Z" class="head"/>',
         f'<text x="18" y="{MARGIN - 14}" class="files">imports go down</text>',
     ]
-    title = "The three packages" if container == "." else f"The package {container}"
-    return _page(title, bottom + 20, parts)
+    return _page(f"The package {container}", bottom + 20, parts)
 
 
 def _lines(each: Box, width: float) -> list[tuple[str, str]]:

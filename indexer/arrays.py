@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexer.config import integer
-from indexer.errors import VectorError
+from searchengine.indexer.config import integer
+from searchengine.indexer.errors import VectorError
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Self
 
-from indexer.errors import SegmentConfigError, shown
+from searchengine.indexer.errors import SegmentConfigError, shown
 
 
 class Structure(StrEnum):
@@ -16,12 +16,6 @@ class Structure(StrEnum):
     FLAT = "flat"  # every prefix is scored
     IVF = "ivf"  # the lists of the nearest k-means centroids are scored (Jégou et al. 2011)
     HNSW = "hnsw"  # a navigable small-world graph (Malkov and Yashunin 2016)
-    NSG = "nsg"  # a navigating spreading-out graph (Fu et al. 2017); only in old segments
-
-
-BUILDABLE = (Structure.FLAT, Structure.IVF, Structure.HNSW)
-"""The structures of new segments. NSG took five times as long to build as HNSW and was no faster
-(200k real sentences); segments that have it still open and search."""
 
 
 class Code(StrEnum):
@@ -61,50 +55,30 @@ class Device(StrEnum):
     GPU = "gpu"
 
 
-CODES: dict[Structure, dict[Code, str]] = {
-    Structure.FLAT: {
-        Code.FP32: "Flat",
-        Code.FP16: "SQfp16",
-        Code.INT8: "SQ8",
-        Code.INT6: "SQ6",
-        Code.INT4: "SQ4",
-        Code.PQ: "PQ{quarter}np",
-        Code.FASTSCAN: "PQ{half}x4fs",
-        Code.RABITQ: "RaBitQ",
-        Code.EDEN: "EDEN4",
-    },
-    Structure.IVF: {
-        Code.FP32: "IVF{lists},Flat",
-        Code.FP16: "IVF{lists},SQfp16",
-        Code.INT8: "IVF{lists},SQ8",
-        Code.INT6: "IVF{lists},SQ6",
-        Code.INT4: "IVF{lists},SQ4",
-        Code.PQ: "IVF{lists},PQ{quarter}np",
-        Code.FASTSCAN: "IVF{lists},PQ{half}x4fs",
-        Code.RABITQ: "IVF{lists},RaBitQ",
-        Code.EDEN: "IVF{lists},EDEN4",
-    },
-    Structure.HNSW: {
-        Code.FP32: "HNSW{m},Flat",
-        Code.FP16: "HNSW{m},SQfp16",
-        Code.INT8: "HNSW{m},SQ8",
-        Code.INT6: "HNSW{m},SQ6",
-        Code.INT4: "HNSW{m},SQ4",
-    },
-    Structure.NSG: {
-        Code.FP32: "NSG{m},Flat",
-        Code.FP16: "NSG{m},SQfp16",
-        Code.INT8: "NSG{m},SQ8",
-    },
+_STRUCTURES = {Structure.FLAT: "", Structure.IVF: "IVF{lists},", Structure.HNSW: "HNSW{m},"}
+_CODES = {
+    Code.FP32: "Flat",
+    Code.FP16: "SQfp16",
+    Code.INT8: "SQ8",
+    Code.INT6: "SQ6",
+    Code.INT4: "SQ4",
+    Code.PQ: "PQ{quarter}np",
+    Code.FASTSCAN: "PQ{half}x4fs",
+    Code.RABITQ: "RaBitQ",
+    Code.EDEN: "EDEN4",
 }
-"""The codes of each structure, as strings of faiss's index factory. A new kind is a line here.
+"""Both in the language of faiss's index factory. "np" leaves out polysemous training, which only
+renumbers the centroids and took 24 of 25 s."""
 
-"np" leaves out polysemous training, which only renumbers the centroids and took 24 of 25 s.
-"""
+_GRAPH_CODES = (Code.FP32, Code.FP16, Code.INT8, Code.INT6, Code.INT4)
+CODES: dict[Structure, tuple[Code, ...]] = {
+    Structure.FLAT: tuple(Code),
+    Structure.IVF: tuple(Code),
+    Structure.HNSW: _GRAPH_CODES,
+}
+"""The codes that each structure can have."""
 
 _DIVISOR = {Code.PQ: 4, Code.FASTSCAN: 2}  # dimensions per group of the prefix
-
-
 _UNTRAINED = (Code.FP32, Code.FP16)
 
 MAX_SETTING = 2**31 - 1
@@ -130,7 +104,7 @@ class SegmentConfig:
             remaining dimensions are the last block.
         storage: number format of the full-width rows.
         shortlist: rows that the coarse stage passes on to be scored at full width, by default; 0
-            measures the number when a segment is built (indexer.building.shortlist).
+            measures the number when a segment is built (searchengine.indexer.building.shortlist).
         effort: ef_search of HNSW, nprobe of an IVF; 0 follows the shortlist. A flat structure
             scores every row.
         stages: (width, keep) pairs between the prefix and the full width: widths rise, rows kept
@@ -208,7 +182,7 @@ class SegmentConfig:
                 f"code must be one of {', '.join(codes)} for the structure {self.structure}, "
                 f"got {str(self.code)!r}"
             )
-        if self.effort and self.structure not in (Structure.HNSW, Structure.IVF):
+        if self.effort and self.structure is Structure.FLAT:
             raise SegmentConfigError(
                 f"effort must be 0 for the structure {self.structure}, got {self.effort}; "
                 "only hnsw and ivf take one"
@@ -222,7 +196,7 @@ class SegmentConfig:
 
     def factory(self, rows: int) -> str:
         """The string of faiss's index factory for the coarse stage of `rows` rows."""
-        return CODES[self.structure][self.code].format(
+        return (_STRUCTURES[self.structure] + _CODES[self.code]).format(
             m=self.hnsw_m,
             lists=self.lists or max(1, min(rows // 40, round(4 * rows**0.5))),
             half=self.prefix // 2,
@@ -267,23 +241,13 @@ class SegmentConfig:
                     f"{name} {width} is wider than the vectors ({dim}); set it to {dim} or less"
                 )
 
-    def check_structure(self) -> None:
-        """Raise SegmentConfigError unless the structure is one of BUILDABLE."""
-        if self.structure not in BUILDABLE:
-            raise SegmentConfigError(
-                f"structure must be one of {', '.join(BUILDABLE)} in a new segment, got "
-                f"{self.structure}, which is still searched but no longer built; choose another, "
-                "or tune the collection"
-            )
-
     def check_buildable(self, dim: int) -> None:
         """Raise SegmentConfigError if no segment of vectors with `dim` dimensions can be built.
 
-        Checks the widths (`check_width`), the structure (`check_structure`) and the bounds, which
-        are cut to the vectors' width and must then be at most MAX_BOUNDS_DIMS.
+        Checks the widths and the bounds, which are cut to the vectors' width and must then be at
+        most MAX_BOUNDS_DIMS.
         """
         self.check_width(dim)
-        self.check_structure()
         if min(self.bounds, dim) > MAX_BOUNDS_DIMS:
             raise SegmentConfigError(
                 f"bounds must be at most {MAX_BOUNDS_DIMS} dimensions, got {self.bounds} for "

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from indexer.arrays import Floats, Mask, RowNumbers
-from indexer.config import Structure
-from indexer.errors import SegmentError, shortened
-from indexer.threads import threads
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers
+from searchengine.indexer.config import Structure
+from searchengine.indexer.errors import SegmentError, shortened
+from searchengine.indexer.threads import threads
 
 try:
     import faiss as _faiss
@@ -25,13 +25,13 @@ _WRITTEN = 1 << 20  # bytes passed to Python at a time
 Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 
 
-def read_index(path: Path, *, mapped: bool) -> Any:
-    """A faiss index from a file, loaded or mapped. SegmentError if faiss cannot read it.
+def read_index(path: Path) -> Any:
+    """A faiss index, mapped from a file. SegmentError if faiss cannot read it.
 
-    faiss trusts what it reads: a file made to harm can end the process. See docs/segment-format.md.
+    faiss trusts what it reads: a file made to harm can end the process. See docs/format.md.
     """
     try:
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:  # a length in the file may be any number
         reason = shortened(str(error) or "it asks for more memory than there is")
         raise SegmentError(f"faiss cannot read {path}: {reason}") from error
@@ -62,13 +62,6 @@ def native_threads(limit: int) -> Iterator[None]:
             yield
         finally:
             faiss.omp_set_num_threads(before)
-
-
-def selector_of(rows: RowNumbers, total: int) -> Any:
-    """A faiss selector of these rows, of `total`."""
-    mask = np.zeros(total, np.bool_)
-    mask[rows] = True
-    return bitmap(mask)
 
 
 def bitmap(mask: Mask) -> Any:
@@ -114,7 +107,6 @@ def structure_of(index: Any) -> Structure | None:
     """The Structure of a faiss index; None if it is another kind."""
     kinds = {
         faiss.IndexHNSW: Structure.HNSW,
-        faiss.IndexNSG: Structure.NSG,
         faiss.IndexIVF: Structure.IVF,
         (faiss.IndexFlatCodes, faiss.IndexFastScan): Structure.FLAT,
     }

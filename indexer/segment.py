@@ -14,23 +14,30 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers
-from indexer.building.build import Blocks, Progress, check_same, rewrite_segment, write_segment
-from indexer.building.coarse import build_coarse
-from indexer.building.merge import Part, write_merged
-from indexer.building.postings import WriteWords
-from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
-from indexer.errors import SegmentError
-from indexer.search.allowed import Allowed, restriction
-from indexer.search.cascade import SearchResult, narrow, rerank
-from indexer.search.exact import EXACT_ALLOWED, certify
-from indexer.search.native_cascade import walk_totals
-from indexer.search.opening import Parts, read_manifest, verify_files
-from indexer.search.rotating import Queries
-from indexer.storage.basis import Basis
-from indexer.storage.manifest import Checksum, Manifest
-from indexer.storage.postings import Postings
-from indexer.storage.vectors import Prefixes
+from searchengine.indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers
+from searchengine.indexer.building.build import (
+    Blocks,
+    Progress,
+    check_same,
+    rewrite_segment,
+    write_segment,
+)
+from searchengine.indexer.building.coarse import build_coarse
+from searchengine.indexer.building.merge import Part, write_merged
+from searchengine.indexer.building.words_file import WriteWords
+from searchengine.indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.search.allowed import Allowed, restriction
+from searchengine.indexer.search.cascade import SearchResult, narrow, rerank
+from searchengine.indexer.search.certificates import EXACT_ALLOWED, certify
+from searchengine.indexer.search.native_search import walk_totals
+from searchengine.indexer.search.rotating import Queries
+from searchengine.indexer.search.segment_files import Parts, read_manifest
+from searchengine.indexer.storage.basis import Basis
+from searchengine.indexer.storage.durable import sha256
+from searchengine.indexer.storage.manifest import MANIFEST, ROTATION, Checksum, Manifest
+from searchengine.indexer.storage.vectors_file import Prefixes
+from searchengine.indexer.storage.words_format import Postings
 
 __all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
 
@@ -75,7 +82,7 @@ class Segment:
             rotation_of: an open segment whose rotation is verified, linked and used.
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
-            words: writes the words file (indexer.building.postings), if there is to be one.
+            words: writes the words file (indexer.building.words_file), if there is to be one.
 
         Raises:
             SegmentError: the folder exists, or the linked rotation was altered.
@@ -258,10 +265,10 @@ class Segment:
 
         Raises VectorError: bad queries, k, shortlist or allowed rows.
         """
-        wanted = self._config.shortlist if shortlist is None else shortlist
-        k = result_size("k", k, self.rows)
-        size = max(at_least_one("shortlist", wanted), k)
         parts, config = self._opened(), self._config
+        shortlist = config.shortlist if shortlist is None else shortlist
+        k = result_size("k", k, self.rows)
+        size = max(at_least_one("shortlist", shortlist), k)
         only = parts.restricted(allowed)
         rotated = self.rotate(queries)
         available = parts.available(only)
@@ -308,8 +315,7 @@ class Segment:
         if parts.bounds is not None and startable and available > max(EXACT_ALLOWED, k):
             size = min(max(k, self._config.shortlist), available)
             start = self._shortlist(rotated, size, only)
-            proof = certify(parts.bounds, parts.rerank, parts.full, rotated, k, start, within)
-            return replace(proof.result, exact=True, read=proof.read)
+            return certify(parts.bounds, parts.rerank, parts.full, rotated, k, start, within)
         result = parts.exact(rotated, k, only)
         return replace(result, exact=True, read=np.full(len(rotated), available))
 
@@ -370,7 +376,11 @@ class Segment:
 
     def verify(self) -> None:
         """Read all files and compare checksums; SegmentError names the first that differs."""
-        verify_files(self.path, self.manifest, self.manifest_sha256)
+        path = self.path / MANIFEST
+        if not path.is_file() or sha256(path) != self.manifest_sha256:
+            raise SegmentError(f"{path} is missing or changed since it was opened")
+        for name, entry in self.manifest.files.items():
+            entry.check(self.path / name)
 
     def close(self) -> None:
         """Release the mapped files."""
@@ -384,8 +394,11 @@ class Segment:
 
     def basis(self) -> Basis:
         """The basis of the stored rows; a writer may have removed its file."""
-        rotation = self._opened().rotation
-        return Basis.of(self.path, self.manifest, None if rotation is None else rotation.matrix)
+        rotation, manifest = self._opened().rotation, self.manifest
+        if rotation is None:
+            return Basis()
+        file, entry = self.path / ROTATION, manifest.files[ROTATION]
+        return Basis(rotation.matrix, manifest.fitted_on, file, entry)
 
     def _part(self, rows: Allowed | npt.ArrayLike | None) -> Part:
         only = restriction(rows, self.rows)

@@ -6,33 +6,48 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
-    from searchengine.encoders.functions import FunctionEncoder
+    from searchengine.encoders.functions import FunctionEncoder, SentenceTransformerEncoder
     from searchengine.encoders.http import HttpEncoder
-    from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
     from searchengine.engine import Hit, SearchEngine
+    from searchengine.errors import SearchEngineError
+    from searchengine.indexer.tuning.goal import Goal
     from searchengine.server.client import Client
+    from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.training.loop import train
+    from searchengine.trainer.training.train_config import TrainConfig
 
-# Module names of the last release, until the next one.
-__path__.append(str(Path(__file__).with_name("deprecated")))
+# In a clone, indexer/ and trainer/ stand beside this folder; installed, they are in it.
+if not Path(__file__).with_name("indexer").exists():
+    __path__.append(str(Path(__file__).parents[1]))
 
 __version__ = "0.1.0"
 _MODULES = {
     "Client": "searchengine.server.client",
     "Document": "searchengine.corpus.documents",
+    "Encoder": "searchengine.trainer.encoder",
     "FunctionEncoder": "searchengine.encoders.functions",
+    "Goal": "searchengine.indexer.tuning.goal",
     "Hit": "searchengine.engine",
     "HttpEncoder": "searchengine.encoders.http",
     "SearchEngine": "searchengine.engine",
-    "SentenceTransformerEncoder": "searchengine.encoders.sentence_transformers",
+    "SearchEngineError": "searchengine.errors",
+    "SentenceTransformerEncoder": "searchengine.encoders.functions",
+    "TrainConfig": "searchengine.trainer.training.train_config",
+    "train": "searchengine.trainer.training.loop",
 }
 __all__ = [
     "Client",
     "Document",
+    "Encoder",
     "FunctionEncoder",
+    "Goal",
     "Hit",
     "HttpEncoder",
     "SearchEngine",
+    "SearchEngineError",
     "SentenceTransformerEncoder",
+    "TrainConfig",
+    "train",
 ]
 
 

@@ -10,13 +10,12 @@ import multiprocessing
 PRELOADED = [
     "hypothesis",
     "pytest",
-    "sqlite_utils",
-    "indexer.faiss_calls",
-    "indexer.tuning.tune",
+    "searchengine.indexer.faiss_calls",
+    "searchengine.indexer.tuning.tune",
     "searchengine.engine",
     "searchengine.cli",
-    "searchengine.maintenance.tuning",
-    "searchengine.storage.writer",
+    "searchengine.upkeep.tuning",
+    "searchengine.backends.folder.writer",
 ]
 
 clean = multiprocessing.get_context("forkserver")

@@ -15,10 +15,10 @@ from unittest import mock
 
 from click.testing import CliRunner
 
-from indexer.threads import threads
 from searchengine.cli import cli
-from trainer.encoder import Encoder
-from trainer.runtimes.config import VARIABLE, RuntimeConfig
+from searchengine.indexer.threads import threads
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.runtimes.config import VARIABLE, RuntimeConfig
 
 COMMAND = str(Path(sys.executable).with_name("searchengine"))
 Done = subprocess.CompletedProcess[str]

@@ -70,11 +70,11 @@ def shared_data() -> Path:
 
 def use_small_grid(patch: pytest.MonkeyPatch) -> None:
     """Have a tuning try few configs and time few queries, where any of them may be chosen."""
-    from indexer.tuning import grid, tune
+    from searchengine.indexer.tuning import tune
 
-    patch.setattr(grid, "PREFIXES", (32,))
-    patch.setattr(grid, "EF_SEARCHES", (64, 128))
-    patch.setattr(grid, "MAX_SHORTLIST", 128)
+    patch.setattr(tune, "PREFIXES", (32,))
+    patch.setattr(tune, "EF_SEARCHES", (64, 128))
+    patch.setattr(tune, "MAX_SHORTLIST", 128)
     patch.setattr(tune, "_TIMED_QUERIES", 5)
 
 

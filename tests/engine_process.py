@@ -30,12 +30,12 @@ from faults import Action, Library
 from watched_folder import AskedWatcher
 
 from searchengine import Document, SearchEngine
+from searchengine.backends.folder import ahead
 from searchengine.errors import QueryError
 from searchengine.ingest import folder_state, mirrors, watching
 from searchengine.ingest.folder_state import FolderState
 from searchengine.ingest.mirrors import MirrorOptions
-from searchengine.maintenance import blocks, reindexing
-from searchengine.storage import ahead
+from searchengine.upkeep import blocks, reindexing
 
 ENCODERS = {each.fingerprint: each for each in (WordLengths(), Remainders())}
 PATIENCE = 60.0  # seconds after which a process counts as hung; more than any engine waits

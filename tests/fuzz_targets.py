@@ -22,17 +22,17 @@ import faiss
 import numpy as np
 from conftest import WordLengths
 
-from indexer.config import Code, SegmentConfig, Structure
-from indexer.errors import IndexerError
-from indexer.segment import Segment
-from indexer.storage.manifest import FileEntry, Manifest, _checksum
 from searchengine import SearchEngine
+from searchengine.backends.folder.filters.parser import parse
+from searchengine.backends.folder.filters.sql import compile_sql
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import SearchEngineError
-from searchengine.evaluate.judgements import read_qrels, read_queries
-from searchengine.storage.filters.parser import parse
-from searchengine.storage.filters.sql import compile_sql
+from searchengine.indexer.config import Code, SegmentConfig, Structure
+from searchengine.indexer.errors import IndexerError
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.manifest import FileEntry, Manifest, _checksum
+from searchengine.measure.judgements import read_qrels, read_queries
 
 Run = Callable[[bytes, Path], None]
 LONGEST_MESSAGE = 1000

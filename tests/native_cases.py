@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from indexer.building.coarse import build_coarse
-from indexer.config import SegmentConfig, Storage
-from indexer.native.graph import NativeGraph
-from indexer.segment import Segment
-from indexer.storage.vectors import Prefixes, VectorFile, VectorWriter
+from searchengine.indexer.building.coarse import build_coarse
+from searchengine.indexer.config import SegmentConfig, Storage
+from searchengine.indexer.native.hnsw import NativeGraph
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.vectors_file import Prefixes, VectorFile, VectorWriter
 
 
 class Case:

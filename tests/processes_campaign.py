@@ -72,7 +72,7 @@ from scenarios import create, stored, strays
 from watched_folder import WatchedFolder
 
 from searchengine import Document, SearchEngine
-from searchengine.storage.documents.store import Store
+from searchengine.backends.folder.documents.store import Store
 
 NAME = "processes"
 PROCESSES = 4  # that are there at any time, forked ones apart

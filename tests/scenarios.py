@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from conftest import WordLengths
 
-from indexer.segment import SegmentConfig
 from searchengine import Document, SearchEngine
-from searchengine.storage import ahead, merging
+from searchengine.backends.folder import ahead, merging
+from searchengine.indexer.segment import SegmentConfig
 
 Model = Mapping[str, Document]
 Say = Callable[[Any], None]

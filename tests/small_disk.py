@@ -26,12 +26,11 @@ from typing import Any
 
 import filelock  # noqa: F401  # else each child would import it, and those below
 import rich.progress  # noqa: F401
-import sqlite_utils  # noqa: F401
 
+from searchengine.backends.folder.collection import Collection
 from searchengine.cli import cli
-from searchengine.corpus import languages
-from searchengine.maintenance.check import verify
-from searchengine.storage.collection import Collection
+from searchengine.corpus import language_traits
+from searchengine.upkeep.check import verify
 
 _NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS, for Python 3.11
 _LARGE = 1 << 29  # bytes of the disk before it is made small
@@ -279,7 +278,7 @@ def campaign(
     cases: dict[str, Case], prepare: Callable[[Path], None], points: int
 ) -> dict[str, Any]:
     """Try commands in a namespace of a child; name → Found. `prepare` fills a folder with files."""
-    languages._identifier()  # loaded once, by way of 65 MB of temporary files
+    language_traits._identifier()  # loaded once, by way of 65 MB of temporary files
     with tempfile.TemporaryDirectory(prefix="full-disk-") as name:
         folder = Path(name)
         (folder / "sources").mkdir()

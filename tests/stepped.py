@@ -15,9 +15,9 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from searchengine.storage import merging, view
-from searchengine.storage.documents import connections
-from searchengine.storage.documents.database import Database
+from searchengine.backends.folder import merging, view
+from searchengine.backends.folder.documents import connections
+from searchengine.backends.folder.documents.database import Database
 
 _PATIENCE = 60.0  # seconds for one step
 

@@ -15,10 +15,8 @@ DOCS = REPOSITORY / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
 # Every file of these folders has its part of an API page.
 PUBLIC = [
-    "searchengine/evaluate",
-    "searchengine/report",
-    "searchengine/report/plots",
-    "searchengine/bench",
+    "searchengine/measure",
+    "searchengine/measure/plots",
     "trainer/evaluation",
     "trainer/training/losses",
 ]
@@ -40,7 +38,7 @@ def texts(picture: str, style: str) -> list[str]:
 
 
 def test_every_layer_is_drawn_from_the_top(drawing: ModuleType) -> None:
-    assert list(drawing.contracts()) == ["packages", "searchengine", "trainer", "indexer"]
+    assert list(drawing.contracts()) == ["searchengine", "trainer", "indexer"]
     for container, layers in drawing.contracts().values():
         names = texts(drawing.draw(container, layers), "name")
         assert names == [name.strip() for layer in layers for name in layer.split("|")]
@@ -51,7 +49,8 @@ def test_every_folder_of_a_package_is_drawn(drawing: ModuleType) -> None:
         names = set(texts(drawing.draw(*drawing.contracts()[name]), "name"))
         inside = {path.stem for path in (REPOSITORY / name).iterdir() if path.suffix == ".py"}
         inside |= {path.parent.name for path in (REPOSITORY / name).glob("*/__init__.py")}
-        assert names == inside - {"__init__", "deprecated"}
+        inside |= {"indexer", "trainer"} if name == "searchengine" else set()
+        assert names == inside - {"__init__"}
 
 
 def test_text_stays_inside_its_box(drawing: ModuleType) -> None:
@@ -92,7 +91,7 @@ def test_stored_pictures_are_current(
     assert drawing.main(["--check"]) == 0
     monkeypatch.setattr(drawing, "PICTURES", tmp_path)
     assert drawing.main(["--check"]) == 1
-    assert "packages.svg, searchengine.svg" in capsys.readouterr().err
+    assert "searchengine.svg, trainer.svg" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
     assert drawing.main([]) == 0
     assert drawing.main(["--check"]) == 0
@@ -103,6 +102,7 @@ def test_every_public_module_has_its_part_of_the_api(folder: str) -> None:
     written = "".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
     for path in (REPOSITORY / folder).glob("*.py"):
         module = ".".join((*Path(folder).parts, path.stem))
+        module = f"searchengine.{module.removeprefix('searchengine.')}"
         if path.stem != "__init__":
             assert f".. automodule:: {module}\n" in written
 
@@ -126,12 +126,3 @@ def test_every_page_is_in_the_contents() -> None:
     for page in DOCS.glob("*.md"):
         listed = rf"^{page.stem}$|<{page.stem}>$"
         assert page.stem == "index" or re.search(listed, contents, re.MULTILINE), page.name
-
-
-def test_the_changelog_names_every_moved_module() -> None:
-    written = (REPOSITORY / "CHANGELOG.md").read_text()
-    for stub in REPOSITORY.glob("*/deprecated/**/*.py"):
-        package, *rest = stub.relative_to(REPOSITORY).with_suffix("").parts
-        before = ".".join((package, *rest[1:])).removesuffix(".__init__")
-        (now,) = re.findall(r"^\"{3}Moved to ([\w.]+);", stub.read_text())
-        assert f"| `{before}` | `{now}` |" in written

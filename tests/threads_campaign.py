@@ -39,28 +39,28 @@ from expected import Record, added, patched
 from stepped import Actor, Hung, Stepper, stepped
 from watched_folder import Held, Looks, WatchedFolder
 
-from indexer.segment import Segment
 from searchengine import Document, SearchEngine
+from searchengine.backends.folder import ahead, merging
+from searchengine.backends.folder.documents.changes import Changes
+from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.folders import folder_of
+from searchengine.backends.folder.merging import Merging
+from searchengine.backends.folder.view import View
+from searchengine.backends.folder.writer import WritableView
 from searchengine.corpus.files import read_corpus
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
+from searchengine.indexer.segment import Segment
 from searchengine.ingest import folder_state, mirrors, watching
 from searchengine.ingest.folder_state import FolderState, Listing
 from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.mirror import Mirroring
-from searchengine.ingest.mirrors import MirrorOptions, Mirrors
+from searchengine.ingest.mirrors import MirrorOptions
 from searchengine.ingest.passages import PassageReader
-from searchengine.maintenance import blocks, check, reindexing
-from searchengine.maintenance.blocks import Blocks
-from searchengine.maintenance.reindexing import Reindexing
 from searchengine.query.hits import Hits
-from searchengine.storage import ahead, merging
-from searchengine.storage.documents.changes import Changes
-from searchengine.storage.documents.store import Store
-from searchengine.storage.folders import folder_of
-from searchengine.storage.merging import Merging
-from searchengine.storage.view import View
-from searchengine.storage.writer import WritableView
+from searchengine.upkeep import blocks, check, reindexing
+from searchengine.upkeep.blocks import Blocks
+from searchengine.upkeep.reindexing import Reindexing
 
 NAME = "threads"
 KEYS = 14
@@ -79,8 +79,8 @@ POINTS: list[tuple[Any, str]] = [
     (CollectionEncoder, "questions"),
     (CollectionEncoder, "expect"),
     (CollectionEncoder, "settle"),
-    (Mirrors, "_reader"),
-    (Mirrors, "_pass"),
+    (mirrors, "passage_reader"),
+    (mirrors, "_pass"),
     (FolderState, "look"),
     (FolderState, "done"),
     (Mirroring, "_recognise"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainer.runtimes import tracing
+from searchengine.trainer.runtimes import tracing
 
 # Weights of the largest network whose graph stays in memory.
 MOST_WEIGHTS = 1_000_000

@@ -1,7 +1,7 @@
 """Text to vectors: load, run, train and measure sentence encoders.
 
-Import from the modules (`from trainer.encoder import Encoder`): importing the package itself loads
-nothing heavy.
+Import from the modules (`from searchengine.trainer.encoder import Encoder`): importing the package
+itself loads nothing heavy.
 """
 
 import os

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.model.source import Source
-from trainer.model.tokens import TokenIds
-from trainer.runtimes.config import RuntimeConfig
-from trainer.runtimes.handle import ModelHandle
-from trainer.runtimes.runtime import run_batches
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.handle import ModelHandle
+from searchengine.trainer.runtimes.runtime import run_batches
 
 Scores = NDArray[np.float32]
 _CHUNK = 4096  # pairs tokenised at a time
@@ -62,8 +62,8 @@ class CrossEncoder:
 
     @property
     def fingerprint(self) -> str:
-        """Of weights and tokenizer, see trainer.model.fingerprint."""
-        return self._handle.fingerprints[0]
+        """Of weights and tokenizer, see searchengine.trainer.model.fingerprint."""
+        return self._handle.fingerprint
 
     @property
     def runtime(self) -> str:
@@ -105,6 +105,6 @@ def find(source: str | Path, config: RuntimeConfig) -> Source:
 
 def check(source: str | Path, config: RuntimeConfig) -> None:
     """Raise ModelError unless `source` is a cross-encoder; reads its configuration only."""
-    from trainer.model import pairs  # torch, which takes seconds
+    from searchengine.trainer.model import pairs  # torch, which takes seconds
 
     pairs.check(find(source, config))

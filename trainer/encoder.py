@@ -1,4 +1,4 @@
-"""The encoder: text to unit vectors. Inference only; `trainer.training.loop` trains.
+"""The encoder: text to unit vectors. Inference only; `searchengine.trainer.training.loop` trains.
 
 encoder = Encoder.load("starter")
 vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) float32, unit rows
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ModelError
-from trainer.model.layout import ROUTES, Route, is_router
-from trainer.model.source import Source, Starter
-from trainer.model.tokens import Ids, TokenIds, check_texts
-from trainer.reading import integer
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, warn_renamed
-from trainer.runtimes.handle import Handle, ModelHandle, open_handle
-from trainer.runtimes.runtime import prefetched, run_batches
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.layout import ROUTES, Route, is_router
+from searchengine.trainer.model.source import Source, Starter
+from searchengine.trainer.model.tokens import Ids, TokenIds, check_texts
+from searchengine.trainer.reading import integer
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle
+from searchengine.trainer.runtimes.runtime import prefetched, run_batches
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which a compiled graph does without
-    from trainer.model.folder import Model
-    from trainer.model.modules import SentenceModule
+    from searchengine.trainer.model.folder import Model
+    from searchengine.trainer.model.modules import SentenceModule
 
 Role = Literal["query", "document"]
 # The prompt names that serve a role, in order; what sentence-transformers tries as well.
@@ -47,6 +47,8 @@ class Encoder:
     Safe to use from several threads.
     """
 
+    tokenizes = True  # with `token_spans` and `room`
+
     def __init__(
         self,
         model: "Model",
@@ -58,8 +60,8 @@ class Encoder:
         """source: the name by which `load` finds it again."""
         config = RuntimeConfig(RuntimeKind.TORCH, precision, device)
         questions = None
-        if (asked := model.questions) is not None:
-            questions = Encoder(asked, source, precision=precision, device=device)
+        if model.questions is not None:
+            questions = Encoder(model.questions, source, precision=precision, device=device)
         self._set(ModelHandle(config, model, None), source, questions)
 
     def _set(self, handle: Handle, source: str, questions: "Encoder | None") -> None:
@@ -93,7 +95,6 @@ class Encoder:
         layers: int | None = None,
         trust_remote_code: bool = False,
         route: Route | None = None,
-        engine: RuntimeKind | str | None = None,
     ) -> "Encoder":
         """The encoder in a folder, on the model hub, or packaged as "starter" or "starter-768".
 
@@ -110,14 +111,10 @@ class Encoder:
             trust_remote_code: run Python code that comes with the model, which is logged as a
                 warning. Without it the code is never run, and a model that needs it is refused.
             route: of a Router, load only the network for these texts; None: both, used by role.
-            engine: the former name of `runtime`, for one more release.
 
         Raises:
             ModelError: there is no such model, or it cannot be run this way.
         """
-        if engine is not None:
-            warn_renamed("engine", "runtime")
-            runtime = engine
         config = RuntimeConfig(runtime, precision, device, trust_remote_code)
         place = Source.find(source, layers, trust_remote_code=trust_remote_code)
         if not is_router(place.folder):
@@ -126,7 +123,7 @@ class Encoder:
             raise ModelError(f"{place.name} {TWO_NETWORKS}")
         if route is not None:
             return cls._from_handle(open_handle(config, replace(place, route=route)), place.name)
-        query, document = (open_handle(config, replace(place, route=each)) for each in ROUTES)
+        query, document = (open_handle(config, replace(place, route=name)) for name in ROUTES)
         return cls._from_handle(document, place.name, cls._from_handle(query, place.name))
 
     @property
@@ -162,21 +159,26 @@ class Encoder:
         return learnt and len(self.matryoshka_dims) > 1
 
     @cached_property
-    def aligned_to(self) -> tuple[str, ...]:
-        """Fingerprints, present and former, of the encoder of the documents that it finds.
+    def aligned_to(self) -> str:
+        """The fingerprint of the encoder whose documents it finds.
 
         A question encoder names another one; any other encoder is its own.
         """
         if stated := self._description.recipe.get("document_encoder"):
-            return tuple(stated)
+            return str(stated)
         source = self._handle.source
         if source is None or source.route != "query":
-            return self._handle.fingerprints
-        return open_handle(self._handle.config, replace(source, route="document")).fingerprints
+            return self._handle.fingerprint
+        return open_handle(self._handle.config, replace(source, route="document")).fingerprint
 
     @property
     def source(self) -> str:
         """The name by which `load` finds this encoder again; absolute for folders."""
+        return self._source
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
         return self._source
 
     @property
@@ -208,12 +210,6 @@ class Encoder:
         return self._handle.runtime.kind.value
 
     @property
-    def engine(self) -> str:
-        """The former name of `runtime`, for one more release."""
-        warn_renamed("engine", "runtime")
-        return self.runtime
-
-    @property
     def precision(self) -> str:
         """The arithmetic in use: "fp32", "bf16", "fp16" or "int8"."""
         return self._handle.runtime.precision.value
@@ -238,12 +234,7 @@ class Encoder:
         before a save and after a load, on any device, in any precision. That of documents, where
         questions have a network of their own.
         """
-        return self._handle.fingerprints[0]
-
-    @property
-    def former_fingerprints(self) -> tuple[str, ...]:
-        """Fingerprints by older versions, which the collections of those versions store."""
-        return self._handle.fingerprints[1:]
+        return self._handle.fingerprint
 
     def __repr__(self) -> str:
         return f"Encoder({self.source!r}, dim={self.dim}, layers={self.layers})"
@@ -353,7 +344,7 @@ class Encoder:
                 f"layers is {layers!r}: expected 1 to {self.layers}, the layers of the network"
             )
         if self._handle.source is None:
-            from trainer.model.loading import truncate_layers
+            from searchengine.trainer.model.loading import truncate_layers
 
             return Encoder._from_handle(
                 ModelHandle(config, truncate_layers(self.model, number), None), self.source
@@ -367,7 +358,7 @@ class Encoder:
         The folder appears at once or not at all; an older model there is replaced, anything else
         refused with a ModelError.
         """
-        from trainer.model.saving import write_model
+        from searchengine.trainer.model.saving import write_model
 
         write_model(self.model, Path(path))
 
@@ -384,6 +375,6 @@ class Encoder:
         `repository`: such as "me/my-model", created if it does not exist. `token`: by default that
         of `hf auth login` or of the variable HF_TOKEN. Raises ModelError.
         """
-        from trainer.model.publishing import push_model
+        from searchengine.trainer.model.saving import push_model
 
         return push_model(self.model, repository, private=private, message=message, token=token)

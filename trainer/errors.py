@@ -6,8 +6,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from searchengine.errors import SearchEngineError
 
-class TrainerError(ValueError):
+
+class TrainerError(SearchEngineError):
     """Anything the trainer refuses; catch this one to catch them all."""
 
 
@@ -29,10 +31,6 @@ class TrainingError(TrainerError):
 
 class RuntimeChoiceWarning(UserWarning):
     """A faster runtime or precision that is not used, and why."""
-
-
-# The former name, for one more release.
-EngineWarning = RuntimeChoiceWarning
 
 
 class TrainingWarning(UserWarning):

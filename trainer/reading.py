@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, cast
 
-from trainer.errors import DataError
+from searchengine.trainer.errors import DataError
 
 
 def integer(value: Any) -> int | None:

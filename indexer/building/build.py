@@ -7,23 +7,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
-from indexer.building.coarse import build_coarse
-from indexer.building.postings import WriteWords
-from indexer.building.shortlist import measured_shortlist
-from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
-from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.search.exact import Bounds
-from indexer.search.opening import open_coarse
-from indexer.storage.basis import Basis, rotate
-from indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
-from indexer.storage.manifest import (
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
+from searchengine.indexer.building.coarse import build_coarse
+from searchengine.indexer.building.shortlist import measured_shortlist
+from searchengine.indexer.building.words_file import WriteWords
+from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
+from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
+from searchengine.indexer.search.certificates import Bounds
+from searchengine.indexer.search.segment_files import open_coarse
+from searchengine.indexer.storage.basis import Basis, rotate
+from searchengine.indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
+from searchengine.indexer.storage.manifest import (
     BOUNDS,
     COARSE,
     MANIFEST,
@@ -33,8 +33,14 @@ from indexer.storage.manifest import (
     Manifest,
     link_verified,
 )
-from indexer.storage.postings import WORDS
-from indexer.storage.vectors import DTYPES, Prefixes, VectorFile, VectorWriter, check_unit
+from searchengine.indexer.storage.vectors_file import (
+    DTYPES,
+    Prefixes,
+    VectorFile,
+    VectorWriter,
+    check_unit,
+)
+from searchengine.indexer.storage.words_format import WORDS
 
 _PLAIN = {Code.FP16: Storage.FLOAT16, Code.FP32: Storage.FLOAT32}
 _SPOOL = "spool.tmp"
@@ -48,18 +54,8 @@ Progress = Callable[[str, int, int], None]
 """Called with the step, the rows just done and the total."""
 
 
-class _Source(Protocol):
-    """Unit rows to iterate over and to sample, in blocks of equal size."""
-
-    rows: int
-
-    def blocks(self) -> Iterator[Floats]: ...
-
-    def sample(self) -> Iterator[Floats]: ...
-
-
 class _Array:
-    """Rows of one array."""
+    """Unit rows of one array, to iterate over and to sample."""
 
     def __init__(self, vectors: npt.NDArray[np.floating]) -> None:
         self._vectors = vectors
@@ -80,7 +76,7 @@ class _Array:
 
 
 class _Spool:
-    """Rows of a stream, written to a temporary file in the folder of the segment."""
+    """As _Array, for a stream: its rows are written to a temporary file in the segment's folder."""
 
     def __init__(self, path: Path, stream: Iterable[npt.NDArray[np.floating]], dim: int) -> None:
         with VectorWriter(path, dim, Storage.FLOAT32) as writer:
@@ -223,7 +219,7 @@ def finish_segment(
         sync_file(path / WORDS)
         files[WORDS] = FileEntry.of(path / WORDS)
     if not config.shortlist:
-        coarse = open_coarse(path / COARSE, mapped=True)
+        coarse = open_coarse(path / COARSE)
         config = replace(config, shortlist=measured_shortlist(stored, coarse, config))
     manifest = Manifest(
         rows=stored.rows,
@@ -286,7 +282,7 @@ def _write_vectors(
                 writer.append(block)
         else:
             spool = path / _SPOOL
-            source: _Source
+            source: _Array | _Spool
             if isinstance(vectors, np.ndarray):
                 source = _Array(vectors)
             else:

@@ -9,21 +9,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Doubles, Floats, RowNumbers, evenly_in_blocks
-from indexer.building.build import (
+from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly_in_blocks
+from searchengine.indexer.building.build import (
     ROTATION_SAMPLE,
     Progress,
     finish_segment,
     new_folder,
     silent,
 )
-from indexer.building.postings import Moved, WriteWords, moved, write_postings
-from indexer.config import RotationKind, SegmentConfig
-from indexer.errors import VectorError
-from indexer.storage.basis import Basis, rotate
-from indexer.storage.manifest import VECTORS, FileEntry, Manifest
-from indexer.storage.postings import Postings
-from indexer.storage.vectors import VectorFile, VectorWriter, as_floats, check_unit
+from searchengine.indexer.building.words_file import Moved, WriteWords, moved, write_postings
+from searchengine.indexer.config import RotationKind, SegmentConfig
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.storage.basis import Basis, rotate
+from searchengine.indexer.storage.manifest import VECTORS, FileEntry, Manifest
+from searchengine.indexer.storage.vectors_file import (
+    VectorFile,
+    VectorWriter,
+    as_floats,
+    check_unit,
+)
+from searchengine.indexer.storage.words_format import Postings
 
 GROWTH = 4
 """A rotation is fitted again when the rows have grown by this factor since it was fitted.

@@ -1,22 +1,21 @@
-"""The shortlist of a segment whose config leaves it open: measured on its own rows.
+"""Measuring the shortlist of a segment whose config leaves it open (shortlist 0).
 
-Some of the rows are searched for, and the shortlist is the shortest of a ladder that finds enough
+A sample of the rows is used as queries. The shortlist is the shortest of a ladder that finds enough
 of their true neighbours, or of rows that score as high. A small segment is searched exactly
-instead: its full-width rows are read in less time than a question takes to be encoded, and nothing
-is lost.
+instead: reading its full-width rows takes less time than encoding a question.
 """
 
 from itertools import count
 
 import numpy as np
 
-from indexer.arrays import Floats, RowNumbers, evenly
-from indexer.config import SegmentConfig, Structure
-from indexer.native.library import chosen_level
-from indexer.search.cascade import CoarseIndex, rerank
-from indexer.search.exact import score_slack
-from indexer.search.native_cascade import native_cascade
-from indexer.storage.vectors import VectorFile
+from searchengine.indexer.arrays import Floats, RowNumbers, evenly
+from searchengine.indexer.config import SegmentConfig, Structure
+from searchengine.indexer.native.library import chosen_level
+from searchengine.indexer.search.cascade import CoarseIndex, rerank
+from searchengine.indexer.search.certificates import score_slack
+from searchengine.indexer.search.native_search import native_cascade
+from searchengine.indexer.storage.vectors_file import VectorFile
 
 EXACT_BYTES = 8 << 20
 """A segment with full-width rows of at most so many bytes is searched exactly: some 5,000 rows of
@@ -53,13 +52,13 @@ def measured_shortlist(file: VectorFile, coarse: CoarseIndex, config: SegmentCon
     recalls: dict[int, float] = {}
     for step in count():
         size = min(round(_FIRST * _STEP**step), most)
-        wanted = min(size + 1, file.rows)  # the row itself is found too, and is no neighbour
+        length = min(size + 1, file.rows)  # the row finds itself too, which is no neighbour
         if walked is None:
-            found = coarse.shortlist(heads, wanted, effort=config.effort)
+            candidates = coarse.shortlist(heads, length, effort=config.effort)
         else:
-            found = walked.shortlist(queries, wanted, effort=config.effort)
-        found[found == sample[:, None]] = -1
-        best = rerank(file, queries, found, needed.shape[1]).scores
+            candidates = walked.shortlist(queries, length, effort=config.effort)
+        candidates[candidates == sample[:, None]] = -1
+        best = rerank(file, queries, candidates, needed.shape[1]).scores
         recalls[size] = float(np.mean(best >= needed))
         if recalls[size] >= RECALL:
             return size

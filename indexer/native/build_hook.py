@@ -19,7 +19,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is ther
             return
         sys.path.insert(0, self.root)
         try:
-            from indexer.native.compiler import LIBRARY, compile_kernel
+            from searchengine.indexer.native.compiler import LIBRARY, compile_kernel
         finally:
             sys.path.remove(self.root)
         problem = compile_kernel()

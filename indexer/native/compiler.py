@@ -1,6 +1,6 @@
 """Compiling the kernel, with the standard library only: the build runs it before anything else.
 
-python -m indexer.native.compiler            # compile into this folder
+python -m searchengine.indexer.native.compiler            # compile into this folder
 python -m indexer.native.compiler --sanitize PATH   # with address and undefined checks, for tests
 """
 

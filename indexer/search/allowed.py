@@ -6,9 +6,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, Mask, RowNumbers, row_numbers
-from indexer.errors import VectorError
-from indexer.faiss_calls import bitmap
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers, row_numbers
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.faiss_calls import bitmap
 
 POST_FILTER_SHARE = 0.75
 """Minimum share of allowed rows at which a scan covers all rows and drops the others afterwards:

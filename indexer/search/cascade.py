@@ -1,8 +1,7 @@
-"""Search by prefix: a shortlist from the coarse stage, then full-width scores.
+"""Search by prefix with faiss: a shortlist from the coarse stage, then full-width scores.
 
 CoarseIndex finds the rows with the most similar prefixes, and `rerank` scores them at full width.
-Cascade does both in one call of faiss; most searches take this path, and the other two are its
-oracle.
+Cascade does both in one call of faiss, with the same result; tests compare them.
 
 Scores of the coarse stage only rank candidates; users never see them. A scan breaks ties by row
 number, also at the cut, so a flat coarse stage is deterministic and a longer shortlist contains
@@ -15,15 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Protocol
-from warnings import warn
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from indexer.arrays import Floats, RowNumbers, locality, prefix
-from indexer.config import Structure
-from indexer.errors import VectorError
-from indexer.faiss_calls import (
+from searchengine.indexer.arrays import Floats, RowNumbers, locality, prefix
+from searchengine.indexer.config import Structure
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.faiss_calls import (
     bitmap,
     faiss,
     native_threads,
@@ -31,9 +29,9 @@ from indexer.faiss_calls import (
     structure_of,
     write_index,
 )
-from indexer.search.allowed import Allowed, scan_allowed
-from indexer.storage.vectors import VectorFile
-from indexer.threads import slices
+from searchengine.indexer.search.allowed import Allowed, scan_allowed
+from searchengine.indexer.storage.vectors_file import VectorFile
+from searchengine.indexer.threads import slices
 
 MIN_EF_SEARCH = 32
 """Minimum ef_search that follows from the size of a shortlist."""
@@ -55,11 +53,10 @@ _Parameters = dict[tuple[int, ...], Any]
 
 
 class RowStore(Protocol):
-    """The stored rows as `rerank` reads them; VectorFile is one."""
+    """Stored rows: a VectorFile, or rows in memory."""
 
     @property
     def dim(self) -> int: ...
-
     def take(self, rows: RowNumbers) -> Floats:
         """Rows of any shape (...) as (..., dim) float32."""
         ...
@@ -80,12 +77,6 @@ class SearchResult:
     scores: Floats
     exact: bool = False
     read: RowNumbers | None = None
-
-    @property
-    def proven(self) -> bool:
-        """The former name of `exact`, for one more release."""
-        warn("proven is now exact", DeprecationWarning, stacklevel=2)
-        return self.exact
 
 
 class CoarseIndex:
@@ -109,7 +100,7 @@ class CoarseIndex:
         self.structure = structure_of(inner)
         self._inner = inner
         # A graph stores its codes in a flat index, which can be scanned.
-        graph = self.structure in (Structure.HNSW, Structure.NSG)  # NSG: only in old segments
+        graph = self.structure is Structure.HNSW
         self._flat = faiss.downcast_index(inner.storage) if graph else inner
         self.rows = int(index.ntotal)
         self.width = int(index.d)
@@ -154,8 +145,7 @@ class CoarseIndex:
             effort: see SegmentConfig; 0 follows the size.
 
         Returns:
-            (q, size) int64, best first. Exactly min(size, number of allowed rows) entries are
-            rows, the rest are -1.
+            (q, size) int64, best first: min(size, number of allowed rows) rows, then -1.
 
         Raises:
             VectorError: `allowed` is given and the structure cannot be restricted (`selects`).
@@ -189,8 +179,6 @@ class CoarseIndex:
 
     def walks(self, available: int) -> bool:
         """Whether a search walks a graph or lists; where few rows are allowed, it scans them."""
-        if self.structure is Structure.NSG:  # its walk takes no selector
-            return available >= self.rows
         return self.structure is not Structure.FLAT and available >= SCAN_SHARE * self.rows
 
     @property
@@ -283,10 +271,10 @@ class Cascade:
         return SearchResult(rows, scores)
 
     def _parameters(self, count: int, size: int, effort: int, allowed: Allowed | None) -> Any:
-        """The faiss parameters, from a cache: creating them takes as long as a short walk.
+        """Cached faiss parameters: creating them takes as long as a short walk.
 
-        With a filter the cache is per thread: during a search, faiss's IndexIDMap replaces their
-        selector by one on that thread's stack.
+        With a filter there is a cache per thread, because during a search faiss's IndexIDMap
+        replaces their selector by one on that thread's stack.
         """
         key: tuple[int, ...] = (count, size, effort)
         cache = self._unfiltered

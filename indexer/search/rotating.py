@@ -6,11 +6,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, address, unit_rows
-from indexer.faiss_calls import faiss, native_threads
-from indexer.native.library import load
-from indexer.storage.rotation import SPAN, factored
-from indexer.threads import slices
+from searchengine.indexer.arrays import Floats, address, unit_rows
+from searchengine.indexer.faiss_calls import faiss, native_threads
+from searchengine.indexer.native.library import load
+from searchengine.indexer.storage.basis import SPAN, factored
+from searchengine.indexer.threads import slices
 
 QUERIES_PER_THREAD = 64
 """Queries rotated per thread: this takes less time than waking another thread."""
@@ -106,7 +106,7 @@ class _KernelRotation:
         self._arrays, self._pointer = arrays, ctypes.addressof(arrays)
 
     def __call__(self, query: Floats) -> Floats | None:
-        """A query (1, D), scaled and rotated; None if it has no direction."""
+        """A query (1, D), scaled and rotated; None if it is zero or not finite."""
         out = np.empty((1, self._dim), np.float32)
         squared = self._rotate(self._level, address(query), self._pointer, address(out))
         return out if 0 < squared < math.inf else None

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, Self
 
-from indexer.config import SegmentConfig, whole
-from indexer.errors import SegmentConfigError, SegmentError, shortened, shown
-from indexer.storage.durable import link_or_copy, sha256, sync_file
+from searchengine.indexer.config import SegmentConfig, whole
+from searchengine.indexer.errors import SegmentConfigError, SegmentError, shortened, shown
+from searchengine.indexer.storage.durable import link_or_copy, sha256, sync_file
 
 FORMAT = 3
-READABLE = (1, 2, 3)
-"""Formats that this version opens. 2 added fields of the config, the bounds file and the tuning; 3
-added the number of rows that the rotation was fitted on, maybe those of another segment."""
+"""The format that is written, and the only one that is opened."""
 METRIC = "cosine"
 MANIFEST = "manifest.json"
 VECTORS = "vectors.faiss"
@@ -161,10 +159,10 @@ class Manifest:
             ) from error
         if not isinstance(values, dict) or "format" not in values:
             raise SegmentError(f"{source} is not the manifest of a segment: it has no format")
-        if isinstance(values["format"], bool) or values["format"] not in READABLE:
+        if values["format"] != FORMAT:
             raise SegmentError(
-                f"{source} has format {shown(values['format'])} and this version reads formats "
-                "1 to 3; install the version that wrote it, or index again"
+                f"{source} has format {shown(values['format'])} and this version opens format "
+                f"{FORMAT} only; install the version that wrote it, or index again"
             )
         stated = values.pop("sha256", None)
         try:
@@ -186,8 +184,6 @@ class Manifest:
         if values["metric"] != METRIC:
             raise SegmentConfigError(f"metric must be {METRIC!r}, got {shown(values['metric'])}")
         vectors = values["vectors"]
-        # Before format 3 every rotation was fitted on the rows beside it.
-        fitted_on = values.get("fitted_on", values["rows"] if ROTATION in values["files"] else 0)
         return cls(
             rows=values["rows"],
             dim=values["dim"],
@@ -200,8 +196,8 @@ class Manifest:
                 for name, entry in values["files"].items()
             },
             provenance={str(key): str(value) for key, value in values["provenance"].items()},
-            tuning=values.get("tuning"),
-            fitted_on=fitted_on,
+            tuning=values["tuning"],
+            fitted_on=values["fitted_on"],
         )
 
 

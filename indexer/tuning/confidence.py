@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Doubles
-from indexer.errors import VectorError
+from searchengine.indexer.arrays import Doubles
+from searchengine.indexer.errors import VectorError
 
 _STAKE = 0.75
 """Largest share of the capital that one value may lose: the paper's truncation c. With 200 to 500

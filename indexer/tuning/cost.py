@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indexer.arrays import Floats
-from indexer.building.coarse import empty
-from indexer.config import RotationKind, SegmentConfig, Structure
-from indexer.faiss_calls import faiss
-from indexer.search.allowed import POST_FILTER_SHARE, Allowed
-from indexer.search.exact import EXACT_ALLOWED
-from indexer.segment import Segment
-from indexer.storage.vectors import DTYPES
-from indexer.tuning.points import OperatingPoint
+from searchengine.indexer.arrays import Floats
+from searchengine.indexer.building.coarse import empty
+from searchengine.indexer.config import RotationKind, SegmentConfig, Structure
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.search.allowed import POST_FILTER_SHARE, Allowed
+from searchengine.indexer.search.certificates import EXACT_ALLOWED
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.vectors_file import DTYPES
+from searchengine.indexer.tuning.points import OperatingPoint
 
 _ID = 8  # bytes of a row number in a list or a map of faiss
 
@@ -59,8 +59,7 @@ def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
     """
     config = config.fitting(rows, dim)
     index = empty(config, rows)
-    graph = isinstance(index, faiss.IndexHNSW | faiss.IndexNSG)
-    code = (index.storage if graph else index).sa_code_size()
+    code = (index.storage if isinstance(index, faiss.IndexHNSW) else index).sa_code_size()
     m = config.hnsw_m
     links = {
         Structure.FLAT: 0.0,
@@ -68,9 +67,8 @@ def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
         # Level 0 has 2 m links of 4 bytes; 1 row in m is on level 1 with m links, and so on. Then
         # the row's level (4), where its links begin (8), and its number.
         Structure.HNSW: 8 * m + 4 * m / (m - 1) + 12 + _ID,
-        Structure.NSG: 4.0 * m + _ID,
     }[config.structure]
-    # Three lengths and the row's number: see indexer.search.exact.
+    # Three lengths and the row's number: see searchengine.indexer.search.certificates.
     bounds = min(config.bounds, dim) + 3 + _ID if config.bounds else 0
     return Footprint(
         rows=rows,
@@ -100,14 +98,12 @@ def exhaustive(rows: int, dim: int) -> float:
     return float(rows) * dim
 
 
-def cost(point: OperatingPoint, queries: Floats) -> Cost | None:
+def cost(point: OperatingPoint, queries: Floats) -> Cost:
     """The mean cost of queries (q, D), from the counters of graphs and lists.
 
     It includes the D² multiply-adds of the rotation, except for an exact scan, which needs none,
-    and the stages of a funnel. None for NSG, of which faiss keeps no statistics.
+    and the stages of a funnel.
     """
-    if any(segment.config.structure is Structure.NSG for segment in point.segments):
-        return None
     pairs = zip(point.segments, point.live, strict=True)
     parts = [_segment_cost(segment, live, point, queries) for segment, live in pairs]
     return Cost(sum(part.multiply_adds for part in parts), sum(part.bytes_read for part in parts))

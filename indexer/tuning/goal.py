@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from indexer.arrays import at_least_one
-from indexer.config import SegmentConfig
-from indexer.errors import TuneError, VectorError
+from searchengine.indexer.arrays import at_least_one
+from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.errors import TuneError, VectorError
 
 _MARGIN = 1e-9
 """Minimum distance of a share from 0 and 1: nearer to them, the bounds are lost in rounding."""

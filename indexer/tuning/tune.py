@@ -13,31 +13,56 @@ each other cost the same, and the one that finds more is chosen.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
-from indexer.config import SegmentConfig, Structure
-from indexer.errors import TuneError
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import SearchResult, merge
-from indexer.search.exact import score_slack
-from indexer.segment import Segment
-from indexer.tuning.confidence import holds, last_holding, smallest_sample
-from indexer.tuning.cost import footprint
-from indexer.tuning.goal import AS_FAST, Goal, Objective, Point, Tuning
-from indexer.tuning.grid import EF_SEARCHES, Kept, Questions, candidates
+from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
+from searchengine.indexer.config import FLAT_BELOW, Code, SegmentConfig, Structure
+from searchengine.indexer.errors import TuneError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import SearchResult, merge
+from searchengine.indexer.search.certificates import score_slack
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.tuning.confidence import holds, last_holding, smallest_sample
+from searchengine.indexer.tuning.cost import footprint
+from searchengine.indexer.tuning.goal import AS_FAST, Goal, Objective, Point, Tuning
 
 __all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
 
 MIN_QUERIES = 100
 """Minimum number of queries: with fewer, ranks and times mean little for any target."""
 _TIMED_QUERIES = 200  # queries timed one by one
+PREFIXES = (32, 64, 96, 128, 192, 256, 384, 512, 768)
+EF_SEARCHES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+MAX_FLAT_ROWS = 50_000
+"""Up to this many rows a flat coarse stage is tried, and a shortlist of all rows."""
+MAX_SHORTLIST = 400
+"""Longest shortlist that is tried, except that of all rows."""
+NEARLY_ALL = 0.998
+"""Share of the true neighbours that a long enough shortlist contains."""
+_RANKED_QUERIES = 100  # queries whose neighbours are ranked for every prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Queries (q, D), their true neighbours (q, k), numbered through all segments, and the scores
+    of these (q, k); -1 is padding."""
+
+    vectors: Floats
+    truth: RowNumbers
+    scores: Floats
+
+    def part(self, numbers: RowNumbers) -> "Questions":
+        """These queries."""
+        return Questions(self.vectors[numbers], self.truth[numbers], self.scores[numbers])
+
+
+Kept = Sequence[RowNumbers | None]
+"""The rows of each segment that are neither deleted nor used as queries; None for all."""
 
 
 def queries_needed(goal: Goal) -> int:
@@ -69,8 +94,6 @@ def tune(
     configs: Sequence[SegmentConfig] | None = None,
     on_step: Callable[[str], None] | None = None,
     question_ms: float = 0,
-    own: npt.ArrayLike | None = None,
-    recipes: Sequence[SegmentConfig] | None = None,
 ) -> Tuning:
     """Find the cheapest index config and operating point; nothing is written.
 
@@ -89,15 +112,12 @@ def tune(
             are tried for each.
         on_step: called with a message for each step.
         question_ms: milliseconds per query besides the search, such as its encoding.
-        own, recipes: former names of `self_queries` and `configs`, for one more release.
 
     Raises:
         TuneError: no segment, too few queries, more neighbours than rows, no config within
             max_ram, or none that meets the target (not up to MAX_FLAT_ROWS rows).
         VectorError: queries of another width, or not finite.
     """
-    self_queries = _renamed("own", own, "self_queries", self_queries)
-    configs = _renamed("recipes", recipes, "configs", configs)
     goal = goal or Goal()
     report = on_step or (lambda _: None)
     if not segments:
@@ -111,7 +131,7 @@ def tune(
     kept = _kept(segments, live, self_queries)
     report(f"exact search of {len(vectors)} queries over {rows} rows")
     exact = [s.exact(vectors, goal.k, rows) for s, rows in zip(segments, kept, strict=True)]
-    truth = _merged(exact, segments, goal.k)
+    truth = merge(exact, _bases(segments), goal.k)
     questions = Questions(vectors, truth.rows, truth.scores)
     # The order of the held-out queries must not depend on them either: confidence.holds.
     shuffled = np.random.default_rng(0).permutation(len(vectors))
@@ -296,9 +316,9 @@ def _recalls(segments: Sequence[Segment], questions: Questions, k: int) -> Doubl
     true = questions.truth >= 0
     needed = np.where(true, questions.scores, np.inf).min(axis=1, keepdims=True)
     needed = needed - 2 * score_slack(questions.vectors.shape[1])
-    found = ((result.rows >= 0) & (result.scores >= needed)).sum(axis=1)
+    hits = ((result.rows >= 0) & (result.scores >= needed)).sum(axis=1)
     count = true.sum(axis=1)
-    shares: Doubles = np.minimum(found, count) / np.maximum(1, count)
+    shares: Doubles = np.minimum(hits, count) / np.maximum(1, count)
     return shares
 
 
@@ -317,17 +337,143 @@ def _cost(segments: Sequence[Segment], questions: Questions, goal: Goal) -> floa
 
 
 def _search(segments: Sequence[Segment], queries: Floats, k: int) -> SearchResult:
-    return _merged([segment.search(queries, k) for segment in segments], segments, k)
+    return merge([segment.search(queries, k) for segment in segments], _bases(segments), k)
 
 
-def _merged(results: Sequence[SearchResult], segments: Sequence[Segment], k: int) -> SearchResult:
-    bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1].tolist()
-    return merge(results, bases, k)
+def _bases(segments: Sequence[Segment]) -> list[int]:
+    """The number of each segment's first row."""
+    return list(accumulate((segment.rows for segment in segments[:-1]), initial=0))
 
 
-def _renamed(old: str, former: Any, new: str, value: Any) -> Any:
-    """The value of a keyword that was renamed, given under either name."""
-    if former is None:
-        return value
-    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
-    return former
+def candidates(
+    segments: Sequence[Segment],
+    sizes: Sequence[int],
+    kept: Kept,
+    seen: Questions,
+    goal: Goal,
+    configs: Sequence[SegmentConfig] | None,
+    *,
+    careful: bool = False,
+) -> Iterator[tuple[SegmentConfig, list[int]]]:
+    """Configs worth building, each with the shortlists worth measuring, shortest first.
+
+    `careful`: also a shortlist that can find nearly everything.
+
+    For each prefix, the ranks of the true neighbours give the shortest shortlist that can meet the
+    target with any structure. A wider prefix is skipped unless it shortens that by a quarter. The
+    last candidate is a shortlist of all rows, if there are at most MAX_FLAT_ROWS.
+    """
+    base = segments[0].config
+    dim = segments[0].dim
+    narrower = [p for p in PREFIXES if p < dim]
+    widths = sorted({r.prefix for r in configs}) if configs else [*narrower, dim]
+    ranked = seen.part(np.arange(min(_RANKED_QUERIES, len(seen.vectors))))
+    enough = goal.recall + 0.2 * (1 - goal.recall)
+    rows = sum(sizes)
+    longest = min(MAX_SHORTLIST, rows)
+    shortlists = [
+        size
+        for size in sorted(
+            {goal.k, *(s for s in (*EF_SEARCHES, MAX_SHORTLIST) if goal.k <= s <= longest)}
+        )
+        # A shortlist of all rows except those used as queries would make the trial exact search.
+        if not any(
+            part is not None and part.size <= size < rows_there
+            for part, rows_there in zip(kept, sizes, strict=True)
+        )
+    ]
+    shortest, within, tried = float("inf"), False, 0
+    for width in widths:
+        if configs is None and (tried == 4 or goal.k > 0.75 * shortest):
+            break
+        before = ranks(segments, kept, ranked, width)
+        usable = [s for s in shortlists if (before < s).mean() >= enough]
+        if not usable or (configs is None and usable[0] > 0.75 * shortest):
+            continue
+        shortest, tried = usable[0], tried + 1
+        chosen = usable[:3]
+        if careful:
+            enough_for_all = [s for s in usable if (before < s).mean() >= NEARLY_ALL]
+            chosen = sorted({*chosen, *enough_for_all[:1]})
+        defaults = _defaults(base, width, rows, small=goal.max_ram is not None)
+        for config in [c for c in configs or defaults if c.prefix == width]:
+            if _fits(config, sizes, dim, goal):
+                within = True
+                yield replace(config, stages=(), shortlist=usable[0]), chosen
+    scan = _flat(base, widths[0])
+    if configs is None and rows <= MAX_FLAT_ROWS and _fits(scan, sizes, dim, goal):
+        yield replace(scan, shortlist=max(sizes)), [max(sizes)]
+        return
+    if not shortest < float("inf"):
+        raise TuneError(
+            f"no prefix reaches recall@{goal.k} {goal.recall} with a shortlist of {MAX_SHORTLIST}; "
+            "lower the target, or use exact search"
+        )
+    if not within:
+        raise TuneError(
+            f"max_ram must be larger than {goal.max_ram} bytes: no config for {rows} rows fits; "
+            "allow more memory"
+        )
+
+
+def _fits(config: SegmentConfig, sizes: Sequence[int], dim: int, goal: Goal) -> bool:
+    """Whether segments of these sizes stay within the memory that a goal allows."""
+    hot = sum(footprint(config, size, dim).hot for size in sizes)
+    return goal.max_ram is None or hot <= goal.max_ram
+
+
+def _defaults(base: SegmentConfig, width: int, rows: int, small: bool) -> Iterator[SegmentConfig]:
+    """The configs to try for a prefix; with `small` also a graph with fewer links.
+
+    Other codes of a graph are not tried: they were no faster.
+    """
+    flat = _flat(base, width)
+    if rows <= MAX_FLAT_ROWS:
+        yield flat
+    if rows >= FLAT_BELOW:
+        graph = replace(flat, structure=Structure.HNSW, code=Code.INT8)
+        yield graph
+        if small:
+            yield replace(graph, hnsw_m=16)
+    if rows >= 10 * FLAT_BELOW:
+        yield replace(flat, structure=Structure.IVF, code=Code.INT8)
+        if width % 2 == 0:
+            yield replace(flat, structure=Structure.IVF, code=Code.FASTSCAN)
+
+
+def _flat(base: SegmentConfig, width: int) -> SegmentConfig:
+    """A scan of a prefix, with default values for what other structures need."""
+    return replace(
+        base,
+        prefix=width,
+        structure=Structure.FLAT,
+        code=Code.FP16,
+        lists=0,
+        hnsw_m=32,
+        ef_construction=64,
+        effort=0,
+        stages=(),
+    )
+
+
+def ranks(
+    segments: Sequence[Segment], kept: Kept, questions: Questions, width: int
+) -> npt.NDArray[np.int64]:
+    """Number of rows (q, k) that precede each true neighbour in the order of the prefix."""
+    first = 0
+    heads, scores = [], np.full(questions.truth.shape, np.inf, np.float32)
+    for segment in segments:
+        head = np.ascontiguousarray(segment.rotate(questions.vectors)[:, :width])
+        inside = (questions.truth >= first) & (questions.truth < first + segment.rows)
+        neighbours = segment.prefix_rows(width).take(questions.truth[inside] - first)
+        scores[inside] = np.einsum("nd,nd->n", neighbours, head[np.nonzero(inside)[0]])
+        heads.append(head)
+        first += segment.rows
+    above = np.zeros(questions.truth.shape, np.int64)
+    for segment, head, rows in zip(segments, heads, kept, strict=True):
+        for block in segment.prefix_rows(width).blocks(rows):
+            similar = np.sort(head @ block.T, axis=1)
+            for i, line in enumerate(similar):
+                # 1e-6: a row must not precede itself because of rounding
+                above[i] += len(line) - np.searchsorted(line, scores[i] + 1e-6, side="right")
+    return above

@@ -18,8 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from indexer.building.build import Progress
-from indexer.segment import SegmentConfig
 from searchengine.adapt import rotation
 from searchengine.adapt.judging import (
     MIN_GAIN,
@@ -34,15 +32,16 @@ from searchengine.adapt.judging import (
 from searchengine.adapt.material import Material, check_documents, check_questions, read_material
 from searchengine.adapt.negatives import hard_negatives
 from searchengine.adapt.questions import Part, Question, read_clicks
-from searchengine.encoders.none import NoEncoder
-from searchengine.encoders.protocol import Vectors
+from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.encoders.protocol import NoEncoder, Vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import CollectionError, QueryError
-from searchengine.evaluate.significance import Values
-from searchengine.maintenance.reindexing import current, settings_for
-from searchengine.storage.snapshot import Snapshot
-from trainer.encoder import Encoder
-from trainer.training.posthoc import LinearMap, adapter, baked, whitening
+from searchengine.indexer.building.build import Progress
+from searchengine.indexer.segment import SegmentConfig
+from searchengine.measure.significance import Values
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.posthoc import LinearMap, adapter, baked, whitening
+from searchengine.upkeep.reindexing import current, settings_for
 
 DOCUMENTS = 10_000
 """Documents that are encoded again to make questions of them."""
@@ -160,7 +159,7 @@ def _trainable(engine: SearchEngine) -> Encoder:
             f"searchengine reindex {path} --encoder MODEL"
         )
     if not isinstance(encoder, Encoder):
-        kind = getattr(encoder, "source", None) or type(encoder).__name__
+        kind = encoder.source or encoder.name or type(encoder).__name__
         raise CollectionError(
             f"{path} is encoded by {kind}, which cannot be trained here; adapt needs the encoder "
             f"of a model folder: searchengine reindex {path} --encoder MODEL"

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from indexer.arrays import BLOCK_ROWS
-from indexer.building.build import Progress
-from indexer.segment import Segment, SegmentConfig
 from searchengine.adapt.material import Material, of_part
 from searchengine.adapt.questions import Kind, Part, Question
 from searchengine.adapt.sample import Sample
+from searchengine.backends.folder.documents.tables import Ids
+from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.protocol import Vectors
-from searchengine.evaluate.metrics import MAIN, per_question
-from searchengine.evaluate.significance import Comparison, Values, compare
-from searchengine.storage.documents.tables import Ids
-from searchengine.storage.snapshot import Snapshot
-from trainer.training.posthoc import LinearMap
+from searchengine.indexer.arrays import BLOCK_ROWS
+from searchengine.indexer.building.build import Progress
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.measure.metrics import MAIN, per_question
+from searchengine.measure.significance import Comparison, Values, compare
+from searchengine.trainer.training.posthoc import LinearMap
 
 MAX_P, MIN_GAIN = 0.01, 0.02
 """Beyond doubt: a p-value below, and an interval of the difference in nDCG@10 above. Made questions

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from indexer.building.build import Progress
 from searchengine.adapt.questions import Part, Question, Split, clicked
 from searchengine.adapt.sample import Asked, Sample, read_sample
+from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import QueryError
+from searchengine.indexer.building.build import Progress
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import CollectionSettings
-from searchengine.storage.documents.store import Store
-from searchengine.storage.snapshot import Snapshot
 
 MIN_QUESTIONS = {Part.TRAINING: 50, Part.VALIDATION: 10, Part.HELD_OUT: 25}
 """Fewer questions cannot show anything."""

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from searchengine.backends.folder.documents.tables import Ids
 from searchengine.encoders.protocol import Vectors
-from searchengine.evaluate.mining import MiningConfig, choose
-from searchengine.storage.documents.tables import Ids
+from searchengine.measure.mining import MiningConfig, choose
 
 _BLOCK = 256  # questions scored at a time
 

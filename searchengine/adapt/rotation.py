@@ -11,19 +11,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from indexer.arrays import evenly
-from indexer.building.build import Progress
-from indexer.config import RotationKind
-from indexer.segment import SegmentConfig
-from indexer.tuning.points import recalls
 from searchengine.adapt.judging import Corpus, Outcome, best, held_out, indexed, objection
 from searchengine.adapt.material import Material, of_part
 from searchengine.adapt.questions import Part, Question
+from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.protocol import Vectors
-from searchengine.evaluate.significance import Values
-from searchengine.storage.snapshot import Snapshot
-from trainer.training import posthoc
-from trainer.training.posthoc import LinearMap
+from searchengine.indexer.arrays import evenly
+from searchengine.indexer.building.build import Progress
+from searchengine.indexer.config import RotationKind
+from searchengine.indexer.segment import SegmentConfig
+from searchengine.indexer.tuning.points import recalls
+from searchengine.measure.significance import Values
+from searchengine.trainer.training import posthoc
+from searchengine.trainer.training.posthoc import LinearMap
 
 NEIGHBOURS, SHORTLIST = 10, 25
 """The rotation is judged by the share of a question's nearest passages that its shortlist holds.

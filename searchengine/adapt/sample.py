@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from searchengine.adapt.questions import Kind, Question, Split, without_sentence
+from searchengine.backends.folder.documents.changes import Span
+from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.documents.tables import Ids
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
 from searchengine.ingest.passages import PassageReader
-from searchengine.storage.documents.changes import Span
-from searchengine.storage.documents.store import Store
-from searchengine.storage.documents.tables import Ids
 
 _BLOCK = 256  # documents read and encoded at a time
 _PER_TITLE = 8  # documents of a title that it is paired with

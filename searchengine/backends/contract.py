@@ -12,7 +12,7 @@ Rules, which tests/searchengine/backends checks on every backend:
   number of matching rows, the result is that of exact search.
 * A filter is exact: no other document is found, and fewer than k only if fewer match.
 * `upsert` is idempotent. A document replaces the one of its key as a whole: no reader sees
-  passages of both. Several documents are one commit, but in Qdrant, which has none.
+  passages of both. Several documents are one commit.
 * Another encoder than the one that built the collection is refused.
 * Index config, rotation and shortlist belong to the collection, not to the process that opens it.
 * A part of the data that cannot be read raises an error. A search never returns less because of it.
@@ -27,13 +27,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from indexer.arrays import Floats
-from indexer.search.cascade import SearchResult
+from searchengine.backends.folder.documents.changes import Known, Span, as_json
+from searchengine.backends.folder.documents.scored import WordScores
+from searchengine.backends.folder.documents.tables import Ids, Tables
 from searchengine.corpus.documents import Document
 from searchengine.errors import CorpusError
-from searchengine.storage.documents.changes import Known, Span, as_json
-from searchengine.storage.documents.scored import WordScores
-from searchengine.storage.documents.tables import Ids, Tables
+from searchengine.indexer.arrays import Floats
+from searchengine.indexer.search.cascade import SearchResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Capabilities:
     """What a backend can do beyond the contract.
 
     Attributes:
-        name: "embedded", "postgresql" or "qdrant".
+        name: "embedded" or "postgresql".
         words: how documents are ranked by words; None: not at all, so that the modes text and
             hybrid are refused.
-        shortlist_per: what has a shortlist of its own: "segment", "collection" or "shard".
+        shortlist_per: what has a shortlist of its own: "segment" or "collection".
         certificate: whether exact search is proved to be exact without reading all rows.
     """
 
@@ -91,7 +91,7 @@ class Entry:
 class Snapshot(Protocol):
     """One commit of a collection, as a query reads it: nothing in it changes.
 
-    searchengine.storage.snapshot.Snapshot is that of a folder. Attributes:
+    searchengine.backends.folder.snapshot.Snapshot is that of a folder. Attributes:
         path: names the collection in messages.
         settings: the collection settings.
         store: its documents and passages.
@@ -165,12 +165,10 @@ class Backend(Protocol):
         address: what opens it again.
         wait: seconds to wait for a writer of another process.
         accepts: called with the settings of a state before it is shown; may raise to refuse it.
-        renamed: former fingerprints of the encoder in use, each with its new one.
     """
 
     wait: float
     accepts: Callable[[Mapping[str, Any]], None]
-    renamed: Mapping[str, str]
 
     @property
     def path(self) -> Path | str: ...

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from indexer.arrays import BLOCK_ROWS, Floats
-from indexer.config import Device
 from searchengine.backends.contract import (
     Backend,
     Capabilities,
@@ -16,11 +14,13 @@ from searchengine.backends.contract import (
     checked,
     entries_of,
 )
+from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.documents.changes import Known, known
+from searchengine.backends.folder.documents.store import SegmentRow
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.errors import CollectionError
-from searchengine.storage.collection import Collection
-from searchengine.storage.documents.changes import Known, known
-from searchengine.storage.documents.store import SegmentRow
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats
+from searchengine.indexer.config import Device
 
 
 class Embedded(Collection):

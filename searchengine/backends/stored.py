@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from indexer.arrays import Floats
+from searchengine.indexer.arrays import Floats
 
 SHORTLIST = 400
 """The shortlist of a collection that was neither tuned nor copied from one that measured it."""

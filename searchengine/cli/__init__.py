@@ -11,14 +11,12 @@ from typing import Any
 
 import click
 
-from indexer.errors import IndexerError
-from searchengine.cli import changing, copying, demo, documents, maintenance, mcp, search, serve
+from searchengine.cli import demo, documents, index, search, serve, tune, upkeep
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
-from searchengine.cli.indexing import encode, index
-from searchengine.cli.measuring import bench, evaluate, mteb, plan, retrieval
+from searchengine.cli.measuring import bench, evaluate, mteb, retrieval
 from searchengine.cli.training import adapt, train
 from searchengine.errors import LanguageWarning, SearchEngineError
-from trainer.errors import MemoryWarning, RuntimeChoiceWarning, TrainerError
+from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
 
 
 class BadInput(click.ClickException):
@@ -43,7 +41,7 @@ class _Notes(logging.Handler):
 @contextmanager
 def _trainer_noted() -> Iterator[None]:
     """What the trainer is doing, as notes: compiling an encoder takes seconds, once."""
-    logger, notes = logging.getLogger("trainer"), _Notes()
+    logger, notes = logging.getLogger("searchengine.trainer"), _Notes()
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(notes)
@@ -120,7 +118,7 @@ class OneSentence(click.Group):
                 warnings.simplefilter("always", MemoryWarning)
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
-        except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:
+        except (SearchEngineError, ImportError) as error:
             raise BadInput(str(error)) from error
         except OSError as error:
             if error.errno == errno.EPIPE:  # which click handles
@@ -147,28 +145,28 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         documents.get,
         documents.list_documents,
         documents.count,
-        changing.update,
-        changing.delete,
+        documents.update,
+        documents.delete,
         serve.serve,
-        mcp.mcp,
+        serve.mcp,
     ),
-    "Measure and tune": (evaluate.evaluate, bench.bench, maintenance.tune, plan.plan),
+    "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune),
     "Train": (
         train.train,
         adapt.adapt,
         train.mine,
         train.train_cross_encoder,
-        encode.encode,
-        changing.reindex,
+        index.encode,
+        upkeep.reindex,
     ),
     "Keep": (
-        maintenance.info,
-        maintenance.verify,
-        maintenance.repair,
-        maintenance.optimize,
-        maintenance.backup,
-        copying.copy,
-        maintenance.export,
+        upkeep.info,
+        upkeep.verify,
+        upkeep.repair,
+        upkeep.optimize,
+        upkeep.backup,
+        upkeep.copy,
+        upkeep.export,
     ),
 }
 """The commands, by what they are for."""

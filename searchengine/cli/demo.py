@@ -44,23 +44,23 @@ def run_demo(folder: Path) -> None:
 
     A model or collection that is already there is used again.
     """
-    from trainer.model.source import starter_folder
+    from searchengine.trainer.model.source import starter_folder
 
     sample = sample_folder()
     model, collection = folder / "model", folder / "demo.index"
     trained = (model / "modules.json").is_file()
     if not trained:
         starter_folder()  # refuses if it is not installed, before the seconds that torch takes
-    from searchengine.bench.dataset import collection_dataset
-    from searchengine.bench.grid import Grid
-    from searchengine.bench.run import Bench, Settings
     from searchengine.cli.console import note, program, progress, say, show_rows, steps
     from searchengine.cli.training.display import train_with_progress
     from searchengine.corpus.files import read_corpus
     from searchengine.engine import SearchEngine
-    from searchengine.evaluate.judgements import read_queries
-    from searchengine.report.tables import table
-    from trainer.training.train_config import TrainConfig
+    from searchengine.measure.bench_data import collection_dataset
+    from searchengine.measure.bench_tables import table
+    from searchengine.measure.judgements import read_queries
+    from searchengine.measure.operating_points import Grid
+    from searchengine.measure.rounds import Bench, Settings
+    from searchengine.trainer.training.train_config import TrainConfig
 
     if trained:
         note(f"The encoder in {model} is there already; remove {folder} to train again")
@@ -82,7 +82,7 @@ def run_demo(folder: Path) -> None:
             grid = Grid.fitting(
                 dataset.rows, engine.encoder.dim, prefixes=PREFIXES, shortlists=SHORTLISTS
             )
-            settings = Settings(grid, cold=0, growth=False)
+            settings = Settings(grid, cold=0)
             results = Bench(dataset, settings, folder, report).run()
     show_rows(table(results), "Operating points, compared with exact search (the first row)")
     say(f'Next: {program()} search {collection} "why do volcanoes erupt"')

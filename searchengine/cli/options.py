@@ -12,8 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from searchengine.cli.console import note
-from searchengine.query.cross_encoding import CANDIDATES, MAX_CANDIDATES, CrossEncoding
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.encoders.cross_encoders import CANDIDATES, MAX_CANDIDATES, CrossEncoding
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
@@ -118,8 +118,8 @@ class FieldName(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name unchanged."""
+        from searchengine.backends.folder.filters.parser import field_named
         from searchengine.errors import FilterError
-        from searchengine.storage.filters.parser import field_named
 
         try:
             field_named(value)
@@ -215,15 +215,12 @@ def runs(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_runtime(
         runtime: str,
-        engine: str | None,
         precision: str,
         device: str | None,
         trust_remote_code: bool,
         **options: Any,
     ) -> None:
-        if engine is not None:
-            note("--engine is now --runtime; the old name works for one more release")
-        config = RuntimeConfig(engine or runtime, precision, device, trust_remote_code)
+        config = RuntimeConfig(runtime, precision, device, trust_remote_code)
         command(runtime=config, **options)
 
     for option in (
@@ -235,7 +232,6 @@ def runs(command: Callable[..., None]) -> Callable[..., None]:
             default="auto",
             help="Number format that the network computes in.",
         ),
-        click.option("--engine", type=choice(RuntimeKind), hidden=True),  # the former name
         click.option(
             "--runtime",
             type=choice(RuntimeKind),
@@ -283,12 +279,19 @@ def cross_encodes(used: str) -> Callable[[Callable[..., None]], Callable[..., No
     return with_options
 
 
+def open_engine(collection: Path | str, *arguments: Any, **options: Any) -> "SearchEngine":
+    """SearchEngine.open, whose import takes longer than --help may."""
+    from searchengine.engine import SearchEngine
+
+    return SearchEngine.open(collection, *arguments, **options)
+
+
 def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
     """Print a note for every field of a filter that no document has: it may be misspelt.
 
     Cheap if a document has the field; otherwise all metadata are read.
     """
-    from searchengine.storage.filters.parser import field_name, parse
+    from searchengine.backends.folder.filters.parser import field_name, parse
 
     if filter_ is None:
         return
@@ -300,7 +303,7 @@ def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
 
 def _fields(node: Any) -> list[tuple[str, ...]]:
     """Return the fields of a filter's syntax tree, in their order."""
-    from searchengine.storage.filters.sql import And, Not, Or
+    from searchengine.backends.folder.filters.sql import And, Not, Or
 
     if isinstance(node, And | Or):
         return [field for operand in node.operands for field in _fields(operand)]

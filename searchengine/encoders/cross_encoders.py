@@ -1,18 +1,27 @@
-"""Cross-encoders by name, each loaded when it is first needed."""
+"""Cross-encoders by name, each loaded when it is first needed; and what a server allows of one.
+
+Imported for help texts, so it needs no numpy.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from searchengine.backends.folder.documents import forks
 from searchengine.errors import QueryError
-from searchengine.storage.documents import forks
-from trainer.errors import TrainerError
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.errors import TrainerError
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
-if TYPE_CHECKING:  # searches without one do without its tokenizer
-    from trainer.cross_encoder import CrossEncoder
+if TYPE_CHECKING:
+    from searchengine.trainer.cross_encoder import CrossEncoder
+
+CANDIDATES = 50
+"""Documents that a cross-encoder reads for a question, where a caller says nothing."""
+MAX_CANDIDATES = 1000
+"""Most of them on a server."""
 
 
 class CrossEncoders:
@@ -41,7 +50,7 @@ class CrossEncoders:
             return scorer
 
     def _load(self, source: str | Path) -> "CrossEncoder":
-        from trainer.cross_encoder import CrossEncoder
+        from searchengine.trainer.cross_encoder import CrossEncoder
 
         if str(source) not in self._loaded:
             self._loaded[str(source)] = CrossEncoder.load(source, self._config)
@@ -49,7 +58,7 @@ class CrossEncoders:
 
     def check(self, source: str | Path) -> None:
         """Raise QueryError unless there is a cross-encoder; reads its configuration only."""
-        from trainer.cross_encoder import check
+        from searchengine.trainer.cross_encoder import check
 
         with _named():
             check(source, self._config)
@@ -62,3 +71,33 @@ def _named() -> Iterator[None]:
         yield
     except TrainerError as error:
         raise QueryError(f"cross_encoder: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEncoding:
+    """What a server lets its callers ask of a cross-encoder; they never name a model.
+
+    Attributes:
+        source: a folder or hub name.
+        candidates: most documents that it reads for a question, so that no question takes long.
+    """
+
+    source: str
+    candidates: int = CANDIDATES
+
+    def options(self, k: int, offset: int, candidates: int | None = None) -> dict[str, Any]:
+        """The options of a search by it. `candidates`: fewer, if a caller says so.
+
+        Raises QueryError for more documents than it reads.
+        """
+        if candidates is not None and candidates > self.candidates:
+            raise QueryError(f"candidates must be at most {self.candidates}, got {candidates}")
+        if offset + k > self.candidates:
+            raise QueryError(
+                f"the cross-encoder orders the best {self.candidates} documents, and offset + k "
+                f"must not exceed them, got {offset + k}"
+            )
+        return {
+            "cross_encoder": self.source,
+            "candidates": self.candidates if candidates is None else candidates,
+        }

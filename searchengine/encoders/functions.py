@@ -1,13 +1,19 @@
-"""A plain function as an encoder, identified by its name and its vectors of a few texts."""
+"""A plain function, or a SentenceTransformer object, as an encoder.
+
+It is identified by its name and its vectors of a few texts. The library sentence-transformers is
+never imported here.
+"""
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.encoders.protocol import Role, Vectors
+from searchengine.encoders.protocol import OnBatch, Role, Spans, TextEncoder, Vectors
 from searchengine.errors import CollectionError, SearchEngineError
 
 Function = Callable[[list[str]], npt.ArrayLike]
@@ -24,13 +30,14 @@ TOLERANCE = 0.03
 """Maximum difference of two fingerprints' numbers. Rounding in bfloat16 changes a unit vector by
 0.01 to 0.02 and each number by less; another function changes most numbers by about 1."""
 _NUMBERS = 4  # numbers a text
+_SLICE = 128  # texts encoded before another thread may have its turn
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # as encode_document tries them
 
 
-class FunctionEncoder:
+class FunctionEncoder(TextEncoder):
     """An encoder made of a function; several threads may call it at the same time.
 
     Attributes:
-        name: identifies the function, together with its vectors.
         tolerance: maximum difference of two fingerprints' numbers.
         error: raised for what it returns.
     """
@@ -68,8 +75,13 @@ class FunctionEncoder:
                 "a function needs a name, by which a collection knows it again: "
                 "FunctionEncoder(function, 'name')"
             )
-        self.name = name
+        self._name = name
         self._function, self._query, self._dim = function, query, dim
+
+    @property
+    def name(self) -> str:
+        """Identifies the function, together with its vectors."""
+        return self._name
 
     @property
     def title(self) -> str:
@@ -97,14 +109,16 @@ class FunctionEncoder:
         name, _, stored = fingerprint.rpartition("/")
         own_name, _, own = self.fingerprint.rpartition("/")
         try:
-            numbers, expected = ([float(n) for n in each.split()] for each in (stored, own))
+            numbers, expected = ([float(n) for n in text.split()] for text in (stored, own))
         except ValueError:
             return False
         if name != own_name or len(numbers) != len(expected):
             return False
         return bool(np.allclose(numbers, expected, rtol=0, atol=self.tolerance))
 
-    def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
+    def encode(
+        self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
+    ) -> Vectors:
         """Float32 (n, dim) unit rows; a row that has no length stays as it is.
 
         Raises CollectionError if the function returns another shape, or no numbers.
@@ -148,12 +162,12 @@ class FunctionEncoder:
         """The vectors of PROBE, as documents and, if that differs, as questions."""
         roles: list[Role] = ["document"] if self._query is None else ["document", "query"]
         vectors = [self._checked(self._call(list(PROBE), role), len(PROBE)) for role in roles]
-        if not all(np.isfinite(each).all() and each.any(axis=1).all() for each in vectors):
+        if not all(np.isfinite(rows).all() and rows.any(axis=1).all() for rows in vectors):
             raise self.error(
                 f"{self.title} returned NaN, infinity or zeros for {PROBE[0]!r} or "
                 "another short text"
             )
-        if len({each.shape[1] for each in vectors}) > 1:
+        if len({rows.shape[1] for rows in vectors}) > 1:
             raise self.error(
                 f"{self.title} must return documents and questions of the same width, got "
                 f"{vectors[0].shape[1]} and {vectors[1].shape[1]}"
@@ -161,3 +175,91 @@ class FunctionEncoder:
         if self._dim is not None:
             self._sized(vectors[0], self._dim)
         return np.concatenate(vectors)
+
+
+class SentenceTransformerEncoder(FunctionEncoder):
+    """Encodes by encode_query and encode_document where the model has them, else by encode.
+
+    Threads take turns, because the model's tokenizer serves one at a time. Long documents are cut
+    into passages of what the model reads.
+    """
+
+    def __init__(self, model: Any, name: str | None = None) -> None:
+        """Wrap a model. `name`: by default that of its model card, or of its class.
+
+        Raises CollectionError for an object without encode.
+        """
+        if not callable(getattr(model, "encode", None)):
+            raise CollectionError(f"expected a SentenceTransformer, got {type(model).__name__}")
+        card = getattr(model, "model_card_data", None)
+        named = getattr(card, "model_id", None) or getattr(card, "base_model", None)
+        self.model = model
+        self._turn = Lock()
+        document = getattr(model, "encode_document", model.encode)
+        query = getattr(model, "encode_query", None)
+        super().__init__(document, name or named or type(model).__name__, query=query)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_turn"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _turn=Lock())
+
+    def _call(self, texts: list[str], role: Role | None) -> Any:
+        parts = []
+        for start in range(0, len(texts), _SLICE):
+            with self._turn:
+                function = self._query if role == "query" and self._query else self._function
+                options = {"show_progress_bar": False, "convert_to_numpy": True}
+                parts.append(function(texts[start : start + _SLICE], **options))
+        return np.concatenate(parts)
+
+    tokenizes = True
+
+    def token_spans(self, texts: Sequence[str]) -> list[Spans]:
+        """The tokens of each text: (n, 2) character offsets [start, end), in order."""
+        encoded = self._tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            padding=False,
+            truncation=False,
+            verbose=False,
+        )
+        return [np.array(spans, np.int32).reshape(-1, 2) for spans in encoded["offset_mapping"]]
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens that the tokenizer knows."""
+        return len(self._tokenizer)
+
+    def unknown_tokens(self, texts: Sequence[str]) -> float:
+        """Share of the tokens of these texts that the vocabulary does not have, 0–1."""
+        encoded = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)
+        ids = [i for row in encoded["input_ids"] for i in row]
+        return ids.count(self._tokenizer.unk_token_id) / len(ids) if ids else 0.0
+
+    def room(self, role: Role) -> int:
+        """Tokens left for a text, beside the prompt and special tokens."""
+        most = self.model.max_seq_length or self._tokenizer.model_max_length
+        prompts = getattr(self.model, "prompts", None) or {}
+        names = ("query",) if role == "query" else _DOCUMENT_PROMPTS
+        prompt = next((prompts[name] for name in names if prompts.get(name)), "")
+        return int(
+            most
+            - self._tokenizer.num_special_tokens_to_add()
+            - sum(len(spans) for spans in self.token_spans([prompt]))
+        )
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """A copy of the model's tokenizer: `encode` changes the settings of its own."""
+        tokenizer = self.model.tokenizer
+        if not getattr(tokenizer, "is_fast", False):
+            raise CollectionError(
+                f"the tokenizer of {self.name} does not say where its tokens are, by which "
+                "documents are cut; keep them whole: passages=False"
+            )
+        with self._turn:
+            return deepcopy(tokenizer)

@@ -1,30 +1,30 @@
-"""Encodes questions, and remembers the last ones."""
+"""Questions and their vectors: checked, encoded, timed, and the last ones remembered."""
 
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from indexer.arrays import Floats
-from searchengine.encoders.checks import check_shape, unusable
-from searchengine.encoders.protocol import TextEncoder
-from searchengine.errors import QueryError
-from trainer.errors import ModelError
+from searchengine.encoders.protocol import TextEncoder, Vectors
+from searchengine.errors import QueryError, SearchEngineError
+from searchengine.indexer.arrays import Floats
+from searchengine.trainer.errors import ModelError
 
 CACHE_SIZE = 1024
 """Questions in the cache: 3 MB of vectors with 768 dimensions."""
 MAX_CACHED_BATCH = 64
 """A longer list of questions is encoded without the cache."""
-
-
-@runtime_checkable
-class TruncatesLayers(Protocol):
-    """An encoder that can run with its first layers only."""
-
-    def truncate(self, *, layers: int) -> TextEncoder:
-        """The same encoder with fewer layers. Raises ModelError."""
+QUESTIONS = (
+    "how do whales sleep",
+    "which settings keep the index small without losing quality",
+    "what happened to the price of bread in the second half of the year, and why",
+)
+"""Questions of the usual lengths, where there are no others."""
+_TIMED = 100
 
 
 class QuestionEncoder:
@@ -46,8 +46,6 @@ class QuestionEncoder:
         if layers is None:
             return self
         if layers not in self._truncated:
-            if not isinstance(self._encoder, TruncatesLayers):
-                raise QueryError("the encoder has no layers to choose from; leave layers out")
             try:
                 encoder = self._encoder.truncate(layers=layers)
             except ModelError as error:
@@ -86,3 +84,69 @@ class QuestionEncoder:
                 f"the encoder returned NaN, infinity or zero for the question {text!r:.80}"
             )
         return vectors
+
+
+def check_shape(
+    vectors: Vectors, expected: tuple[int, int], what: str, error: type[SearchEngineError]
+) -> None:
+    """Raise `error` unless an encoder returned an array of the `expected` shape (n, D)."""
+    if vectors.shape != expected:
+        raise error(
+            f"the encoder must return an array of shape {expected} for {expected[0]} {what}, "
+            f"got {vectors.shape}"
+        )
+
+
+def unusable(vectors: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Rows with NaN or infinity, or with zeros only: bool (n,)."""
+    usable: npt.NDArray[np.bool_] = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
+    return ~usable
+
+
+def check_questions(questions: Sequence[str]) -> None:
+    """Raise QueryError for a query that is not text, or empty."""
+    for position, question in enumerate(questions, start=1):
+        name = "the query" if len(questions) == 1 else f"query {position}"
+        if not isinstance(question, str):
+            raise QueryError(f"{name} must be text, got {type(question).__name__}")
+        if not question.strip():
+            raise QueryError(f"{name} is empty")
+
+
+def as_array(vectors: object) -> npt.NDArray[Any]:
+    """Numbers as an array. Raises QueryError."""
+    try:
+        return np.asarray(vectors)
+    except ValueError as error:
+        raise QueryError(f"a query must be text or a vector of numbers ({error})") from error
+
+
+def check_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
+    """Query vectors as float32 (q, D). Raises QueryError."""
+    array = np.asarray(vectors)
+    if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
+        raise QueryError(
+            f"query vectors must be numbers of shape (q, {dim}), "
+            f"got {array.dtype} of shape {array.shape}"
+        )
+    with np.errstate(over="ignore"):  # values beyond float32 become infinity, reported below
+        single = array.astype(np.float32)
+    wrong = unusable(single)
+    if wrong.any():
+        raise QueryError(
+            f"query vectors must be finite and not all zeros in float32; "
+            f"vector {int(wrong.argmax()) + 1} is not"
+        )
+    return single
+
+
+def milliseconds_alone(
+    encode: Callable[[Sequence[str]], npt.ArrayLike], questions: Sequence[str]
+) -> list[float]:
+    """Milliseconds of at most 100 questions, each encoded alone, after each was encoded once."""
+    seconds = []
+    for text in [*questions[:_TIMED]] * 2:
+        begin = time.perf_counter()
+        encode([text])
+        seconds.append(time.perf_counter() - begin)
+    return [1e3 * value for value in seconds[len(seconds) // 2 :]]

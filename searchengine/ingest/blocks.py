@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from searchengine.backends.folder.documents.changes import Span
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
 from searchengine.ingest.spool import Supplied
-from searchengine.storage.documents.changes import Span
 
 Encode = Callable[[], Vectors]
 """Encodes a batch of passages."""

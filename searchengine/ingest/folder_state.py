@@ -5,8 +5,7 @@ from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from searchengine.corpus.files import check_corpus, folder_files
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import Unread, check_corpus, folder_files
 from searchengine.errors import CorpusError
 
 RECENT = 2.0

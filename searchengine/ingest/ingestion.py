@@ -5,7 +5,7 @@
     cut       what is new or changed into passages
     encode    the passages, in a second thread
     spool     documents and vectors in temporary files, so that memory stays bounded
-    build     the segment of a large commit, with its graph and words (searchengine.storage.ahead)
+    build     the segment of a large commit, with its graph and words (backends.folder.ahead)
     commit    compare again with what is stored by now, and write all of it in one transaction
 
 Only `commit` holds the write lock. What another process commits before that is seen by the second
@@ -30,6 +30,11 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
+from searchengine.backends.folder.ahead import built_ahead
+from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.documents.changes import Comparison, Known, Span, compare, known
+from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.writer import Writer
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import EmptyCorpus, EncoderMismatch
@@ -39,11 +44,6 @@ from searchengine.ingest.languages import Languages
 from searchengine.ingest.passages import BATCH, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.spool import Ranges, Spool, Spooled, Supplied, extend, number
-from searchengine.storage.ahead import built_ahead
-from searchengine.storage.collection import Collection
-from searchengine.storage.documents.changes import Comparison, Known, Span, compare, known
-from searchengine.storage.documents.store import SegmentRow, Store
-from searchengine.storage.writer import Writer
 
 # Documents and characters of the first and of the largest block; each is twice the one before: the
 # encoder soon has something to do, and meanwhile twice as much is read. The texts of a block are

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from searchengine.backends.folder.documents.changes import Known
 from searchengine.corpus.documents import Document, LeftOut
 from searchengine.errors import DuplicateKey
 from searchengine.ingest.spool import Spool, Supplied
-from searchengine.storage.documents.changes import Known
 
 
 class Keys:

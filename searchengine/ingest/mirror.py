@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.documents import listing
+from searchengine.backends.folder.documents.changes import Known, as_json, known
+from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.writer import Writer
 from searchengine.corpus.documents import Document
 from searchengine.errors import EmptyCorpus
 from searchengine.ingest.ingestion import Ingestion, Readers
 from searchengine.ingest.settings import AddOptions, AddSummary
-from searchengine.storage.collection import Collection
-from searchengine.storage.documents import listing
-from searchengine.storage.documents.changes import Known, as_json, known
-from searchengine.storage.documents.store import Store
-from searchengine.storage.writer import Writer
 
 _CHUNK = 10_000  # keys looked up at a time
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from searchengine.backends.folder.documents import forks
+from searchengine.backends.folder.documents.changes import Span, as_json
+from searchengine.backends.folder.documents.connections import Pool
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
-from searchengine.storage.documents import forks
-from searchengine.storage.documents.changes import Span, as_json
-from searchengine.storage.documents.connections import Pool
 
 Vectors = npt.NDArray[np.float32]
 TEMPORARY = "SQLite's temporary folder (SQLITE_TMPDIR)"

@@ -14,21 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS, evenly
 from searchengine.backends.contract import Backend
+from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.documents import forks
+from searchengine.backends.folder.documents.changes import Known, Span
+from searchengine.backends.folder.documents.connections import Pool
+from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.writer import Writer
 from searchengine.corpus.documents import DataFrame, Document, checked_key, numbered
-from searchengine.encoders.checks import unusable
 from searchengine.encoders.protocol import Vectors
+from searchengine.encoders.questions import unusable
 from searchengine.errors import CollectionBusy, CorpusError, QueryError
+from searchengine.indexer.arrays import BLOCK_ROWS, evenly
 from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.spool import TEMPORARY, Ranges, Supplied, room
-from searchengine.storage.collection import Collection
-from searchengine.storage.documents import forks
-from searchengine.storage.documents.changes import Known, Span
-from searchengine.storage.documents.connections import Pool
-from searchengine.storage.documents.store import Store
-from searchengine.storage.writer import Writer
 
 VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]
 _CHUNK = 10_000  # keys looked up at a time

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends.contract import Backend, Changed, Entry
+from searchengine.backends.folder.documents.changes import Comparison, Known, Span, compare, merged
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents, numbered
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CollectionError, DuplicateKey, EmptyCorpus, QueryError
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.supplied import Rows, VectorsArgument, checksum_of, number_taken
-from searchengine.storage.documents.changes import Comparison, Known, Span, compare, merged
 
 _BLOCK = 2000  # documents read, encoded and committed together
 _TRIES = 100  # to write a block that others change

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Self
 
-from searchengine.corpus.folder import folders_below
+from searchengine.corpus.files import folders_below
 
 _TIMES = {"debounce": 500, "step": 50, "rust_timeout": 100}  # milliseconds: changes close together
 _LOOK = 10.0  # seconds after which the folder is looked at without an event

@@ -9,9 +9,9 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from searchengine.backends.folder.filters.parser import field_name
+from searchengine.backends.folder.filters.sql import Field
 from searchengine.errors import FilterError
-from searchengine.storage.filters.parser import field_name
-from searchengine.storage.filters.sql import Field
 
 EVERYTHING = "(exists(a) or not exists(a))"
 NOTHING = f"not {EVERYTHING}"

@@ -15,7 +15,7 @@ from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy, FilterPolicy, apply_filter_policy
 
 from searchengine.corpus.documents import Document as StoredDocument
-from searchengine.encoders.none import NoEncoder
+from searchengine.encoders.protocol import NoEncoder
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError
 from searchengine.integrations import filters as parts

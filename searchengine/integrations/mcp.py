@@ -18,18 +18,15 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, ValidationError
 from pydantic import Field as Described
 
-from indexer.errors import IndexerError
-from searchengine.encoders.cross_encoders import CrossEncoders
+from searchengine.backends.folder.filters.parser import field_name
+from searchengine.backends.folder.filters.sql import Field
+from searchengine.encoders.cross_encoders import CrossEncoders, CrossEncoding
 from searchengine.engine import SearchEngine
 from searchengine.errors import EncoderMismatch, SearchEngineError
-from searchengine.query.cross_encoding import CrossEncoding
 from searchengine.query.hits import Hit, Hits
-from searchengine.storage.filters.parser import field_name
-from searchengine.storage.filters.sql import Field
-from trainer.errors import TrainerError
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
-_EXPECTED = (SearchEngineError, IndexerError, TrainerError, OSError, ImportError)
+_EXPECTED = (SearchEngineError, OSError, ImportError)
 _LONGEST = 2000  # characters of a hit's text; of a longer passage the snippet is shown
 _SAMPLE = 50  # documents whose fields are named to the assistant
 

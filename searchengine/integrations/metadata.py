@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from searchengine.backends.folder.filters.sql import Field
 from searchengine.corpus.documents import Document
 from searchengine.query.hits import Hit
-from searchengine.storage.filters.sql import Field
 
 _OWN = re.compile(r"_+id|_*title|_*text")
 _STORED = re.compile(r"__+id|_+title|_+text")

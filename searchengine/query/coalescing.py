@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from searchengine.storage.documents import forks
+from searchengine.backends.folder.documents import forks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

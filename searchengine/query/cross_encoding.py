@@ -1,41 +1,55 @@
-"""The cross-encoder of a server, apart from searches so that help texts need no numpy."""
+"""The last stage of a search: a cross-encoder reads the best hits with the question, and orders
+them again."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
 
-from searchengine.errors import QueryError
+import numpy as np
+import numpy.typing as npt
 
-CANDIDATES = 50
-"""Documents that a cross-encoder reads for a question, where a caller says nothing."""
-MAX_CANDIDATES = 1000
-"""Most of them on a server."""
+from searchengine.query.hits import Hit, Hits, ordered_by
+from searchengine.query.request import Query
+
+CROSS_ENCODER = "cross_encoder"
+"""The name of its score in `Hit.scores`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CrossEncoding:
-    """What a server lets its callers ask of a cross-encoder; they never name a model.
+class Scorer(Protocol):
+    """Scores pairs of a question and a text; trainer.cross_encoder.CrossEncoder is one."""
 
-    Attributes:
-        source: a folder or hub name.
-        candidates: most documents that it reads for a question, so that no question takes long.
+    def score(self, questions: Sequence[str], texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """The score of each question with its text, (n,); higher is nearer."""
+
+
+def reordered(
+    batch: Sequence[Hits], questions: Sequence[str], query: Query, scorer: Scorer
+) -> list[Hits]:
+    """The hits to show, of the candidates of each question: by (−score, order before).
+
+    The score that the earlier stages gave, by which `Hit.scores` tells their order, stands beside
+    the new one under the name of the mode.
     """
+    pairs = [
+        (question, f"{hit.title}\n{hit.passage}".strip())
+        for question, hits in zip(questions, batch, strict=True)
+        for hit in hits
+    ]
+    scores = iter(scorer.score(*zip(*pairs, strict=True)).tolist() if pairs else ())
+    shown = []
+    for hits in batch:
+        again = [_scored(hit, next(scores), query) for hit in hits]
+        again.sort(key=lambda hit: -hit.score)  # stable
+        if query.min_score is not None:
+            again = [hit for hit in again if hit.score >= query.min_score]
+        again = again[query.offset : query.depth]
+        if query.sort_by is not None:
+            again = ordered_by(again, query.sort_by)
+        shown.append(Hits(again, facets=hits.facets))
+    return shown
 
-    source: str
-    candidates: int = CANDIDATES
 
-    def options(self, k: int, offset: int, candidates: int | None = None) -> dict[str, Any]:
-        """The options of a search by it. `candidates`: fewer, if a caller says so.
-
-        Raises QueryError for more documents than it reads.
-        """
-        if candidates is not None and candidates > self.candidates:
-            raise QueryError(f"candidates must be at most {self.candidates}, got {candidates}")
-        if offset + k > self.candidates:
-            raise QueryError(
-                f"the cross-encoder orders the best {self.candidates} documents, and offset + k "
-                f"must not exceed them, got {offset + k}"
-            )
-        return {
-            "cross_encoder": self.source,
-            "candidates": self.candidates if candidates is None else candidates,
-        }
+def _scored(hit: Hit, score: float, query: Query) -> Hit:
+    return replace(
+        hit, score=score, scores={**hit.scores, str(query.mode): hit.score, CROSS_ENCODER: score}
+    )

@@ -7,8 +7,8 @@ Producing Summaries", 1998.
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats
 from searchengine.errors import QueryError
+from searchengine.indexer.arrays import Floats
 
 Positions = npt.NDArray[np.int64]
 

@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from searchengine.backends.folder.documents.scored import Scored
+from searchengine.backends.folder.mode import WEIGHT
 from searchengine.errors import QueryError
-from searchengine.storage.documents.scored import Scored
-from searchengine.storage.mode import WEIGHT
 
 CONSTANT = 60.0
 """Added to a rank in reciprocal rank fusion: a greater constant favours the first ranks less."""
@@ -18,7 +18,7 @@ CONSTANT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Cosine and BM25 of a document as one score; chosen in docs/hybrid.md.
+    """Cosine and BM25 of a document as one score; chosen in docs/quality.md.
 
         weight · (cosine − unrelated) / (1 − unrelated) + (1 − weight) · BM25 / scale
 

@@ -9,12 +9,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from searchengine.backends.folder.documents.listing import Counts
+from searchengine.backends.folder.filters.parser import field_named
+from searchengine.backends.folder.filters.sql import Field
 from searchengine.notebook import facts, paragraph, table
 from searchengine.query.headings import heading_at, headings_of
 from searchengine.query.snippets import best_section, snippet
-from searchengine.storage.documents.listing import Counts
-from searchengine.storage.filters.parser import field_named
-from searchengine.storage.filters.sql import Field
 
 if TYPE_CHECKING:
     import pandas

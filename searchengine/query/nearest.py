@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from indexer.arrays import Floats, RowNumbers
 from searchengine.backends.contract import Snapshot
+from searchengine.backends.folder.documents.tables import Passage
+from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.query.paging import MIN_FIRST, Label, Ranked, distinct, part_size
 from searchengine.query.request import Query
-from searchengine.storage.documents.tables import Passage
 
 
 class Near(NamedTuple):

@@ -7,10 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from indexer.arrays import Floats
 from searchengine.backends.contract import Snapshot
+from searchengine.backends.folder.documents.listing import facet
+from searchengine.backends.folder.documents.scored import Scored, WordScores
+from searchengine.backends.folder.documents.tables import Passage
+from searchengine.backends.folder.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
+from searchengine.indexer.arrays import Floats
 from searchengine.query import fusion
 from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits, ordered_by
@@ -26,10 +30,6 @@ from searchengine.query.paging import (
 )
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
-from searchengine.storage.documents.listing import facet
-from searchengine.storage.documents.scored import Scored, WordScores
-from searchengine.storage.documents.tables import Passage
-from searchengine.storage.mode import Mode, weight_of
 
 FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors, however many are shown:

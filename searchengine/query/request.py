@@ -11,18 +11,18 @@ from typing import Any, Self, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats
-from indexer.config import integer
-from searchengine.encoders.checks import (
+from searchengine.backends.folder.documents.questions import phrases, unquoted
+from searchengine.backends.folder.filters.parser import field_named, parse
+from searchengine.backends.folder.mode import Mode
+from searchengine.encoders.cross_encoders import CANDIDATES
+from searchengine.encoders.questions import (
     as_array,
     check_questions,
     check_vectors,
 )
 from searchengine.errors import QueryError
-from searchengine.query.cross_encoding import CANDIDATES
-from searchengine.storage.documents.questions import phrases, unquoted
-from searchengine.storage.filters.parser import field_named, parse
-from searchengine.storage.mode import Mode
+from searchengine.indexer.arrays import Floats
+from searchengine.indexer.config import integer
 
 
 class Phrases(StrEnum):
@@ -65,10 +65,10 @@ class Query:
         k: number of documents, at least 1; fewer are returned only if fewer match.
         shortlist: candidates of each segment that are scored at full width; None: the number that
             the segment is configured with.
-        where: a filter on metadata, see searchengine.storage.filters.parser.
+        where: a filter on metadata, see searchengine.backends.folder.filters.parser.
         exact: return the true nearest documents. Only by vectors, and without a shortlist.
         mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
-            collection stores ("auto"), see searchengine.storage.mode.
+            collection stores ("auto"), see searchengine.backends.folder.mode.
         diversity: 0 ranks by the score only, 1 by the difference from the hits before (maximal
             marginal relevance).
         group_by: a metadata field; return only the best document for each of its values, and all
@@ -121,8 +121,6 @@ class Query:
                 raise QueryError(
                     f"a search has no option {name!r}; its options are k, {', '.join(valid)}"
                 )
-        if isinstance(options.get("facets"), Iterable) and not isinstance(options["facets"], str):
-            options = {**options, "facets": tuple(options["facets"])}  # Query is hashable
         return cls(k, **options)
 
     @property
@@ -189,6 +187,8 @@ class Query:
             raise QueryError("layers must be None in the mode text, which encodes no question")
 
     def _check_presentation(self) -> None:
+        if isinstance(self.facets, Iterable) and not isinstance(self.facets, str):
+            object.__setattr__(self, "facets", tuple(self.facets))  # a Query is hashable
         if type(self.offset) is not int or self.offset < 0:
             raise QueryError(f"offset must be a whole number of at least 0, got {self.offset!r}")
         least = self.min_score
@@ -202,8 +202,9 @@ class Query:
             raise QueryError(f"as_you_type must be True or False, got {self.as_you_type!r}")
         if self.phrases not in list(Phrases):
             raise QueryError(f"phrases must be one of {', '.join(Phrases)}, got {self.phrases!r}")
-        named = isinstance(self.facets, tuple | list)
-        if not named or not all(isinstance(name, str) for name in self.facets):
+        if not isinstance(self.facets, tuple) or not all(
+            isinstance(name, str) for name in self.facets
+        ):
             raise QueryError(
                 f"facets must be a list of field names, got {self.facets!r}; "
                 "put one name into a list"

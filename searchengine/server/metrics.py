@@ -15,9 +15,9 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from searchengine.maintenance.stats import Stats
 from searchengine.query.hits import STAGES, Timing
 from searchengine.server.shared import reserve
+from searchengine.upkeep.stats import Stats
 
 if TYPE_CHECKING:
     from searchengine.server.served import Served

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from indexer.arrays import Floats
 from searchengine.backends.contract import Snapshot
 from searchengine.corpus.documents import Document
 from searchengine.engine import SearchEngine
+from searchengine.indexer.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from searchengine.backends.embedded import folders_only
 from searchengine.backends.opening import is_url, name_of
-from searchengine.bench.recommend import recommend
-from searchengine.bench.results import Results
+from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError
-from searchengine.query.cross_encoding import CrossEncoding
+from searchengine.measure.recommend import recommend
+from searchengine.measure.results import Results
 from searchengine.server.tokens import Token
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 MAX_K = 1000
 MAX_OFFSET = 10_000

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-import indexer.faiss_calls
-from indexer.errors import VectorError
-from indexer.search.allowed import Allowed, restriction
-from indexer.search.cascade import Cascade
-from indexer.segment import Segment, SegmentConfig
+import searchengine.indexer.faiss_calls
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.search.allowed import Allowed, restriction
+from searchengine.indexer.search.cascade import Cascade
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 TOTAL, DIM = 2400, 24
 
@@ -131,7 +131,7 @@ def test_many_threads_search_with_one_set(
     segment: Segment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One query and a batch a time, as many at once as there are threads."""
-    monkeypatch.setattr(indexer.faiss_calls.threads, "limit", 6)
+    monkeypatch.setattr(searchengine.indexer.faiss_calls.threads, "limit", 6)
     numbers = np.arange(0, TOTAL, 2)
     expected = segment.search(QUERIES, 5, allowed=numbers).rows
     some, wrong = Allowed.of(numbers, TOTAL), []

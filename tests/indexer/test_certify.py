@@ -13,15 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.arrays import unit_rows
-from indexer.config import Storage
-from indexer.errors import SegmentError, VectorError
-from indexer.search import exact as module
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import CoarseIndex, RowStore, SearchResult, rerank
-from indexer.search.exact import Bounds, Rerank, _Code, _empty, _filtered, certify
-from indexer.search.opening import open_coarse
-from indexer.storage.vectors import VectorFile, VectorWriter
+from searchengine.indexer.arrays import unit_rows
+from searchengine.indexer.config import Storage
+from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.search import certificates as module
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import CoarseIndex, SearchResult, rerank
+from searchengine.indexer.search.certificates import (
+    Bounds,
+    Rerank,
+    _Code,
+    _empty,
+    _filtered,
+    certify,
+)
+from searchengine.indexer.search.segment_files import open_coarse
+from searchengine.indexer.storage.vectors_file import VectorFile, VectorWriter
 
 MAPS = Path("/proc/self/maps")
 
@@ -34,7 +41,7 @@ def written(rows: np.ndarray, storage: Storage) -> Iterator[tuple[VectorFile, Co
         with VectorWriter(path, rows.shape[1], storage) as writer:
             writer.append(rows)
             writer.seal()
-        yield VectorFile(path, *rows.shape, storage), open_coarse(path, mapped=True)
+        yield VectorFile(path, *rows.shape, storage), open_coarse(path)
 
 
 def everything(
@@ -44,7 +51,7 @@ def everything(
     return rerank(store, queries, np.tile(rows, (len(queries), 1)), k)
 
 
-def scored(store: RowStore) -> Rerank:
+def scored(store: VectorFile) -> Rerank:
     """Scores from the rows of a store."""
     return partial(rerank, store)
 
@@ -98,9 +105,9 @@ def test_equal_to_a_scan_of_everything(data: st.DataObject) -> None:
         only = None if allowed is None else Allowed.of(allowed, n)
         certified = certify(bounds, scored(store), full, queries, k, found, only)
         expected = everything(store, queries, k, allowed)
-    np.testing.assert_array_equal(certified.result.rows, expected.rows)
-    np.testing.assert_array_equal(certified.result.scores, expected.scores)
-    assert certified.result.rows.dtype == np.int64 and certified.read.dtype == np.int64
+    np.testing.assert_array_equal(certified.rows, expected.rows)
+    np.testing.assert_array_equal(certified.scores, expected.scores)
+    assert certified.rows.dtype == np.int64 and certified.read.dtype == np.int64
     available = n if allowed is None else allowed.size
     assert (certified.read <= available).all()
 
@@ -120,8 +127,8 @@ def test_many_rows_few_of_which_are_read(
         certified = certify(bounds, scored(store), full, queries, 10, expected.rows)
         lazy = certify(bounds, scored(store), full, queries, 10, np.tile(np.arange(50), (20, 1)))
     for one in (certified, lazy):
-        np.testing.assert_array_equal(one.result.rows, expected.rows)
-        np.testing.assert_array_equal(one.result.scores, expected.scores)
+        np.testing.assert_array_equal(one.rows, expected.rows)
+        np.testing.assert_array_equal(one.scores, expected.scores)
     assert certified.read.max() < 250 < lazy.read.max()
     assert (certified.read <= lazy.read).all()
 
@@ -157,7 +164,7 @@ def test_a_scan_that_errs_as_far_as_it_may_loses_no_row(
     full = Adverse(rows, expected.rows[0], slack)
     bounds = Bounds.build([rows], 29, rows)
     certified = certify(bounds, scored(Rows(rows)), full, query, k, np.arange(300, 310)[None])  # type: ignore[arg-type]
-    np.testing.assert_array_equal(certified.result.rows, expected.rows)
+    np.testing.assert_array_equal(certified.rows, expected.rows)
 
 
 @pytest.mark.parametrize("width", [1, 3, 29, 40])
@@ -324,7 +331,7 @@ def test_what_is_read_counts_row_0_like_any_other() -> None:
     ):
         query, found = rows[best : best + 1], np.array([start])
         certified = certify(bounds, scored(Rows(rows)), full, query, 1, found, only)  # type: ignore[arg-type]
-        assert certified.result.rows.tolist() == [[best]]
+        assert certified.rows.tolist() == [[best]]
         assert certified.read.tolist() == [read], (start, only)
     with pytest.raises(FrozenInstanceError):
         certified.read = np.zeros(1, np.int64)  # type: ignore[misc]
@@ -337,7 +344,7 @@ def test_only_many_candidates_are_filtered_by_a_scan() -> None:
     for start, sizes in ((0, []), (-1, [33])):
         full = Ranked(rows[:, 0])
         certified = certify(bounds, scored(Rows(rows)), full, query, 1, np.array([[start]]))  # type: ignore[arg-type]
-        assert certified.result.rows.tolist() == [[0]]
+        assert certified.rows.tolist() == [[0]]
         assert full.sizes == sizes
 
 

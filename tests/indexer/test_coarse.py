@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.arrays import evenly, prefix
-from indexer.building.coarse import build_coarse
-from indexer.config import BUILDABLE, CODES, Code, SegmentConfig, Structure
-from indexer.errors import SegmentError, VectorError
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import CoarseIndex
-from indexer.search.opening import open_coarse
+from searchengine.indexer.arrays import evenly, prefix
+from searchengine.indexer.building.coarse import build_coarse
+from searchengine.indexer.config import CODES, Code, SegmentConfig, Structure
+from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import CoarseIndex
+from searchengine.indexer.search.segment_files import open_coarse
 
 WIDTH = 16
-EVERY = [(structure, code) for structure in BUILDABLE for code in CODES[structure]]
+EVERY = [(structure, code) for structure in Structure for code in CODES[structure]]
 FLAT = [*CODES[Structure.FLAT]]
 SCALED = {Code.INT8: 255, Code.INT6: 63, Code.INT4: 15}  # steps over each number's range
 SHARES = {  # of the shortlist by true scores, found by a scan of the codes
@@ -135,14 +135,13 @@ def test_saved_and_opened_is_the_same(tmp_path: Path, structure: Structure, code
     index = built(structure, code)
     index.save(tmp_path / "c")
     filters = [np.arange(0, 1500, 2), np.arange(0, 1500, 20)] if index.selects else []
-    for mapped in (False, True):
-        again = open_coarse(tmp_path / "c", mapped=mapped)
-        assert (again.rows, again.width, again.structure) == (1500, WIDTH, structure)
-        for allowed in (None, *filters):
-            np.testing.assert_array_equal(
-                again.shortlist(QUERIES, 30, only(allowed)),
-                index.shortlist(QUERIES, 30, only(allowed)),
-            )
+    again = open_coarse(tmp_path / "c")
+    assert (again.rows, again.width, again.structure) == (1500, WIDTH, structure)
+    for allowed in (None, *filters):
+        np.testing.assert_array_equal(
+            again.shortlist(QUERIES, 30, only(allowed)),
+            index.shortlist(QUERIES, 30, only(allowed)),
+        )
 
 
 def test_only_flat_product_quantizers_do_not_select() -> None:
@@ -315,7 +314,7 @@ def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_without_faiss_the_way_out_is_named() -> None:
     program = (
         "import sys; sys.modules['faiss'] = None\n"
-        "try:\n    import indexer.search.cascade\n"
+        "try:\n    import searchengine.indexer.search.cascade\n"
         'except ImportError as error:\n    assert "pip install faiss-cpu" in str(error), error\n'
         "else:\n    raise SystemExit('imported')\n"
         "import indexer.config, indexer.storage.manifest, indexer.storage.vectors\n"

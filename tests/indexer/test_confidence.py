@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from indexer.errors import VectorError
-from indexer.tuning.confidence import holds, last_holding, smallest_sample
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.tuning.confidence import holds, last_holding, smallest_sample
 
 SHARES = st.lists(st.integers(0, 10).map(lambda tenths: tenths / 10), min_size=1, max_size=40)
 CONFIDENCES = st.sampled_from([0.5, 0.9, 0.95, 0.99])

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexer.arrays import unit_rows
-from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.search.cascade import SearchResult, rerank
-from indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.arrays import unit_rows
+from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
+from searchengine.indexer.search.cascade import SearchResult, rerank
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 DIM = 48
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexer.config import BUILDABLE, CODES, Code, SegmentConfig, Structure
-from indexer.segment import Segment
-from indexer.tuning.cost import footprint
+from searchengine.indexer.config import CODES, Code, SegmentConfig, Structure
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.tuning.cost import footprint
 
 ROWS = np.random.default_rng(0).standard_normal((4000, 64)).astype(np.float32)
-EVERY = [(structure, code) for structure in BUILDABLE for code in CODES[structure]]
+EVERY = [(structure, code) for structure in Structure for code in CODES[structure]]
 
 
 @pytest.mark.parametrize(("structure", "code"), EVERY)

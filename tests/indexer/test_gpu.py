@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexer.errors import SegmentError
-from indexer.faiss_calls import faiss
-from indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 ROWS = np.random.default_rng(0).standard_normal((3000, 32)).astype(np.float32)
 QUERIES = np.random.default_rng(1).standard_normal((70, 32)).astype(np.float32)

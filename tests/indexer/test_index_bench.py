@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexer.config import Code, Structure
-from indexer.errors import VectorError
-from indexer.search.allowed import Allowed
-from indexer.segment import Segment, SegmentConfig
-from indexer.tuning.cold import ColdRows
-from indexer.tuning.cost import cost, exhaustive
-from indexer.tuning.points import OperatingPoint, recall, recalls
+from searchengine.indexer.config import Code, Structure
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.tuning.cost import cost, exhaustive
+from searchengine.indexer.tuning.points import ColdRows, OperatingPoint, recall, recalls
 
 DIM = 24
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.arrays import locality, prefix
+from searchengine.indexer.arrays import locality, prefix
 
 
 def clustered(n: int, width: int, seed: int = 0) -> np.ndarray:

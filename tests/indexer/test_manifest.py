@@ -3,21 +3,12 @@
 import hashlib
 import json
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
-from conftest import REPOSITORY
 
-from indexer.config import Code, RotationKind, SegmentConfig, Structure
-from indexer.errors import SegmentConfigError, SegmentError
-from indexer.segment import Segment
-from indexer.storage.manifest import FileEntry, Manifest
-from indexer.tuning.cost import cost, footprint
-from indexer.tuning.points import OperatingPoint
-
-OLD = REPOSITORY / "tests" / "format-1"
-BEFORE = REPOSITORY / "tests" / "format-2"
+from searchengine.indexer.config import SegmentConfig, Structure
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.storage.manifest import FileEntry, Manifest
 
 MANIFEST = Manifest(
     rows=5,
@@ -55,9 +46,9 @@ def test_foreign_json_and_unknown_formats_are_refused() -> None:
     for text in ("[]", "3", "{}"):
         with pytest.raises(SegmentError, match="is not the manifest of a segment"):
             Manifest.from_json(text)
-    for unknown in (0, 4, "2", None):
+    for unknown in (0, 1, 2, 4, "3", True, None):
         values = json.loads(MANIFEST.to_json()) | {"format": unknown}
-        with pytest.raises(SegmentError, match=r"has format .* reads formats 1 to 3; install"):
+        with pytest.raises(SegmentError, match=r"has format .* opens format 3 only; install"):
             Manifest.from_json(json.dumps(values))
 
 
@@ -87,7 +78,9 @@ def test_a_wrong_value_with_a_right_checksum_is_refused(
     change: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = json.loads(MANIFEST.to_json()) | change
-    monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: values["sha256"])
+    monkeypatch.setattr(
+        "searchengine.indexer.storage.manifest._checksum", lambda _: values["sha256"]
+    )
     with pytest.raises(SegmentError, match="has a missing or invalid value"):
         Manifest.from_json(json.dumps(values))
 
@@ -97,7 +90,9 @@ def test_what_the_rotation_was_fitted_on_is_a_count(
     bad: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = json.loads(MANIFEST.to_json()) | {"fitted_on": bad}
-    monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: values["sha256"])
+    monkeypatch.setattr(
+        "searchengine.indexer.storage.manifest._checksum", lambda _: values["sha256"]
+    )
     with pytest.raises(SegmentError, match="fitted_on must be a whole number"):
         Manifest.from_json(json.dumps(values))
 
@@ -172,118 +167,3 @@ def resigned(place: tuple[str, ...], value: object) -> str:
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     values["sha256"] = hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
     return json.dumps(values)
-
-
-# --- formats 1 and 2 -------------------------------------------------------------------------
-# Two segments of the same 40 rows, written by the version before format 2; and two of format 2.
-
-OLD_ROWS = np.random.default_rng(40).standard_normal((40, 8)).astype(np.float32)
-
-
-@pytest.mark.parametrize("name", ["flat-fp16", "hnsw-int8"])
-@pytest.mark.parametrize("written", [1, 2])
-def test_a_segment_of_an_older_format_opens_and_searches_to_the_right_rows(
-    written: int, name: str
-) -> None:
-    folder = (OLD if written == 1 else BEFORE) / name
-    assert json.loads((folder / "manifest.json").read_text())["format"] == written
-    unit = OLD_ROWS / np.linalg.norm(OLD_ROWS, axis=1, keepdims=True)
-    queries = np.random.default_rng(41).standard_normal((25, 8))
-    scores = queries / np.linalg.norm(queries, axis=1, keepdims=True) @ unit.T
-    nearest = np.argsort(-scores, axis=1)[:, :3]
-    with Segment.open(folder) as segment:
-        segment.verify()
-        assert (segment.rows, segment.dim) == (40, 8)
-        assert segment.manifest.fitted_on == (0 if name == "flat-fp16" else 40)
-        tuned = (written, name) == (2, "hnsw-int8")
-        assert segment.manifest.tuning == ({"bound": "by hand"} if tuned else None)
-        np.testing.assert_allclose(segment.vectors(np.arange(40)), unit, atol=1e-3)
-        for found in (segment.exact(queries, 3), segment.search(queries, 3, shortlist=40)):
-            np.testing.assert_array_equal(found.rows, nearest)
-            np.testing.assert_allclose(
-                found.scores, np.take_along_axis(scores, nearest, axis=1), atol=1e-3
-            )
-        short = segment.search(queries, 3, shortlist=20)  # half of them, by 4 of 8 numbers
-        assert np.mean(short.rows[:, 0] == nearest[:, 0]) > 0.9
-        for rows in (short.rows, segment.search(queries, 3, allowed=np.arange(0, 40, 2)).rows):
-            assert ((rows >= 0) & (rows < 40)).all()
-
-
-def test_the_settings_of_format_1_mean_what_they_meant() -> None:
-    with Segment.open(OLD / "hnsw-int8") as graph, Segment.open(OLD / "flat-fp16") as flat:
-        assert graph.config == SegmentConfig(
-            prefix=4, structure=Structure.HNSW, code=Code.INT8, shortlist=10, hnsw_m=4
-        )
-        assert flat.config == SegmentConfig(prefix=4, rotation=RotationKind.IDENTITY, shortlist=10)
-
-
-def test_a_segment_of_format_1_is_rebuilt_as_one_of_the_newest(tmp_path: Path) -> None:
-    with Segment.open(OLD / "hnsw-int8") as old:
-        rebuilt = old.rebuild(tmp_path / "new", replace(old.config, prefix=8))
-        text = (tmp_path / "new" / "manifest.json").read_text()
-        assert json.loads(text)["format"] == 3
-        np.testing.assert_array_equal(rebuilt.vectors(np.arange(40)), old.vectors(np.arange(40)))
-        assert rebuilt.manifest.provenance == old.manifest.provenance
-        rebuilt.verify()
-
-
-def test_segments_of_older_formats_are_merged(tmp_path: Path) -> None:
-    with Segment.open(OLD / "hnsw-int8") as old, Segment.open(BEFORE / "hnsw-int8") as newer:
-        merged = Segment.merge(tmp_path / "m", [(old, None), (newer, [1, 5])], newer.config)
-    expected = np.concatenate([OLD_ROWS, OLD_ROWS[[1, 5]]])
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(merged.vectors(np.arange(42)), expected, atol=1e-3)
-    assert merged.manifest.fitted_on == 40
-    merged.verify()
-
-
-# --- NSG -----------------------------------------------------------------------------------------
-# A segment of these rows with a structure that is no longer built, written while it was.
-
-NSG = REPOSITORY / "tests" / "format-3" / "nsg-int8"
-NSG_ROWS = np.random.default_rng(7).standard_normal((1000, 16)).astype(np.float32)
-
-
-def test_an_nsg_segment_opens_and_finds_its_rows() -> None:
-    unit = NSG_ROWS / np.linalg.norm(NSG_ROWS, axis=1, keepdims=True)
-    every = np.arange(1000)
-    with Segment.open(NSG) as segment:
-        segment.verify()
-        assert segment.config.structure is Structure.NSG
-        np.testing.assert_allclose(segment.vectors(every), unit, atol=1e-3)
-        np.testing.assert_array_equal(segment.search(NSG_ROWS, 1).rows[:, 0], every)
-        alone = [segment.search(row[None], 1).rows[0, 0] for row in NSG_ROWS[:20]]
-        assert alone == [*range(20)]
-        allowed = every[::2]
-        for found in (
-            segment.exact(NSG_ROWS, 3, allowed).rows,
-            segment.search(NSG_ROWS, 3, allowed=allowed).rows,
-            segment.shortlist(segment.rotate(NSG_ROWS), 3, allowed),
-        ):
-            assert (found % 2 == 0).all()
-        np.testing.assert_array_equal(
-            segment.search(NSG_ROWS[::2], 1, allowed=allowed).rows[:, 0], allowed
-        )
-        assert footprint(segment.config, 1000, 16).code == 8
-        point = OperatingPoint((segment,), (None,), 3, None)
-        assert cost(point, NSG_ROWS[:2]) is None  # faiss does not count its steps
-
-
-def test_nsg_is_refused_for_a_new_segment(tmp_path: Path) -> None:
-    refused = pytest.raises(
-        SegmentConfigError, match="must be one of flat, ivf, hnsw in a new segment, got nsg"
-    )
-    with Segment.open(NSG) as old:
-        config = old.config
-        for rows in (NSG_ROWS, NSG_ROWS[:9]):
-            with refused:
-                Segment.build(tmp_path / "s", rows, config)
-        with refused:
-            old.rebuild(tmp_path / "s", config)
-        with refused:
-            Segment.merge(tmp_path / "s", [(old, None)], config)
-        with refused:
-            old.over(config, np.arange(1000))
-        assert [*tmp_path.iterdir()] == []
-        with old.rebuild(tmp_path / "s", replace(config, structure=Structure.HNSW)) as graph:
-            assert (graph.search(NSG_ROWS, 1).rows[:, 0] == np.arange(1000)).mean() > 0.99

@@ -12,11 +12,11 @@ from conftest import disk_full_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.building import merge
-from indexer.building.coarse import build_coarse
-from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.search.allowed import Allowed
-from indexer.segment import RotationKind, Segment, SegmentConfig, Storage
+from searchengine.indexer.building import merge
+from searchengine.indexer.building.coarse import build_coarse
+from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.segment import RotationKind, Segment, SegmentConfig, Storage
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_cases import Case, clustered, small_segment
 
-import indexer.threads
-from indexer.arrays import prefix
-from indexer.errors import SegmentError
-from indexer.native import compiler, library
-from indexer.native.graph import NativeGraph
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import Cascade
-from indexer.search.native_cascade import NativeCascade
-from indexer.segment import Segment
+import searchengine.indexer.threads
+from searchengine.indexer.arrays import prefix
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.native import compiler, library
+from searchengine.indexer.native.hnsw import NativeGraph
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import Cascade
+from searchengine.indexer.search.native_search import NativeCascade
+from searchengine.indexer.segment import Segment
 
 LEVELS = library.levels()
 
@@ -174,9 +174,9 @@ def test_recall_is_that_of_faiss(large: Case, share: float, size: int) -> None:
 
 
 def build_coarse_full(case: Case) -> object:
-    from indexer.search.opening import open_coarse
+    from searchengine.indexer.search.segment_files import open_coarse
 
-    return open_coarse(case.file.path, mapped=True)
+    return open_coarse(case.file.path)
 
 
 def test_threads_slices_and_orders_change_nothing(
@@ -186,7 +186,7 @@ def test_threads_slices_and_orders_change_nothing(
     alone = [graph.search(query[None], 10, 30, 40) for query in QUERIES]
     rng = np.random.default_rng(0)
     for limit in (1, 2, 5):
-        monkeypatch.setattr(indexer.threads.threads, "limit", limit)
+        monkeypatch.setattr(searchengine.indexer.threads.threads, "limit", limit)
         for order in (None, rng.permutation(len(QUERIES))):
             rows, scores, short = graph.search(QUERIES, 10, 30, 40, None, order)
             assert not short
@@ -197,7 +197,7 @@ def test_threads_slices_and_orders_change_nothing(
 def test_several_python_threads_search_at_once(
     large: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexer.threads.threads, "limit", 6)
+    monkeypatch.setattr(searchengine.indexer.threads.threads, "limit", 6)
     graph, wrong = large.graph(), []
     mask = np.arange(ROWS) % 2 == 0
     points = [(10, 20, 30, None), (5, 50, 300, mask), (1, 1, 7, None)]
@@ -222,7 +222,7 @@ def test_several_python_threads_search_at_once(
 FORKED = """
 import os, sys, threading
 import numpy as np
-from indexer.segment import Segment
+from searchengine.indexer.segment import Segment
 segment = Segment.open(sys.argv[1])
 queries = segment.take(np.arange(200))
 expected = segment.search(queries, 5).rows
@@ -354,9 +354,9 @@ SANITIZED = """
 import sys
 from pathlib import Path
 import pytest
-from indexer.native import compiler
+from searchengine.indexer.native import compiler
 compiler.LIBRARY = Path(sys.argv[1])
-from indexer.native import library
+from searchengine.indexer.native import library
 assert library.levels(), "the checked library does not load"
 sys.exit(pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-m", "not long", *sys.argv[2:]]))
 """

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from native_cases import Case, clustered
 
-import indexer.native.building
-import indexer.threads
-from indexer.arrays import prefix
-from indexer.building.coarse import build_coarse, empty
-from indexer.config import SegmentConfig
-from indexer.faiss_calls import faiss
-from indexer.native import library
-from indexer.native.building import build_graph
-from indexer.native.library import KERNEL
+import searchengine.indexer.native.hnsw
+import searchengine.indexer.threads
+from searchengine.indexer.arrays import prefix
+from searchengine.indexer.building.coarse import build_coarse, empty
+from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.native import library
+from searchengine.indexer.native.hnsw import build_graph
+from searchengine.indexer.native.library import KERNEL
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="no compiled kernel")
 
@@ -91,7 +91,7 @@ def test_every_node_is_reached_and_no_link_is_wrong(tmp_path: Path) -> None:
 def test_all_instruction_sets_make_the_same_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
 ) -> None:
-    monkeypatch.setattr(indexer.threads.threads, "limit", 1)
+    monkeypatch.setattr(searchengine.indexer.threads.threads, "limit", 1)
     best, other = (made_by(k, monkeypatch, tmp_path / k) for k in ("native", level))
     np.testing.assert_array_equal(links_of(best), links_of(other))
 
@@ -120,7 +120,7 @@ def test_some_rows_only(tmp_path: Path) -> None:
 def test_progress_counts_every_row_and_may_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexer.native.building, "_CHUNK", 100)
+    monkeypatch.setattr(searchengine.indexer.native.hnsw, "_CHUNK", 100)
     case = Case(tmp_path, rows_of(250), WIDTH)
     seen: list[int] = []
 
@@ -137,7 +137,7 @@ def test_progress_counts_every_row_and_may_interrupt(
 
 
 def test_other_codes_are_built_by_faiss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("indexer.building.coarse.build_graph", None)
+    monkeypatch.setattr("searchengine.indexer.building.coarse.build_graph", None)
     rows = rows_of(200)[:, :WIDTH].copy()
 
     class Rows:

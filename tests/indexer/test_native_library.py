@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_cases import small_segment
 
-from indexer.errors import SegmentConfigError
-from indexer.native import compiler, library
-from indexer.search.cascade import Cascade
-from indexer.search.native_cascade import NativeCascade
-from indexer.segment import Segment
+from searchengine.indexer.errors import SegmentConfigError
+from searchengine.indexer.native import compiler, library
+from searchengine.indexer.search.cascade import Cascade
+from searchengine.indexer.search.native_search import NativeCascade
+from searchengine.indexer.segment import Segment
 
 LEVELS = library.levels()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from indexer.native.compiler import FLAGS, SOURCE
+from searchengine.indexer.native.compiler import FLAGS, SOURCE
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 MAIN = Path(__file__).parents[1] / "neon_scores.cpp"

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from indexer.arrays import prefix
-from indexer.errors import VectorError
+from searchengine.indexer.arrays import prefix
+from searchengine.indexer.errors import VectorError
 
 ROWS = hnp.arrays(
     np.float32,

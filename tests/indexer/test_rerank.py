@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.errors import VectorError
-from indexer.search import cascade as module
-from indexer.search.cascade import SearchResult, merge, narrow, rerank
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.search import cascade as module
+from searchengine.indexer.search.cascade import SearchResult, merge, narrow, rerank
 
 
 class Store:

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.arrays import prefix
-from indexer.errors import SegmentConfigError, VectorError
-from indexer.native.library import levels
-from indexer.search.rotating import Queries, Rotation
-from indexer.storage.rotation import (
+from searchengine.indexer.arrays import prefix
+from searchengine.indexer.errors import SegmentConfigError, VectorError
+from searchengine.indexer.native.library import levels
+from searchengine.indexer.search.rotating import Queries, Rotation
+from searchengine.indexer.storage.basis import (
     MIN_FACTORED,
     SPAN,
     blockwise,

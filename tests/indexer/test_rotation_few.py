@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from indexer.errors import VectorError
-from indexer.storage.rotation import blockwise, pca
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.storage.basis import blockwise, pca
 
 DIM = 48
 

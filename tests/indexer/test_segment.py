@@ -12,16 +12,16 @@ from conftest import REPOSITORY, disk_full_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.arrays import prefix
-from indexer.config import BUILDABLE, CODES, Structure
-from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage
+from searchengine.indexer.arrays import prefix
+from searchengine.indexer.config import CODES, Structure
+from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
+from searchengine.indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage
 
 DIM = 48
-EVERY = [(structure, code) for structure in BUILDABLE for code in CODES[structure]]
+EVERY = [(structure, code) for structure in Structure for code in CODES[structure]]
 COARSE = {Code.INT4: 0.02, Code.PQ: 0.13, Code.FASTSCAN: 0.2, Code.RABITQ: 0.15, Code.EDEN: 0.03}
 """What a shortlist of 60 misses through codes of few bits, at most."""
-DOCS = REPOSITORY / "docs" / "segment-format.md"
+DOCS = REPOSITORY / "docs" / "format.md"
 
 
 def clustered(n: int, seed: int) -> np.ndarray:
@@ -238,7 +238,8 @@ def test_a_stream_builds_the_same_bytes_as_an_array(tmp_path: Path) -> None:
 def test_the_documented_way_to_read_it_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    page = DOCS.read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page[page.index("## Segments") :], re.DOTALL)
     monkeypatch.chdir(tmp_path)
     for kind in RotationKind:
         for storage in Storage:
@@ -310,7 +311,7 @@ def test_one_flipped_bit_is_named(victim: Path, name: str, place: float) -> None
 def test_an_unknown_format_is_refused_in_one_sentence(victim: Path) -> None:
     manifest = json.loads((victim / "manifest.json").read_text())
     (victim / "manifest.json").write_text(json.dumps(manifest | {"format": 4}))
-    with pytest.raises(SegmentError, match=r"manifest\.json has format 4 .* reads formats 1 to 3"):
+    with pytest.raises(SegmentError, match=r"manifest\.json has format 4 .* opens format 3 only"):
         Segment.open(victim)
 
 
@@ -320,7 +321,9 @@ def test_a_file_that_the_manifest_does_not_list_is_not_read(
     manifest = json.loads((victim / "manifest.json").read_text())
     del manifest["files"]["coarse.faiss"]
     (victim / "manifest.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: manifest["sha256"])
+    monkeypatch.setattr(
+        "searchengine.indexer.storage.manifest._checksum", lambda _: manifest["sha256"]
+    )
     with pytest.raises(SegmentError, match=r"lists no coarse\.faiss"):
         Segment.open(victim)
 
@@ -405,7 +408,7 @@ def test_bad_vectors_are_refused_and_leave_nothing(
 def test_a_bad_row_is_named_although_the_rotation_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("indexer.building.build.ROTATION_SAMPLE", 2)
+    monkeypatch.setattr("searchengine.indexer.building.build.ROTATION_SAMPLE", 2)
     rows = ROWS.copy()
     rows[2499] = np.nan
     with pytest.raises(VectorError, match="row 2499 holds NaN"):

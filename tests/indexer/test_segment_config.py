@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from indexer.config import (
+from searchengine.indexer.config import (
     CODES,
     FLAT_BELOW,
     Code,
@@ -18,7 +18,7 @@ from indexer.config import (
     Storage,
     Structure,
 )
-from indexer.errors import SegmentConfigError
+from searchengine.indexer.errors import SegmentConfigError
 
 EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
 
@@ -96,7 +96,7 @@ def test_integers_of_numpy_become_plain_ones() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"structure": "tree"}, "structure must be one of flat, ivf, hnsw, nsg, got 'tree'"),
+        ({"structure": "tree"}, "structure must be one of flat, ivf, hnsw, got 'tree'"),
         ({"code": 8}, r"code must be one of fp32, fp16, int8, .*, rabitq, eden, got 8"),
         ({"rotation": "random"}, "rotation must be one of pca, blocks, itq, identity, got"),
         ({"storage": "int8"}, "storage must be one of float16, float32"),
@@ -113,10 +113,6 @@ def test_integers_of_numpy_become_plain_ones() -> None:
         (
             {"structure": "hnsw", "code": "pq"},
             "code must be one of fp32, .*, int4 for the structure hnsw, got 'pq'",
-        ),
-        (
-            {"structure": "nsg", "code": "int4"},
-            "code must be one of fp32, fp16, int8 for the structure nsg, got 'int4'",
         ),
         ({"code": "pq", "prefix": 62}, "prefix must be a multiple of 4 for the code pq, got 62"),
         ({"code": "fastscan", "prefix": 63}, "must be a multiple of 2 for the code fastscan"),
@@ -159,7 +155,6 @@ def test_faiss_understands_every_recipe_and_only_those_are_taken(
         ({"code": "pq"}, 10, "PQ16np"),
         ({"code": "fastscan"}, 10, "PQ32x4fs"),
         ({"structure": "hnsw", "code": "int8", "hnsw_m": 24}, 10, "HNSW24,SQ8"),
-        ({"structure": "nsg"}, 10, "NSG32,SQfp16"),
         ({"structure": "ivf", "lists": 7}, 10**6, "IVF7,SQfp16"),
         ({"structure": "ivf"}, 10**6, "IVF4000,SQfp16"),  # 4 sqrt
         ({"structure": "ivf"}, 1000, "IVF25,SQfp16"),  # 40 rows a list at least

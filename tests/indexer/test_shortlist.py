@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexer.building import shortlist
-from indexer.errors import SegmentConfigError
-from indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.building import shortlist
+from searchengine.indexer.errors import SegmentConfigError
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 OPEN = SegmentConfig(prefix=8, shortlist=0)
 

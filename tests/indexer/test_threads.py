@@ -10,11 +10,11 @@ import faiss
 import numpy as np
 import pytest
 
-import indexer.threads
-from indexer.errors import VectorError
-from indexer.faiss_calls import native_threads
-from indexer.segment import Segment, SegmentConfig
-from indexer.threads import (
+import searchengine.indexer.threads
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.faiss_calls import native_threads
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.threads import (
     MAX_SLICE,
     MIN_SLICE,
     SLICE_SECONDS,
@@ -115,7 +115,7 @@ def test_the_limit_can_change_while_some_are_in_use() -> None:
 def test_a_single_query_goes_before_a_batch_that_waited_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(indexer.threads, "PATIENCE", 60)  # however busy the machine is
+    monkeypatch.setattr(searchengine.indexer.threads, "PATIENCE", 60)  # however busy the machine is
     budget, order = ThreadBudget(1), list[str]()
 
     def take(name: str, wanted: int) -> threading.Thread:
@@ -164,7 +164,7 @@ def test_slices_cover_a_batch_in_order(
     monkeypatch: pytest.MonkeyPatch, total: int, seconds: float
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("indexer.threads.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("searchengine.indexer.threads.perf_counter", lambda: clock[0])
     parts = []
     for part in slices(total):
         parts.append(part)

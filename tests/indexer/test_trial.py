@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexer.arrays import unit_rows
-from indexer.faiss_calls import faiss
-from indexer.search import opening
-from indexer.search.cascade import CoarseIndex
-from indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.arrays import unit_rows
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.search import segment_files
+from searchengine.indexer.search.cascade import CoarseIndex
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 DIM = 24
 ROWS = unit_rows(np.random.default_rng(1).standard_normal((2000, DIM)))
@@ -56,7 +56,7 @@ def test_a_view_of_a_trial_and_a_filter_stay_within_its_rows(segment: Segment) -
 
 
 def on_gpu(rows: Any, counter: "Counter | None" = None) -> CoarseIndex:
-    """What indexer.search.opening.gpu_copy makes, of an index in the CPU's memory."""
+    """What indexer.search.segment_files.gpu_copy makes, of an index in the CPU's memory."""
     index = faiss.IndexFlatIP(rows.width)
     for block in rows.blocks():
         index.add(block)
@@ -87,7 +87,7 @@ class Counter:
 def test_another_prefix_is_not_scanned_by_the_old_copy_on_a_gpu(
     segment: Segment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "gpu_copy", on_gpu)
+    monkeypatch.setattr(segment_files, "gpu_copy", on_gpu)
     segment._parts = segment._opened().on_gpu()
     view = segment.over(config("flat", prefix=16, shortlist=50))
     plain = Segment.open(segment.path).over(config("flat", prefix=16, shortlist=50))
@@ -102,7 +102,7 @@ def test_a_gpu_serves_one_search_at_a_time(
 ) -> None:
     counter = Counter()
     monkeypatch.setattr(
-        opening, "gpu_copy", lambda rows: on_gpu(rows, counter if rows.width == DIM else None)
+        segment_files, "gpu_copy", lambda rows: on_gpu(rows, counter if rows.width == DIM else None)
     )
     segment._parts = segment.unbounded()._opened().on_gpu()
     with ThreadPoolExecutor(4) as pool:
@@ -113,7 +113,7 @@ def test_a_gpu_serves_one_search_at_a_time(
 
 def test_an_index_made_on_a_gpu_has_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what faiss would be asked for, where there is no GPU."""
-    monkeypatch.setattr(opening, "require_gpu", lambda: None)
+    monkeypatch.setattr(segment_files, "require_gpu", lambda: None)
     for name in ("GpuIndexFlatConfig", "StandardGpuResources"):
         monkeypatch.setattr(faiss, name, type(name, (), {}), raising=False)
     monkeypatch.setattr(
@@ -126,6 +126,6 @@ def test_an_index_made_on_a_gpu_has_a_lock(monkeypatch: pytest.MonkeyPatch) -> N
         def blocks(self) -> list[np.ndarray]:
             return [ROWS]
 
-    index = opening.gpu_copy(Rows())  # type: ignore[arg-type]
+    index = segment_files.gpu_copy(Rows())  # type: ignore[arg-type]
     with index._lock:
         assert not index._lock.acquire(blocking=False)  # type: ignore[attr-defined]

@@ -13,27 +13,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexer.arrays import unit_rows
-from indexer.errors import TuneError
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import SearchResult
-from indexer.segment import Segment, SegmentConfig, Storage
-from indexer.tuning import grid
-from indexer.tuning import tune as module
-from indexer.tuning.confidence import holds, smallest_sample
-from indexer.tuning.grid import Questions, candidates, ranks
-from indexer.tuning.points import recall
-from indexer.tuning.tune import (
+from searchengine.indexer.arrays import unit_rows
+from searchengine.indexer.errors import TuneError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import SearchResult
+from searchengine.indexer.segment import Segment, SegmentConfig, Storage
+from searchengine.indexer.tuning import tune as module
+from searchengine.indexer.tuning.confidence import holds, smallest_sample
+from searchengine.indexer.tuning.points import recall
+from searchengine.indexer.tuning.tune import (
     Goal,
     Objective,
     Point,
+    Questions,
     _cost,
     _decide,
     _kept,
     _ladder,
     _recalls,
     _Step,
+    candidates,
     queries_needed,
+    ranks,
     tune,
 )
 
@@ -65,9 +66,7 @@ def few_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wide_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second search effort and shortlist is tried."""
-    efforts = grid.EF_SEARCHES[::2]
-    for part in (grid, module):
-        monkeypatch.setattr(part, "EF_SEARCHES", efforts)
+    monkeypatch.setattr(module, "EF_SEARCHES", module.EF_SEARCHES[::2])
 
 
 @pytest.fixture(scope="module")
@@ -400,15 +399,6 @@ def test_the_usual_recipes_are_tried_where_none_are_given(tmp_path: Path) -> Non
     tried = {(p.config.structure, p.config.prefix) for p in tuned.curve}
     assert {structure for structure, _ in tried} >= {"flat", "hnsw"}
     assert all(prefix <= DIM for _, prefix in tried)
-
-
-@pytest.mark.parametrize(("former", "name"), [("own", "self_queries"), ("recipes", "configs")])
-def test_a_former_keyword_still_works_and_warns(former: str, name: str) -> None:
-    with (
-        pytest.warns(DeprecationWarning, match=f"{former} is now {name}"),
-        pytest.raises(TuneError, match="at least one segment"),
-    ):
-        tune([], QUERIES, **{former: []})  # type: ignore[arg-type]
 
 
 def no_scores(count: int) -> np.ndarray:

@@ -16,15 +16,17 @@ import pytest
 from clean_process import clean
 from conftest import WordLengths, use_small_grid
 
-from indexer.config import SegmentConfig
-from indexer.errors import TuneError
-from indexer.search.allowed import Allowed
-from indexer.tuning.confidence import holds
-from indexer.tuning.tune import Goal, Tuning
 from searchengine import SearchEngine
+from searchengine.backends.folder.documents.changes import Changes
+from searchengine.backends.folder.documents.store import Store
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
-from searchengine.maintenance import tuning as tuning_module
-from searchengine.maintenance.tuning import (
+from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.errors import TuneError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.tuning.confidence import holds
+from searchengine.indexer.tuning.tune import Goal, Tuning
+from searchengine.upkeep import tuning as tuning_module
+from searchengine.upkeep.tuning import (
     described,
     documents_as_queries,
     in_words,
@@ -32,8 +34,6 @@ from searchengine.maintenance.tuning import (
     queries_of,
     summary,
 )
-from searchengine.storage.documents.changes import Changes
-from searchengine.storage.documents.store import Store
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
 pytestmark = pytest.mark.usefixtures("small_grid")
@@ -131,7 +131,9 @@ def test_a_tuned_collection_holds_what_was_asked(engine: SearchEngine, path: Pat
 def test_what_is_added_later_is_built_by_the_recipe(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchengine.storage.writer.SCANNED", 1000)  # fewer rows are scanned
+    monkeypatch.setattr(
+        "searchengine.backends.folder.writer.SCANNED", 1000
+    )  # fewer rows are scanned
     with SearchEngine.open(path, WordLengths(WIDTH)) as other:
         tuning = engine.tune(texts(150, 9), GOAL)
         other.add(documents(1100, 3))  # opened before, and yet by the new recipe
@@ -155,7 +157,7 @@ def test_what_is_added_later_is_built_by_the_recipe(
 def test_without_questions_documents_are_taken(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchengine.maintenance.tuning.MAX_QUERIES", 200)
+    monkeypatch.setattr("searchengine.upkeep.tuning.MAX_QUERIES", 200)
     tuning = engine.tune(goal=GOAL)
     assert (tuning.source, tuning.queries, tuning.held_out) == ("documents", 130, 65)
     assert "held-out documents taken as queries" in summary(tuning, WIDTH)

@@ -15,15 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from indexer.building.postings import Counted, WriteWords, moved, write_postings
-from indexer.errors import SegmentError, VectorError
-from indexer.native import library
-from indexer.search.allowed import Allowed
-from indexer.search.words import MOST_TERMS, Words, weight
-from indexer.segment import Segment, SegmentConfig
-from indexer.storage import postings as format_
-from indexer.storage.postings import K1, WINDOW, B, Postings
-from indexer.storage.united import United
+from searchengine.indexer.building.words_file import Counted, WriteWords, moved, write_postings
+from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.native import library
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.bm25 import MOST_TERMS, Words, weight
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.storage import words_format as format_
+from searchengine.indexer.storage.words_format import K1, WINDOW, B, Postings, United
 
 Texts = list[dict[bytes, float]]
 """The documents, each with its terms and how often it has them."""
@@ -159,7 +158,7 @@ def test_merged_postings_are_those_of_the_rows_that_are_left(
     merged = opened(folder / "merged", *parts)
     expected = opened(folder / "expected", moved(counted([texts[i] for i in kept]), None, 0))
     assert merged.path.read_bytes() != b""
-    for name in format_.names():
+    for name in format_.ARRAYS:
         if name not in ("frequencies", "codes"):  # of terms that are gone as well
             np.testing.assert_array_equal(getattr(merged, name), getattr(expected, name))
     np.testing.assert_array_equal(
@@ -267,7 +266,7 @@ def test_documents_behind_the_last_one_are_left_out(
 def test_few_united_terms_are_kept(
     windows: tuple[Postings, Texts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("indexer.search.words._KEPT", 500)
+    monkeypatch.setattr("searchengine.indexer.search.bm25._KEPT", 500)
     words = Words(windows[0], None)
     for n in range(40):
         term = words.find(b"many%d" % n, unfinished=True)

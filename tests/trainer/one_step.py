@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from trainer.training.passes import Passes, View
+from searchengine.trainer.training.passes import Passes, View
 
 
 def backward(

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.training import lengthening
+from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 from tests.trainer.test_longer_windows import TEXT
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, ModelError
-from trainer.training import lengthening
-from trainer.training.loop import Report, train
-from trainer.training.train_config import TrainConfig
 
 peft = pytest.importorskip("peft", reason="the extra `train` is not installed")
 
@@ -81,7 +81,7 @@ def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for
         merge(network)
         unmerged.append(network(TOKENS)[0].detach())
 
-    monkeypatch.setattr("trainer.training.outcome.merge_adapters", watched)
+    monkeypatch.setattr("searchengine.trainer.training.outcome.merge_adapters", watched)
     encoder = train(config)
     assert torch.allclose(*unmerged, atol=1e-4)
     network: Any = encoder.module.transformer

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.training.averaging import average
+from searchengine.trainer.training.lengthening import lengthened
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ModelError
-from trainer.training.averaging import average
-from trainer.training.lengthening import lengthened
-from trainer.training.loop import train
-from trainer.training.train_config import TrainConfig
 
 TEXTS = ["a dog", "the dog sleeps near the sea", "a house"]
 

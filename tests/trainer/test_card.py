@@ -16,12 +16,19 @@ from click.testing import CliRunner
 from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine.cli import cli
-from trainer.encoder import Encoder
-from trainer.model.card import DOCUMENTS, QUESTION, STARTER_ON_THE_HUB, card, hub_name, names_only
-from trainer.model.classifier import Classifier
-from trainer.model.folder import Model
-from trainer.training.outcome import summary
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.card import (
+    DOCUMENTS,
+    QUESTION,
+    STARTER_ON_THE_HUB,
+    card,
+    hub_name,
+    names_only,
+)
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.modules import Classifier
+from searchengine.trainer.training.outcome import summary
+from searchengine.trainer.training.train_config import TrainConfig
 
 CONFIG = TrainConfig(
     train=("/secret/place/nli.tsv", "own data/captions.jsonl.gz"),
@@ -168,12 +175,6 @@ def test_classification(trained: Model) -> None:
     assert "- Loss: 0.1 × cross-entropy of the labels + 0.9 × supervised contrastive" in text
     assert "- Dropout 0.2." in text and "Matryoshka" not in text
     assert "by label: `good`, `bad`." in text
-
-
-def test_a_recipe_without_a_summary_points_to_the_configuration(trained: Model) -> None:
-    recipe = {name: value for name, value in RECIPE.items() if name != "summary"}
-    text = card(replace(trained, recipe=recipe))
-    assert "- Loss and other settings: see the configuration below.\n- Training: 100" in text
 
 
 def test_unjudged(trained: Model) -> None:

@@ -10,15 +10,15 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.evaluation.labels import accuracy, classify
+from searchengine.trainer.model.modules import C, Classifier
+from searchengine.trainer.training import loop
+from searchengine.trainer.training.head import FOLDS
+from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, DataError
-from trainer.evaluation.labels import accuracy, classify
-from trainer.model.classifier import C, Classifier
-from trainer.training import loop
-from trainer.training.head import FOLDS
-from trainer.training.loop import Report, train
-from trainer.training.train_config import TrainConfig
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 

@@ -13,17 +13,20 @@ from click.testing import CliRunner
 from tiny_model import WORDS, write_cross_encoder, write_plain
 
 from searchengine.cli import cli
-from trainer.cross_encoder import CrossEncoder
-from trainer.errors import (
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.errors import (
     ConfigError,
     DataError,
     ModelError,
     RuntimeChoiceWarning,
     TrainingError,
 )
-from trainer.model.network import _check_weights
-from trainer.runtimes.config import RuntimeConfig
-from trainer.training.cross_encoder_training import CrossEncoderConfig, train_cross_encoder
+from searchengine.trainer.model.network import _check_weights
+from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.training.cross_encoder_training import (
+    CrossEncoderConfig,
+    train_cross_encoder,
+)
 
 FP32 = RuntimeConfig("torch", "fp32", "cpu")
 QUESTIONS = ["the dog sleeps", "a whale", "", "the cat \ud800 sings", "sea " * 80, "bird"]
@@ -68,12 +71,14 @@ def test_no_pairs(folder: Path) -> None:
 def test_bf16_of_torch_must_give_the_same_scores(
     folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True)
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True
+    )
     exact = CrossEncoder.load(folder, FP32).score(QUESTIONS, TEXTS)
     lower = CrossEncoder.load(folder, RuntimeConfig("torch", "bf16", "cpu"))
     assert lower.precision == "bf16"
     assert 0 < np.abs(lower.score(QUESTIONS, TEXTS) - exact).max() < 0.1
-    monkeypatch.setattr("trainer.runtimes.measure.max_difference", lambda *_: 0.03)
+    monkeypatch.setattr("searchengine.trainer.runtimes.measure.max_difference", lambda *_: 0.03)
     automatic = CrossEncoder.load(folder, RuntimeConfig("torch"))
     with pytest.warns(RuntimeChoiceWarning, match=r"torch in bf16 .*at most 0.02, got bf16 0.0300"):
         automatic.start()
@@ -151,8 +156,8 @@ def test_training_learns_which_text_answers(triplets: Path, tmp_path: Path) -> N
 
 
 def test_wrong_texts_are_those_of_the_file_first(tmp_path: Path) -> None:
-    from trainer.training.cross_encoder_training import _groups
-    from trainer.training.examples import read_examples
+    from searchengine.trainer.training.cross_encoder_training import _groups
+    from searchengine.trainer.training.examples import read_examples
 
     path = tmp_path / "triplets.tsv"
     path.write_text(

@@ -23,16 +23,17 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.errors import QueryError
-from trainer.cross_encoder import CrossEncoder
-from trainer.encoder import Encoder
-from trainer.errors import ModelError, RuntimeChoiceWarning
-from trainer.model.pairs import read_pairs
-from trainer.model.source import Source
-from trainer.model.tokens import TokenIds
-from trainer.runtimes import measure, store, tracing
-from trainer.runtimes.config import Precision, RuntimeConfig
-from trainer.runtimes.graph import Accuracy, Graph
-from trainer.runtimes.torch_runtime import TorchRuntime
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
+from searchengine.trainer.model.pairs import read_pairs
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.runtimes import graph as graph_module
+from searchengine.trainer.runtimes import measure, tracing
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig
+from searchengine.trainer.runtimes.graph import Accuracy, Graph
+from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -64,7 +65,7 @@ def fresh(tmp_path: Path) -> Path:
 
 
 def found(folder: Path) -> Graph | None:
-    return store.find(replace(Source.find(folder), pairs=True))
+    return graph_module.find_graph(replace(Source.find(folder), pairs=True))
 
 
 def compiled(folder: Path) -> Path:
@@ -89,8 +90,9 @@ def check_same(folder: Path) -> None:
 def test_a_graph_gives_what_torch_gives(kept: Path) -> None:
     check_same(kept)
     graph = found(kept)
-    assert graph is not None and graph.pairs and not graph.packed and not graph.cosines
-    assert graph.differences["fp32"] < 1e-5 and graph.agreements["fp32"] > 0.999
+    assert graph is not None and graph.pairs and not graph.packed
+    accuracy = graph.accuracies["fp32"]
+    assert accuracy.cosine is None and accuracy.difference < 1e-5 and accuracy.agreement > 0.999
 
 
 def test_outputs_that_are_taken_as_they_are(fresh: Path) -> None:
@@ -142,8 +144,8 @@ def test_bounds_by_hand() -> None:
 
 SCORE = """
 import sys
-from trainer.cross_encoder import CrossEncoder
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.runtimes.config import RuntimeConfig
 scorer = CrossEncoder.load(sys.argv[1], RuntimeConfig("openvino", "fp32"))
 print(scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist(), scorer.runs_on)
 print(sorted(name for name in ("torch", "transformers") if name in sys.modules))
@@ -168,7 +170,7 @@ def test_it_is_compiled_once_for_all_that_ask_at_once(
         traced.append(module)
         return real(module, packed=packed)
 
-    monkeypatch.setattr("trainer.runtimes.tracing.trace", trace)
+    monkeypatch.setattr("searchengine.trainer.runtimes.tracing.trace", trace)
     scorers = [CrossEncoder.load(fresh, OPENVINO) for _ in range(3)]
     with ThreadPoolExecutor(3) as threads:
         scores = list(threads.map(lambda scorer: scorer.score(QUESTIONS, TEXTS), scorers))
@@ -180,7 +182,7 @@ def test_it_is_compiled_once_for_all_that_ask_at_once(
 def test_two_processes_compile_at_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that comes second waits, and takes the graph of the first."""
     other: list[Any] = []
-    real = store.sync_files
+    real = graph_module.sync_files
 
     def start_another(folder: Path) -> None:  # under the lock, before the graph can be found
         if not other:
@@ -192,7 +194,7 @@ def test_two_processes_compile_at_once(fresh: Path, monkeypatch: pytest.MonkeyPa
                 time.sleep(0.01)
         real(folder)
 
-    monkeypatch.setattr("trainer.runtimes.store.sync_files", start_another)
+    monkeypatch.setattr("searchengine.trainer.runtimes.graph.sync_files", start_another)
     scorer = CrossEncoder.load(fresh, OPENVINO)
     scores = scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist()
     state = (compiled(fresh) / "graph.json").stat()
@@ -203,7 +205,9 @@ def test_two_processes_compile_at_once(fresh: Path, monkeypatch: pytest.MonkeyPa
 
 def edit_record(place: Path) -> None:
     record = json.loads((place / "graph.json").read_text())
-    (place / "graph.json").write_text(json.dumps(record | {"differences": {"fp32": 0.0}}))
+    (place / "graph.json").write_text(
+        json.dumps(record | {"accuracies": {"fp32": {"difference": 0.0}}})
+    )
 
 
 def flip_a_bit(place: Path) -> None:
@@ -233,7 +237,7 @@ def test_the_graph_of_an_encoder_is_another_one(model: Path) -> None:
     pairs = found(model)
     encoder = Encoder.load(model, runtime="openvino", precision="fp32")
     assert encoder.encode(["the dog"]).shape == (1, 32)
-    texts = store.find(Source.find(model))
+    texts = graph_module.find_graph(Source.find(model))
     assert pairs is not None and found(model) == pairs
     assert texts is not None and not texts.pairs and texts.folder != pairs.folder
     check_same(model)
@@ -246,13 +250,13 @@ def test_the_graph_of_an_encoder_is_another_one(model: Path) -> None:
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice of the runtime is free."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
 
 
 def test_an_inaccurate_graph_is_refused_with_a_word(
     fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.runtimes.measure.max_difference", lambda *_: 0.03)
+    monkeypatch.setattr("searchengine.trainer.runtimes.measure.max_difference", lambda *_: 0.03)
     message = "openvino in fp32 is not accurate .* by at most 0.02, got fp32 0.0300"
     scorer = CrossEncoder.load(fresh, RuntimeConfig(precision="fp32"))
     with pytest.warns(RuntimeChoiceWarning, match=message):
@@ -273,7 +277,7 @@ def test_a_graph_that_computes_something_else_is_seen(kept: Path, tmp_path: Path
     outputs = measure.sample_vectors(exact, tokens)
     assert outputs.shape == (len(measure.sample_texts()) + 1, 1)
     again = measure.with_measurements(graph, outputs)
-    assert again.differences["fp32"] > 0.1 and not again.is_accurate(Precision.FP32)
+    assert again.accuracies["fp32"].difference > 0.1 and not again.is_accurate(Precision.FP32)
 
 
 def test_a_network_that_cannot_be_traced_runs_on_torch(
@@ -285,7 +289,7 @@ def test_a_network_that_cannot_be_traced_runs_on_torch(
         traced.append(packed)
         raise RuntimeError("an operation without a name")
 
-    monkeypatch.setattr("trainer.runtimes.tracing.trace", fail)
+    monkeypatch.setattr("searchengine.trainer.runtimes.tracing.trace", fail)
     scorer = CrossEncoder.load(fresh, RuntimeConfig(precision="fp32"))
     with pytest.warns(RuntimeChoiceWarning, match=r"cannot run .*an operation without a name"):
         assert scorer.score(["a"], ["b"]).shape == (1,)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.setting_kinds import Objective
+from searchengine.trainer.training.train_config import DistillationLoss, TrainConfig
 from tests.tiny_model import WORDS, write_cross_encoder
 from tests.trainer.test_train_loop import base, config  # noqa: F401
-from trainer.cross_encoder import CrossEncoder
-from trainer.errors import ConfigError, DataError
-from trainer.runtimes.config import RuntimeConfig
-from trainer.training.loop import train
-from trainer.training.setting_kinds import Objective
-from trainer.training.train_config import DistillationLoss, TrainConfig
 
 ROWS = [
     (f"the {noun}", f"a {noun} {verb}", [f"the {verb} sea", f"{noun} not {verb}"][: 1 + i % 2])

@@ -12,18 +12,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training import batches, preparation, step_judging
+from searchengine.trainer.training.batches import BatchPlan
+from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.passes import Passes
+from searchengine.trainer.training.preparation import DataSet, read_data_sets
+from searchengine.trainer.training.rows import Kind
+from searchengine.trainer.training.step_judging import Judgement, Split
+from searchengine.trainer.training.train_config import (
+    DistillationLoss,
+    Objective,
+    TrainConfig,
+    parts,
+)
 from tests.trainer.test_teacher_runs import sentences_of
 from tests.trainer.test_train_loop import base, config, interrupt_at, weights  # noqa: F401
-from trainer.errors import ConfigError
-from trainer.training import batches, preparation, step_judging
-from trainer.training.batches import BatchPlan
-from trainer.training.examples import Examples
-from trainer.training.loop import train
-from trainer.training.passes import Passes
-from trainer.training.preparation import DataSet, read_data_sets
-from trainer.training.rows import Kind
-from trainer.training.step_judging import Judgement, Split
-from trainer.training.train_config import DistillationLoss, Objective, TrainConfig, parts
 
 WORDS = "dog cat whale bird man woman child tree car sea house music".split()
 PAIRS = [*itertools.permutations([*WORDS, "fast", "slowly", "near", "over"], 2)]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3Model
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WIDTH, WORDS, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.training.loop import train
-from trainer.training.train_config import TrainConfig
 
 PROMPT = "the dog near "
 TEXTS = ["the sea", "a dog sleeps near the sea", "fast"]

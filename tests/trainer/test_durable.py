@@ -7,9 +7,9 @@ from safetensors import SafetensorError
 from tiny_model import write_cross_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from trainer.errors import ModelError
-from trainer.model.durable import new_folder
-from trainer.training.cross_encoder_training import _write
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.disk import new_folder
+from searchengine.trainer.training.cross_encoder_training import _write
 
 
 def filled(folder: Path) -> dict[str, str]:

@@ -18,12 +18,11 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Oracle
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import T5Config, T5Model
 
-import trainer.model.saving
-from tests.tiny_model import WIDTH, WORDS, write_json, write_plain, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ModelError
-from trainer.model.folder import read_model
-from trainer.model.modules import (
+import searchengine.trainer.model.saving
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.folder import read_model
+from searchengine.trainer.model.modules import (
     Dense,
     LayerNorm,
     Normalize,
@@ -32,8 +31,9 @@ from trainer.model.modules import (
     SentenceModule,
     pool,
 )
-from trainer.model.network import max_tokens
-from trainer.model.tokens import TokenIds, Tokenization
+from searchengine.trainer.model.network import max_tokens
+from searchengine.trainer.model.tokens import TokenIds, Tokenization
+from tests.tiny_model import WIDTH, WORDS, write_json, write_plain, write_sentence_transformer
 
 TEXTS = [
     "the whale sleeps in the sea",
@@ -158,7 +158,7 @@ def test_long_lists_go_in_chunks_and_report_every_text(
     encoder = Encoder.load(tiny, precision="fp32")
     texts = [f"{a} {b}" for a in WORDS[:5] for b in WORDS[:6]] + ["a dog"] * 3
     whole = encoder.encode(texts)
-    monkeypatch.setattr("trainer.encoder.CHUNK", 7)
+    monkeypatch.setattr("searchengine.trainer.encoder.CHUNK", 7)
     vars(encoder._handle.runtime)["token_budget"] = 12
     done: list[int] = []
     np.testing.assert_allclose(encoder.encode(texts, on_batch=done.append), whole, atol=2e-6)
@@ -286,8 +286,8 @@ def test_long_texts_are_tokenised_in_pieces_alike(
     whole = TokenIds(Tokenization.of(tokenizer, 16)).spans(texts)
     expected = [tokenizer.backend_tokenizer.encode(t, add_special_tokens=False) for t in texts]
     assert [spans.tolist() for spans in whole] == [[list(o) for o in e.offsets] for e in expected]
-    monkeypatch.setattr("trainer.model.tokens.PIECE", 10)
-    monkeypatch.setattr("trainer.model.tokens.AT_ONCE", 100)
+    monkeypatch.setattr("searchengine.trainer.model.tokens.PIECE", 10)
+    monkeypatch.setattr("searchengine.trainer.model.tokens.AT_ONCE", 100)
     cut = TokenIds(Tokenization.of(tokenizer, 16))
     assert (len(list(cut._pieces(text))) > 50) == (kind != "always in front")
     for spans, again in zip(whole, cut.spans(texts), strict=True):
@@ -525,7 +525,7 @@ def test_interrupted_save_leaves_the_old_model(
     def interrupted(_: object) -> dict[str, Any]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trainer.model.saving, "_model_config", interrupted)
+    monkeypatch.setattr(searchengine.trainer.model.saving, "_model_config", interrupted)
     for name in ("out", "new"):
         with pytest.raises(KeyboardInterrupt):
             encoder.save(tmp_path / name)
@@ -565,16 +565,9 @@ def test_widened_starter_survives_a_save(tmp_path: Path, starter: Encoder) -> No
 
 def test_import_stays_light() -> None:
     code = (
-        "import sys, trainer.encoder; heavy = {'accelerate', 'scipy', 'sklearn'}; "
+        "import sys, searchengine.trainer.encoder; heavy = {'accelerate', 'scipy', 'sklearn'}; "
         "loaded = {name for name in sys.modules if name.startswith('trainer.training')}; "
         "sys.exit(', '.join(loaded | heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_former_name_of_runtime_works_and_says_so(tiny: Path) -> None:
-    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
-        encoder = Encoder.load(tiny, engine="torch")
-    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
-        assert encoder.engine == encoder.runtime == "torch"

@@ -19,17 +19,18 @@ from filelock import FileLock, Timeout
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.runtimes import graph as graph_module
+from searchengine.trainer.runtimes import measure
+from searchengine.trainer.runtimes.config import Precision, cpu_has_native_bf16
+from searchengine.trainer.runtimes.graph import Accuracy, Graph, kernels_folder, read_graph
+from searchengine.trainer.runtimes.openvino_runtime import OpenVINORuntime, core
+from searchengine.trainer.runtimes.runtime import prefetched
+from searchengine.trainer.runtimes.torch_runtime import Replay, TorchRuntime
 from tests.tiny_model import WIDTH, WORDS, write_plain, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ModelError, RuntimeChoiceWarning
-from trainer.model.source import Source
-from trainer.model.tokens import TokenIds
-from trainer.runtimes import measure, store
-from trainer.runtimes.config import Precision, cpu_has_native_bf16
-from trainer.runtimes.graph import Graph, kernels_folder, read_graph
-from trainer.runtimes.openvino_runtime import OpenVINORuntime, core
-from trainer.runtimes.runtime import prefetched
-from trainer.runtimes.torch_runtime import Replay, TorchRuntime
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -72,7 +73,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: Source) -> None:
         raise AssertionError(f"{source.name} was read by torch")
 
-    monkeypatch.setattr("trainer.model.loading.read", refuse)
+    monkeypatch.setattr("searchengine.trainer.model.loading.read", refuse)
 
 
 def folders(model: Path) -> list[str]:
@@ -197,7 +198,7 @@ def test_families_of_networks(tmp_path: Path, kind: str) -> None:
     fast, exact = Encoder.load(folder, runtime="openvino", precision="fp32"), by_torch(folder)
     texts = [*TEXTS, "the [PAD] dog [UNK] sleeps", "[PAD]"]
     np.testing.assert_allclose(fast.encode(texts), exact.encode(texts), **ATOL)
-    found = store.find(Source.find(folder))
+    found = graph_module.find_graph(Source.find(folder))
     assert found is not None and found.packed == PACKED[kind]
 
 
@@ -262,7 +263,7 @@ def test_what_is_compiled_is_found_without_torch(
 def test_no_torch_in_a_new_process(tiny: Path, compiled: Encoder) -> None:
     script = (
         "import sys\n"
-        "from trainer.encoder import Encoder\n"
+        "from searchengine.trainer.encoder import Encoder\n"
         "encoder = Encoder.load(sys.argv[1], runtime='openvino')\n"
         "print(encoder.encode(['the dog']).shape, encoder.fingerprint)\n"
         "loaded = {'torch', 'transformers', 'huggingface_hub', 'openvino_telemetry', 'pandas'}\n"
@@ -278,7 +279,7 @@ def test_a_signal_is_handled_after_encoders_are_let_go(tiny: Path, compiled: Enc
     """openvino gives signals a stack, and took it away while Python handled them on it."""
     script = (
         "import gc, signal, sys\n"
-        "from trainer.encoder import Encoder\n"
+        "from searchengine.trainer.encoder import Encoder\n"
         "kept = [Encoder.load(sys.argv[1], runtime='openvino') for _ in range(2)]\n"
         "for encoder in kept: encoder.encode(['the dog'])\n"
         "del encoder\n"
@@ -335,7 +336,7 @@ def check_elsewhere(folder: Path) -> None:
     exact = by_torch(folder).encode(TEXTS)
     fast = Encoder.load(folder, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(fast.encode(TEXTS), exact, **ATOL)
-    kept = store.find(Source.find(folder))
+    kept = graph_module.find_graph(Source.find(folder))
     assert kept is not None and Path(os.environ["XDG_CACHE_HOME"]) in kept.folder.parents
 
 
@@ -347,20 +348,20 @@ def test_nothing_can_be_kept_at_all(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fast = Encoder.load(fresh, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(fast.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
-    assert store.find(Source.find(fresh)) is None
+    assert graph_module.find_graph(Source.find(fresh)) is None
 
 
 def test_a_full_disk_while_compiling_leaves_nothing(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = store.sync_files
+    real = graph_module.sync_files
 
     def full(folder: Path) -> None:
         if fresh in folder.parents:
             raise OSError(28, "No space left on device")
         real(folder)
 
-    monkeypatch.setattr("trainer.runtimes.store.sync_files", full)
+    monkeypatch.setattr("searchengine.trainer.runtimes.graph.sync_files", full)
     check_elsewhere(fresh)
     assert folders(fresh) == []
 
@@ -391,12 +392,12 @@ def damaged(kept: Path, tmp_path: Path, name: str, damage: Callable[[bytes], byt
 
 def test_a_whole_graph_is_found(kept: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(kept, tmp_path / "m", copy_function=shutil.copy2)
-    assert store.find(Source.find(folder)) is not None
+    assert graph_module.find_graph(Source.find(folder)) is not None
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE)
 def test_what_is_damaged_is_not_found(damaged: Path) -> None:
-    assert store.find(Source.find(damaged)) is None
+    assert graph_module.find_graph(Source.find(damaged)) is None
 
 
 @pytest.mark.parametrize(("name", "damage"), [DAMAGE[2], DAMAGE[-1]])
@@ -404,7 +405,7 @@ def test_what_is_damaged_is_made_again(damaged: Path) -> None:
     folder = damaged
     again = Encoder.load(folder, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(again.encode(TEXTS), by_torch(folder).encode(TEXTS), **ATOL)
-    assert store.find(Source.find(folder)) is not None
+    assert graph_module.find_graph(Source.find(folder)) is not None
 
 
 @pytest.fixture(scope="module")
@@ -419,7 +420,7 @@ def test_no_room_on_any_disk(fresh: Path, free: None, monkeypatch: pytest.Monkey
     def full(folder: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainer.runtimes.store.sync_files", full)
+    monkeypatch.setattr("searchengine.trainer.runtimes.graph.sync_files", full)
     with pytest.warns(RuntimeChoiceWarning, match="there is no room for the graph"):
         assert Encoder.load(fresh, precision="fp32").encode(["a"]).shape == (1, WIDTH)
     with pytest.raises(ModelError, match="there is no room for the graph"):
@@ -433,7 +434,7 @@ def test_what_fails_for_a_moment_is_tried_again(
         raise MemoryError("out of memory for a moment")
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.runtimes.tracing.trace", fail)
+        patch.setattr("searchengine.trainer.runtimes.tracing.trace", fail)
         with pytest.warns(RuntimeChoiceWarning, match="cannot run this model now"):
             Encoder.load(fresh, precision="fp32").encode(["a"])
     encoder = Encoder.load(fresh, precision="fp32")
@@ -444,7 +445,7 @@ def test_what_fails_for_a_moment_is_tried_again(
 @pytest.mark.long
 def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
     script = (
-        "import sys\nfrom trainer.encoder import Encoder\n"
+        "import sys\nfrom searchengine.trainer.encoder import Encoder\n"
         "e = Encoder.load(sys.argv[1], runtime='openvino', precision='fp32')\n"
         "print(e.encode(['the dog'])[0, :4].round(4).tolist(), e.runtime)\n"
     )
@@ -469,7 +470,7 @@ def test_one_process_at_a_time_writes_kernels(fresh: Path, monkeypatch: pytest.M
                     FileLock(Path(kept[-1], "lock")).acquire(timeout=0)
             return core().compile_model(model, device, settings)
 
-    monkeypatch.setattr("trainer.runtimes.openvino_runtime.core", Core)
+    monkeypatch.setattr("searchengine.trainer.runtimes.openvino_runtime.core", Core)
     Encoder.load(fresh, runtime="openvino", precision="fp32").encode(["a"])
     assert len(kept) == 1
     FileLock(Path(kept[0], "lock")).acquire(timeout=0)  # free again
@@ -486,7 +487,7 @@ def test_kernels_are_not_kept_where_nothing_can_be_locked(
     kernels = kernels_folder(Path(*folders(fresh)))
     assert kernels is not None and list(kernels.glob("*.blob"))
     shutil.rmtree(kernels)
-    monkeypatch.setattr("trainer.runtimes.openvino_runtime.FileLock", refuse)
+    monkeypatch.setattr("searchengine.trainer.runtimes.openvino_runtime.FileLock", refuse)
     again = Encoder.load(fresh, runtime="openvino", precision="fp32")
     np.testing.assert_array_equal(again.encode(["a"]), encoder.encode(["a"]))
     assert not list(kernels.glob("*.blob"))
@@ -499,14 +500,16 @@ def test_kernels_are_not_kept_where_nothing_can_be_locked(
 def free(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The choice is free, and OpenVINO gives wrong vectors."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
     yield
 
 
 def test_an_inaccurate_graph_is_refused_with_a_word(
     fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.runtimes.measure.min_cosine", lambda found, exact: 0.99)
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.measure.min_cosine", lambda found, exact: 0.99
+    )
     encoder = Encoder.load(fresh, precision="fp32")
     with pytest.warns(
         RuntimeChoiceWarning, match=r"openvino in fp32 is not accurate .*got fp32 0.9900"
@@ -525,9 +528,11 @@ def test_float32_is_taken_where_bf16_is_not_accurate(
 
     def read(path: Path, key: bytes | None = None) -> Graph | None:
         found = real(path, key)
-        return found and replace(found, cosines={"fp32": 1.0, "bf16": 0.9989})
+        return found and replace(
+            found, accuracies={"fp32": Accuracy(1.0), "bf16": Accuracy(0.9989)}
+        )
 
-    monkeypatch.setattr("trainer.runtimes.store.read_graph", read)
+    monkeypatch.setattr("searchengine.trainer.runtimes.graph.read_graph", read)
     encoder = Encoder.load(fresh)
     assert (encoder.runtime, encoder.precision) == ("openvino", "fp32")
 
@@ -537,13 +542,13 @@ def test_a_graph_that_computes_something_else_is_seen(fresh: Path, free: None) -
     Encoder.load(fresh, precision="fp32").encode(["the dog"])
     other = write_sentence_transformer(fresh.parent / "other")
     write_plain(other, seed=7)
-    found = store.find(Source.find(fresh))
-    assert found is not None and found.cosines["fp32"] > 0.9999
+    found = graph_module.find_graph(Source.find(fresh))
+    assert found is not None and found.accuracies["fp32"].cosine > 0.9999
     tokens = TokenIds(found.description.tokens)
     exact = measure.sample_vectors(
         TorchRuntime(by_torch(other).module, Precision.FP32, "cpu"), tokens
     )
-    assert measure.with_measurements(found, exact).cosines["fp32"] < 0.9
+    assert measure.with_measurements(found, exact).accuracies["fp32"].cosine < 0.9
 
 
 def test_a_network_that_cannot_be_traced_runs_on_torch(
@@ -552,21 +557,25 @@ def test_a_network_that_cannot_be_traced_runs_on_torch(
     def fail(module: object, *, packed: bool) -> None:
         raise RuntimeError("an operation without a name\nand more")
 
-    monkeypatch.setattr("trainer.runtimes.tracing.trace", fail)
+    monkeypatch.setattr("searchengine.trainer.runtimes.tracing.trace", fail)
     for _ in range(2):  # the second time the reason is read, not found out again
         encoder = Encoder.load(fresh, precision="fp32")
         with pytest.warns(RuntimeChoiceWarning, match=r"cannot run .*an operation without a name"):
             assert encoder.encode(["the dog"]).shape == (1, WIDTH)
         assert encoder.runtime == "torch"
-        monkeypatch.setattr("trainer.runtimes.tracing.trace", None)
+        monkeypatch.setattr("searchengine.trainer.runtimes.tracing.trace", None)
 
 
 def test_bf16_of_torch_is_measured_too(
     fresh: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True)
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True
+    )
     assert Encoder.load(fresh, runtime="torch", precision="bf16").precision == "bf16"
-    monkeypatch.setattr("trainer.runtimes.measure.min_cosine", lambda found, exact: 0.998)
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.measure.min_cosine", lambda found, exact: 0.998
+    )
     encoder = Encoder.load(fresh, runtime="torch")
     with pytest.warns(RuntimeChoiceWarning, match=r"torch in bf16 .*0.9980"):
         encoder.encode(["a"])
@@ -626,7 +635,7 @@ def test_questions_asked_often_get_graphs_of_their_own(
         assert width is None or let.wait(60)
         return real(self, width)
 
-    monkeypatch.setattr("trainer.runtimes.openvino_runtime.SINGLE_AFTER", 3)
+    monkeypatch.setattr("searchengine.trainer.runtimes.openvino_runtime.SINGLE_AFTER", 3)
     monkeypatch.setattr(OpenVINORuntime, "_compiled", slow)
     fast = Encoder.load(tiny, runtime="openvino", precision="fp32")
     texts = [" ".join(WORDS[i : i + i % 30]) for i in range(40)]  # to the limit of 24 and beyond

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer import errors
-from trainer.errors import install_line
+from searchengine.trainer import errors
+from searchengine.trainer.errors import install_line
 
 
 def pip_at(folder: Path) -> str:

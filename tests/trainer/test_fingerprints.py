@@ -1,20 +1,15 @@
-"""Fingerprints: what changes a vector is in them, what cannot is not; collections stay open."""
+"""Fingerprints: what changes a vector is in them, what cannot is not."""
 
-import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from searchengine import SearchEngine
-from searchengine.errors import EncoderMismatch
+from searchengine.trainer.encoder import Encoder
 from tests.tiny_model import write_sentence_transformer
 from tests.trainer.test_model_folders import TEXTS, change_json
-from trainer.encoder import Encoder
-from trainer.model.tokens import normalised
 
 
 @pytest.fixture
@@ -82,82 +77,3 @@ def test_a_setting_at_its_default_may_be_left_out(folder: Path) -> None:
     del config["hidden_act"], config["layer_norm_eps"]
     (folder / "config.json").write_text(json.dumps(config))
     assert load(folder).fingerprint == before.fingerprint
-
-
-# -------------------------------------------------------------------------- collections made before
-
-
-def former(encoder: Encoder) -> str:
-    """The fingerprint as it was when it left out the network's configuration, written by hand."""
-    digest = hashlib.sha256()
-    for name, weight in sorted(encoder.module.state_dict().items()):
-        digest.update(f"{name} {list(weight.shape)}\n".encode())
-        digest.update(weight.numpy().tobytes())
-    rest = {
-        "tokenizer": normalised(encoder.model.tokenizer.backend_tokenizer),
-        "pooling": ["mean", True],
-        "head": [["Normalize", ""]],
-        "max_tokens": 24,
-        "prompts": {},
-        "default_prompt": None,
-    }
-    digest.update(json.dumps(rest, sort_keys=True).encode())
-    return digest.hexdigest()
-
-
-@pytest.fixture
-def before(folder: Path, tmp_path: Path) -> Path:
-    """A collection that knows its encoder by the former fingerprint."""
-    path = tmp_path / "c.index"
-    with SearchEngine.create(path, folder) as engine:
-        engine.add([{"_id": "1", "text": "a dog"}, {"_id": "2", "text": "the big whale"}])
-        collection = engine.collection
-        old = collection.settings["encoder"] | {"fingerprint": former(load(folder))}
-        with collection.own_store() as store, collection.writing(store) as writer:
-            writer.changes.set("encoder", old)
-    return path
-
-
-def stored(path: Path) -> str:
-    with SearchEngine.open(path) as engine:
-        return engine.stats().fingerprint
-
-
-def test_a_collection_with_a_former_fingerprint_is_searched_and_left_alone(
-    before: Path, folder: Path
-) -> None:
-    encoder = load(folder)
-    assert encoder.former_fingerprints == (former(encoder),) != (encoder.fingerprint,)
-    with SearchEngine.open(before) as engine:
-        assert engine.search("a dog", 1)[0].key == "1"
-    assert stored(before) == former(encoder)
-
-
-CHANGE: dict[str, Callable[[SearchEngine], object]] = {
-    "add": lambda engine: engine.add([{"_id": "3", "text": "two birds"}]),
-    "update": lambda engine: engine.update({"1": {"year": 2020}}),
-    "delete": lambda engine: engine.delete(["2"]),
-    "optimize": lambda engine: engine.optimize(),
-}
-
-
-@pytest.mark.parametrize("name", CHANGE)
-def test_the_next_change_writes_the_present_fingerprint(
-    before: Path, folder: Path, name: str
-) -> None:
-    encoder = load(folder)
-    with SearchEngine.open(before) as reader:
-        reader.search("a dog")
-        with SearchEngine.open(before, folder) as engine:
-            CHANGE[name](engine)
-        assert stored(before) == encoder.fingerprint
-        reader.refresh()
-        assert reader.search("a dog", 1)[0].key == "1"
-
-
-def test_a_collection_with_a_former_fingerprint_refuses_another_encoder(
-    before: Path, tmp_path: Path
-) -> None:
-    other = write_sentence_transformer(tmp_path / "other", prompts={"query": "the dog: "})
-    with pytest.raises(EncoderMismatch, match="fingerprint"):
-        SearchEngine.open(before, other)

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from searchengine.cli import cli
-from tests.conftest import Numbers
-from tests.tiny_model import write_sentence_transformer
-from trainer.errors import ConfigError, DataError
-from trainer.evaluation import geometry as module
-from trainer.evaluation.geometry import (
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.evaluation import geometry as module
+from searchengine.trainer.evaluation.geometry import (
     alignment,
     effective_rank,
     geometry,
@@ -26,6 +24,8 @@ from trainer.evaluation.geometry import (
     spectrum,
     uniformity,
 )
+from tests.conftest import Numbers
+from tests.tiny_model import write_sentence_transformer
 
 SQUARE = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], dtype=np.float32)
 

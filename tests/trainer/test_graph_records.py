@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model import disk
+from searchengine.trainer.model.disk import Checksums
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.runtimes import graph as graph_module
+from searchengine.trainer.runtimes.graph import Graph, graph_files
 from tests.tiny_model import write_plain, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.model import checksums
-from trainer.model.checksums import Checksums
-from trainer.model.source import Source
-from trainer.runtimes import store
-from trainer.runtimes.graph import Graph, graph_files
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -29,7 +29,7 @@ TEXTS = ["the dog sleeps", "a", "two big whales near the sea"]
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checksums of files written just now are remembered too: what tests wait for otherwise."""
-    monkeypatch.setattr("trainer.model.checksums.SETTLED", 0)
+    monkeypatch.setattr("searchengine.trainer.model.disk.SETTLED", 0)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def by_torch(folder: Path) -> np.ndarray:
 
 
 def found(folder: Path) -> Graph | None:
-    return store.find(Source.find(folder))
+    return graph_module.find_graph(Source.find(folder))
 
 
 def compiled(folder: Path) -> Path:
@@ -178,13 +178,13 @@ def test_another_users_graph_is_not_run_and_not_removed(
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that are read for their checksums."""
     read: list[str] = []
-    real = checksums.hashlib.file_digest  # type: ignore[attr-defined]
+    real = disk.hashlib.file_digest  # type: ignore[attr-defined]
 
     def digest(file: object, name: str) -> object:
         read.append(Path(file.name).name)  # type: ignore[attr-defined]
         return real(file, name)
 
-    monkeypatch.setattr("trainer.model.checksums.hashlib.file_digest", digest)
+    monkeypatch.setattr("searchengine.trainer.model.disk.hashlib.file_digest", digest)
     return read
 
 
@@ -233,7 +233,7 @@ def test_the_checksums_of_a_model_are_remembered_in_the_users_cache(
 def test_a_checksum_of_a_file_just_written_is_not_remembered(
     tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.model.checksums.SETTLED", 10**12)
+    monkeypatch.setattr("searchengine.trainer.model.disk.SETTLED", 10**12)
     (tmp_path / "file").write_bytes(b"one")
     for _ in range(2):
         with Checksums(tmp_path / "cache") as sums:

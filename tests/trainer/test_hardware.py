@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 import torch
 
+from searchengine.trainer.training import cross_encoder_training, preparation
+from searchengine.trainer.training.cross_encoder_training import (
+    CrossEncoderConfig,
+    train_cross_encoder,
+)
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import write_plain
 from tests.trainer.test_train_loop import base, config  # noqa: F401  (fixtures)
-from trainer.training import cross_encoder_training, preparation
-from trainer.training.cross_encoder_training import CrossEncoderConfig, train_cross_encoder
-from trainer.training.loop import train
-from trainer.training.train_config import TrainConfig
 
 QUESTIONS = {"objective": "distillation", "distillation_loss": "cosine"}
 Trained = tuple[list[float], dict[str, torch.Tensor]]

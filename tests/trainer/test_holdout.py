@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.training.example_files import identity, texts_without_label
-from trainer.training.examples import Examples
-from trainer.training.rows import Example, Kind
-from trainer.training.step_judging import MIN_HELD_OUT, hold_out
+from searchengine.trainer.training.example_files import identity, texts_without_label
+from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.rows import Example, Kind
+from searchengine.trainer.training.step_judging import MIN_HELD_OUT, hold_out
 
 
 def pairs(count: int) -> tuple[Example, ...]:

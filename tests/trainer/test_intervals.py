@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.conftest import Numbers
-from trainer.evaluation import intervals
-from trainer.evaluation.intervals import (
+from searchengine.trainer.evaluation import intervals
+from searchengine.trainer.evaluation.intervals import (
     _correlations,
     _Ranks,
     interval_of_mean,
     spearman_interval,
 )
-from trainer.evaluation.sts import StsTask, averages, sts_tasks
+from searchengine.trainer.evaluation.sts import StsTask, averages, sts_tasks
+from tests.conftest import Numbers
 
 
 def sample(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -23,6 +23,23 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor, nn
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.losses import (
+    cosines,
+    distillation,
+    info_nce,
+    layer_distillation,
+    matryoshka,
+    nested_cosines,
+    plain_cosines,
+    supervised_contrastive,
+)
+from searchengine.trainer.training.objectives import Contrastive
+from searchengine.trainer.training.passes import Passes
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.training_model import TrainingModel
 from tests.reference_losses import (
     WIDTH,
     Given,
@@ -34,23 +51,6 @@ from tests.reference_losses import (
 )
 from tests.tiny_model import write_sentence_transformer
 from tests.trainer.one_step import backward
-from trainer.encoder import Encoder
-from trainer.training.losses import (
-    cosines,
-    distillation,
-    info_nce,
-    layer_distillation,
-    matryoshka,
-    nested_cosines,
-    plain_cosines,
-    supervised_contrastive,
-)
-from trainer.training.objectives import Contrastive
-from trainer.training.passes import Passes
-from trainer.training.processes import Processes
-from trainer.training.rows import Drawn
-from trainer.training.train_config import TrainConfig
-from trainer.training.training_model import TrainingModel
 
 
 def ranking(inputs: list[Tensor], temperature: float = 1 / 20) -> Tensor:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import indexer.arrays
-from trainer.errors import ConfigError
-from trainer.model.modules import prefix
-from trainer.training.losses import (
+import searchengine.indexer.arrays
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.model.modules import prefix
+from searchengine.trainer.training.losses import (
     cosines,
     distillation,
     info_nce,
@@ -131,7 +131,7 @@ def test_prefix_is_the_indexers(seed: int, long: int, short: int) -> None:
     long, short = max(long, short), min(long, short)
     x = rows(seed)
     x[0, :short] = 0
-    theirs = indexer.arrays.prefix(x.numpy(), long)
+    theirs = searchengine.indexer.arrays.prefix(x.numpy(), long)
     np.testing.assert_allclose(prefix(x, long).numpy(), theirs, atol=1e-6)
     np.testing.assert_allclose(prefix(prefix(x, long), short), prefix(x, short), atol=1e-6)
 

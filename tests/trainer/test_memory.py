@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
+from searchengine.trainer.training import passes
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.passes import Pass, Passes
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import base, config  # noqa: F401  (fixtures)
-from trainer.errors import ConfigError, MemoryWarning, TrainingError
-from trainer.training import passes
-from trainer.training.loop import train
-from trainer.training.passes import Pass, Passes
-from trainer.training.train_config import TrainConfig
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, tokens: int, kept: int) -> None:

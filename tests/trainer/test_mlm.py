@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.modules import Batch
+from searchengine.trainer.model.tokens import TokenIds, Tokenization
+from searchengine.trainer.training.passes import View
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.training_model import MaskedLanguageModel
 from tests.tiny_model import WORDS, write_sentence_transformer
 from tests.trainer.test_passes import passes
-from trainer.encoder import Encoder
-from trainer.model.modules import Batch
-from trainer.model.tokens import TokenIds, Tokenization
-from trainer.training.passes import View
-from trainer.training.processes import Processes
-from trainer.training.training_model import MaskedLanguageModel
 
 
 @pytest.fixture(scope="module")

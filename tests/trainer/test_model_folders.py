@@ -15,10 +15,10 @@ from sentence_transformers import SentenceTransformer
 from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import CollectionError
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.runtimes.config import RuntimeConfig
 from tests.tiny_model import WIDTH, write_json, write_plain, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ModelError
-from trainer.runtimes.config import RuntimeConfig
 
 TEXTS = ["the whale sleeps in the sea", "a dog", "two old birds sing near the big green tree"]
 # Leaves a file behind when it is run.
@@ -81,7 +81,9 @@ def test_code_of_a_model_is_refused_without_a_question(with_code: Path, ran: Pat
 
 
 def test_yes_on_stdin_runs_no_code_of_a_model(with_code: Path, ran: Path) -> None:
-    script = "import sys; from trainer.encoder import Encoder; Encoder.load(sys.argv[1])"
+    script = (
+        "import sys; from searchengine.trainer.encoder import Encoder; Encoder.load(sys.argv[1])"
+    )
     command = [sys.executable, "-c", script, str(with_code)]
     done = subprocess.run(command, input="y\ny\ny\n", capture_output=True, text=True)
     assert done.returncode == 1 and "needs Python code that came with it" in done.stderr

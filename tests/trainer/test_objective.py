@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.losses import cosines, distillation, info_nce, layer_distillation
+from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.rows import Augment, Drawn, Kind, draw
+from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.training_model import TrainingModel, text_ids, with_classifier
 from tests.tiny_model import write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.training.losses import cosines, distillation, info_nce, layer_distillation
-from trainer.training.objectives import Classification, Contrastive, PrefixObjective
-from trainer.training.processes import Processes
-from trainer.training.rows import Augment, Drawn, Kind, draw
-from trainer.training.train_config import TrainConfig
-from trainer.training.training_model import TrainingModel, text_ids, with_classifier
 
 INF = float("inf")
 ROWS = [Drawn("a", "b", ("c",)), Drawn("d", "b", ("a",)), Drawn("c", "d", ("e", "f"))]
@@ -147,7 +147,7 @@ def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
     monkeypatch.setattr(found, "_of_anchors", counted)
     values, gradients = [], []
     for part, sizes in ((1 << 18, {7}), (30, {1, 2})):
-        monkeypatch.setattr("trainer.training.objectives._COSINES_AT_ONCE", part)
+        monkeypatch.setattr("searchengine.trainer.training.objectives._COSINES_AT_ONCE", part)
         vectors = [rows(seed, 7, layers).requires_grad_() for seed in range(3)]
         shapes.clear()
         value = found.loss(vectors, batch, 0)

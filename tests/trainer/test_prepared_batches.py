@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.training.batches import BatchLoader, BatchPlan
+from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.rows import Batch
 from tests.trainer.test_data_sets import pairs, settings
-from trainer.errors import DataError
-from trainer.training.batches import BatchLoader, BatchPlan
-from trainer.training.preparation import DataSet
-from trainer.training.rows import Batch
 
 
 class Watched:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer.errors import ConfigError
-from trainer.training.presets import PRESETS, preset
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.presets import PRESETS, preset
+from searchengine.trainer.training.train_config import TrainConfig
 
 # Batch, peak rate, epochs and temperature, as the papers or their training scripts say.
 PUBLISHED = {

@@ -13,12 +13,12 @@ import accelerate
 import pytest
 import torch
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import base, config, with_held_out  # noqa: F401  (fixtures)
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError
-from trainer.training.loop import train
-from trainer.training.processes import Processes
-from trainer.training.train_config import TrainConfig
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -145,11 +145,11 @@ torch.set_num_threads(1)
 import accelerate
 from pathlib import Path
 from transformers import BertModel
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError
-from trainer.model.loading import read
-from trainer.training.train_config import TrainConfig
-from trainer.training.loop import train
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.model.loading import read
+from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.loop import train
 
 def run():
     for path in sys.argv[1:]:

@@ -12,9 +12,9 @@ import huggingface_hub.constants
 import numpy as np
 import pytest
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
 from tests.tiny_model import write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ModelError
 
 
 class Hub(ThreadingHTTPServer):

@@ -8,11 +8,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.errors import ModelError
-from trainer.model.tokens import Padded
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, cpu_has_native_bf16
-from trainer.runtimes.runtime import fastest_budget, token_budget_batches
-from trainer.runtimes.torch_runtime import pick_device, pick_precision
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.tokens import Padded
+from searchengine.trainer.runtimes.config import (
+    Precision,
+    RuntimeConfig,
+    RuntimeKind,
+    cpu_has_native_bf16,
+)
+from searchengine.trainer.runtimes.runtime import fastest_budget, token_budget_batches
+from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 
 
 def test_batches_by_hand() -> None:
@@ -74,7 +79,9 @@ def test_packed_texts_are_whole_and_apart(lengths: list[int], more: int) -> None
 
 @pytest.mark.parametrize("native", [True, False])
 def test_auto_is_bf16_only_where_native(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
-    monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: native)
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: native
+    )
     cpu = torch.device("cpu")
     expected = Precision.BF16 if native else Precision.FP32
     assert pick_precision(Precision.AUTO, cpu) is expected
@@ -147,7 +154,7 @@ def test_auto_takes_openvino_where_there_is_no_gpu(
     monkeypatch: pytest.MonkeyPatch, gpu: bool
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: gpu)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: gpu)
     assert RuntimeConfig().tries_openvino is not gpu
     assert RuntimeConfig(device="cpu").tries_openvino
     assert not RuntimeConfig(device="cuda").tries_openvino
@@ -193,25 +200,7 @@ def test_the_fastest_batch_is_found(
     monkeypatch: pytest.MonkeyPatch, rates: dict[int, float], expected: int
 ) -> None:
     runtime = Paced(rates)
-    monkeypatch.setattr("trainer.runtimes.runtime.time.perf_counter", lambda: runtime.now)
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.runtime.time.perf_counter", lambda: runtime.now
+    )
     assert fastest_budget(runtime, sorted(rates), width=128) == expected
-
-
-def test_former_names_work_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer import errors
-    from trainer.runtimes import config
-
-    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
-        choice = RuntimeConfig(engine="torch")
-    assert choice.runtime is RuntimeKind.TORCH
-    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
-        assert choice.engine is RuntimeKind.TORCH
-    with pytest.warns(DeprecationWarning, match="Engine is now RuntimeKind"):
-        assert config.Engine is RuntimeKind
-    assert errors.EngineWarning is errors.RuntimeChoiceWarning
-    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setenv("SEARCHENGINE_ENGINE", "torch")
-    with pytest.warns(DeprecationWarning, match="SEARCHENGINE_ENGINE is now SEARCHENGINE_RUNTIME"):
-        assert RuntimeConfig().runtime is RuntimeKind.TORCH
-    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "openvino")  # wins, and nothing is said
-    assert RuntimeConfig().runtime is RuntimeKind.OPENVINO

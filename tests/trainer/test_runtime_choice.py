@@ -10,14 +10,13 @@ import pytest
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.tokens import Description, Padded, Tokenization
+from searchengine.trainer.runtimes.config import Precision
+from searchengine.trainer.runtimes.graph import Accuracy, Graph
+from searchengine.trainer.runtimes.runtime import Runtime, Vectors, speeds
 from tests.tiny_model import WIDTH, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ModelError
-from trainer.model.description import Description
-from trainer.model.tokens import Padded, Tokenization
-from trainer.runtimes.config import Precision
-from trainer.runtimes.graph import Graph
-from trainer.runtimes.runtime import Runtime, Vectors, speeds
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 
@@ -29,21 +28,26 @@ GRAPH = Graph(
     None,
     int8=False,
     packed=True,
-    fingerprints=("",),
+    fingerprint="",
     description=Description(
         WIDTH, 1, (WIDTH,), Tokenization("{}", 8, 0, (), "right"), {}, None, True, {}
     ),
-    cosines={"fp32": 1.0, "bf16": 0.9999},
+    accuracies={"fp32": Accuracy(1.0), "bf16": Accuracy(0.9999)},
 )
 
 
 @pytest.mark.parametrize(
-    ("native", "rates", "cosines", "expected"),
+    ("native", "rates", "accuracies", "expected"),
     [
         (True, {"fp32": 10, "bf16": 20}, {}, "bf16"),
         (True, {"fp32": 16, "bf16": 10}, {}, "fp32"),
         (True, {"fp32": 14, "bf16": 10}, {}, "bf16"),  # as fast, but for chance
-        (True, {"fp32": 10, "bf16": 20}, {"bf16": 0.99}, "fp32"),  # the fastest is not accurate
+        (
+            True,
+            {"fp32": 10, "bf16": 20},
+            {"bf16": Accuracy(0.99)},
+            "fp32",
+        ),  # the fastest is not accurate
         (False, {"fp32": 10, "bf16": 20}, {}, "fp32"),  # measured on another processor
         (True, {"fp32": 10}, {}, "fp32"),
     ],
@@ -51,12 +55,12 @@ GRAPH = Graph(
 def test_auto_is_the_fastest_accurate_precision(
     native: bool,
     rates: dict[str, float],
-    cosines: dict[str, float],
+    accuracies: dict[str, Accuracy],
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trainer.runtimes.graph.cpu_has_native_bf16", lambda: native)
-    graph = replace(GRAPH, speeds=rates, cosines={**GRAPH.cosines, **cosines})
+    monkeypatch.setattr("searchengine.trainer.runtimes.graph.cpu_has_native_bf16", lambda: native)
+    graph = replace(GRAPH, speeds=rates, accuracies={**GRAPH.accuracies, **accuracies})
     assert graph.choose_precision(Precision.AUTO) == expected
     assert graph.choose_precision(Precision.FP32) is Precision.FP32
 
@@ -78,8 +82,10 @@ def test_torch_must_be_faster_by_far(rates: dict[str, float], expected: bool) ->
 
 def test_a_fast_precision_that_is_inaccurate_does_not_count() -> None:
     graph = replace(GRAPH, speeds={"fp32": 10, "bf16": 20, "torch fp32": 13})
-    assert replace(graph, cosines={"fp32": 1.0, "bf16": 0.9}).torch_is_faster
-    assert not replace(graph, cosines={"fp32": 0.9, "bf16": 0.9}).torch_is_faster  # refused instead
+    assert replace(graph, accuracies={"fp32": Accuracy(1.0), "bf16": Accuracy(0.9)}).torch_is_faster
+    assert not replace(
+        graph, accuracies={"fp32": Accuracy(0.9), "bf16": Accuracy(0.9)}
+    ).torch_is_faster  # refused instead
 
 
 class Sleeper:
@@ -108,7 +114,7 @@ def test_torch_is_taken_and_remembered_where_it_is_faster(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     timed: list[str] = []
 
@@ -116,9 +122,9 @@ def test_torch_is_taken_and_remembered_where_it_is_faster(
         timed.extend(runtimes)
         return {name: 5000.0 if name.startswith("torch") else 2000.0 for name in runtimes}
 
-    monkeypatch.setattr("trainer.runtimes.measure.speeds", arm)
+    monkeypatch.setattr("searchengine.trainer.runtimes.measure.speeds", arm)
     monkeypatch.setattr(
-        "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
+        "searchengine.trainer.runtimes.torch_runtime.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
     )
     model = write_sentence_transformer(tmp_path / "model")
     first = Encoder.load(model)
@@ -136,7 +142,7 @@ def test_torch_is_not_timed_where_openvino_is_always_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"))
     assert encoder.encode(["the dog"]).shape == (1, WIDTH) and encoder.runtime == "openvino"
@@ -147,7 +153,7 @@ def test_an_arm_processor_without_openvino_runs_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     model = write_sentence_transformer(tmp_path / "model")
     assert Encoder.load(model).runtime == "torch"
@@ -160,11 +166,14 @@ def test_torch_computes_in_float32_where_bf16_is_clearly_slower(
     rate: float, expected: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
-    monkeypatch.setattr("trainer.runtimes.config.cpu_has_native_bf16", lambda: True)
-    monkeypatch.setattr("trainer.runtimes.measure.min_cosine", lambda found, exact: 1.0)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.config.cpu_has_native_bf16", lambda: True)
     monkeypatch.setattr(
-        "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": rate}
+        "searchengine.trainer.runtimes.measure.min_cosine", lambda found, exact: 1.0
+    )
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.torch_runtime.speeds",
+        lambda *_: {"fast": 1.0, "exact": rate},
     )
     encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"), runtime="torch")
     encoder.encode(["the dog"])

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import ConfigError, DataError
-from trainer.training.example_files import sentences, texts_without_label
-from trainer.training.examples import Examples, read_examples
-from trainer.training.head import sample_texts
-from trainer.training.preparation import DataSet, check_examples
-from trainer.training.rows import Drawn, Kind, Reading, draw
-from trainer.training.step_judging import make_judge
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.training.example_files import sentences, texts_without_label
+from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.head import sample_texts
+from searchengine.trainer.training.preparation import DataSet, check_examples
+from searchengine.trainer.training.rows import Drawn, Kind, Reading, draw
+from searchengine.trainer.training.step_judging import make_judge
+from searchengine.trainer.training.train_config import TrainConfig
 
 
 def read(path: Path, text: str, **how: Any) -> Examples:

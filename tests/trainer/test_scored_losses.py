@@ -16,8 +16,7 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor, nn
 
-from tests.reference_losses import WIDTH, Given, assert_same, both_precisions, columns, theirs
-from trainer.training.losses import (
+from searchengine.trainer.training.losses import (
     PrefixScores,
     cosent,
     matryoshka,
@@ -26,10 +25,11 @@ from trainer.training.losses import (
     paired_cosines,
     squared_error,
 )
-from trainer.training.objectives import Similarity
-from trainer.training.processes import Processes
-from trainer.training.rows import Drawn
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.objectives import Similarity
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.train_config import TrainConfig
+from tests.reference_losses import WIDTH, Given, assert_same, both_precisions, columns, theirs
 
 # Two pairs have the same score, which says nothing of their order.
 SCORES = torch.tensor([0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.7])

@@ -18,11 +18,11 @@ from transformers import (
 )
 from transformers.masking_utils import causal_mask_function
 
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.training import attention
+from searchengine.trainer.training.attention import padding_mask, shifted_sparse
+from searchengine.trainer.training.training_model import set_dropout
 from tests.tiny_model import write_plain
-from trainer.errors import ModelError
-from trainer.training import attention
-from trainer.training.attention import padding_mask, shifted_sparse
-from trainer.training.training_model import set_dropout
 
 GROUP = 4
 

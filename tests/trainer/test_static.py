@@ -21,9 +21,9 @@ from tiny_model import (
     write_plain,
 )
 
-from trainer.encoder import Encoder
-from trainer.errors import ModelError
-from trainer.model.tokens import PASSAGE
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.tokens import PASSAGE
 
 TEXTS = [
     "a whale sings",
@@ -140,7 +140,7 @@ def test_no_torch(tmp_path: Path) -> None:
     folder = write_model2vec(tmp_path / "m")
     program = """
 import sys
-from trainer.encoder import Encoder
+from searchengine.trainer.encoder import Encoder
 assert Encoder.load(sys.argv[1]).encode(["a whale"]).shape == (1, 32)
 assert not {"torch", "transformers", "openvino"} & set(sys.modules)
 """

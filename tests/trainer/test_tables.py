@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import DataError
-from trainer.training import examples as stored
-from trainer.training.examples import Examples, read_examples
-from trainer.training.rows import Kind, Reading
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.training import examples as stored
+from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.rows import Kind, Reading
 
 datasets = pytest.importorskip("datasets")
 ROWS = [

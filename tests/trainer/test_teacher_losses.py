@@ -18,12 +18,12 @@ from sentence_transformers.util import pairwise_cos_sim
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, kl_div, normalize
 
+from searchengine.trainer.training.objectives import Contrastive, Distillation
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.teachers import FixedEncoder
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.reference_losses import WIDTH, Given, assert_same, columns, theirs
-from trainer.training.objectives import Contrastive, Distillation
-from trainer.training.processes import Processes
-from trainer.training.rows import Drawn
-from trainer.training.teachers import FixedEncoder
-from trainer.training.train_config import TrainConfig
 
 DIMS = [WIDTH, 13, 4]
 N = 7

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, TrainingError
+from searchengine.trainer.model.loading import keep_layers
+from searchengine.trainer.model.modules import Dense, SentenceModule
+from searchengine.trainer.training.head import IDENTITY, rotate_head, with_linear_head
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.teachers import FixedEncoder, load_fixed
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import write_json, write_model2vec, write_sentence_transformer
 from tests.trainer.test_train_loop import base, config, interrupt_at  # noqa: F401
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, TrainingError
-from trainer.model.loading import keep_layers
-from trainer.model.modules import Dense, SentenceModule
-from trainer.training.head import IDENTITY, rotate_head, with_linear_head
-from trainer.training.loop import train
-from trainer.training.teachers import FixedEncoder, load_fixed
-from trainer.training.train_config import TrainConfig
 
 WORDS = "dog cat whale bird man woman child tree car sea house music".split()
 

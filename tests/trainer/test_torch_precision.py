@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import RuntimeChoiceWarning
+from searchengine.trainer.runtimes import measure
 from tests.tiny_model import write_plain, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import RuntimeChoiceWarning
-from trainer.runtimes import measure
 
 TEXTS = ["the dog sleeps"]
 
@@ -32,11 +32,13 @@ def count(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]
         calls += 1
         return real(*arguments)
 
-    monkeypatch.setattr("trainer.runtimes.measure.sample_vectors", counting)
-    monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True)
+    monkeypatch.setattr("searchengine.trainer.runtimes.measure.sample_vectors", counting)
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True
+    )
     # Equal speeds: measured ones would differ from run to run.
     monkeypatch.setattr(
-        "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
+        "searchengine.trainer.runtimes.torch_runtime.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
     )
     return lambda: calls
 
@@ -70,7 +72,7 @@ def test_what_was_inaccurate_stays_so_and_is_reported_each_time(
     model: Path, count: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.runtimes.measure.min_cosine", lambda *_: 0.998)
+        patch.setattr("searchengine.trainer.runtimes.measure.min_cosine", lambda *_: 0.998)
         with pytest.warns(RuntimeChoiceWarning, match=r"torch in bf16 .*0.9980"):
             assert encoded(model)[0] == "fp32"
     with pytest.warns(RuntimeChoiceWarning, match=r"torch in bf16 .*0.9980"):
@@ -83,7 +85,8 @@ def test_float32_that_was_clearly_faster_stays_chosen(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(
-            "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": 1.6}
+            "searchengine.trainer.runtimes.torch_runtime.speeds",
+            lambda *_: {"fast": 1.0, "exact": 1.6},
         )
         assert encoded(model)[0] == "fp32"
     assert (encoded(model)[0], count()) == ("fp32", 2)
@@ -93,10 +96,10 @@ def test_float32_that_was_clearly_faster_stays_chosen(
     ("name", "value"),
     [
         ("torch.__version__", "2.0.0"),
-        ("trainer.runtimes.torch_precision.version", lambda package: "5.0.0"),
+        ("searchengine.trainer.runtimes.torch_runtime.version", lambda package: "5.0.0"),
         ("platform.machine", lambda: "aarch64"),
         ("torch.backends.cpu.get_cpu_capability", lambda: "NEON"),
-        ("trainer.runtimes.torch_runtime.TorchRuntime.attention", "eager"),
+        ("searchengine.trainer.runtimes.torch_runtime.TorchRuntime.attention", "eager"),
     ],
 )
 def test_each_version_and_processor_measures_once(

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.setting_kinds import about, card_lines, settings_table
+from searchengine.trainer.training.train_config import GROUPS, TrainConfig
 from tests.conftest import REPOSITORY
-from trainer.errors import ConfigError
-from trainer.training.setting_kinds import about, card_lines, settings_table
-from trainer.training.train_config import GROUPS, TrainConfig
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
     lambda dims: tuple(sorted(dims, reverse=True))
@@ -92,7 +92,7 @@ def test_json_that_is_no_configuration(text: str, message: str) -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    docs = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
+    docs = (REPOSITORY / "docs" / "training-reference.md").read_text(encoding="utf-8")
     assert settings_table(TrainConfig, GROUPS) in docs, "run `make docs`"
     names = re.findall(r"^\| `([a-z0-9_]+)` \|", settings_table(TrainConfig, GROUPS), re.MULTILINE)
     assert names == [field.name for field in fields(TrainConfig)]

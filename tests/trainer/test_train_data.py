@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.errors import DataError
-from trainer.training.batches import BatchPlan, fill
-from trainer.training.example_files import key, read_labelled
-from trainer.training.examples import Examples, read_examples
-from trainer.training.preparation import DataSet
-from trainer.training.rows import Drawn, Kind, Reading
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.training.batches import BatchPlan, fill
+from searchengine.trainer.training.example_files import key, read_labelled
+from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.rows import Drawn, Kind, Reading
+from searchengine.trainer.training.train_config import TrainConfig
 
 TRIPLETS = "anchor\tpositive\tnegative\nred\tcrimson\tblue\nbig\tlarge\t\n"
 

@@ -14,16 +14,16 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, ModelError, TrainingError, TrainingWarning
+from searchengine.trainer.evaluation.sts import read_sts, sts
+from searchengine.trainer.model.modules import Dense, SentenceModule
+from searchengine.trainer.training import checkpoint, loop, objectives
+from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.outcome import mean
+from searchengine.trainer.training.step_judging import Judgement, Measure, Split
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, ModelError, TrainingError, TrainingWarning
-from trainer.evaluation.sts import read_sts, sts
-from trainer.model.modules import Dense, SentenceModule
-from trainer.training import checkpoint, loop, objectives
-from trainer.training.loop import Report, train
-from trainer.training.outcome import mean
-from trainer.training.step_judging import Judgement, Measure, Split
-from trainer.training.train_config import TrainConfig
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 LAYER = "transformer.encoder.layer.0.output.dense.weight"

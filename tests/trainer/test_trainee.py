@@ -9,19 +9,19 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError
-from trainer.model.modules import Dense
-from trainer.training.loop import train
-from trainer.training.train_config import Pooler, TrainConfig
-from trainer.training.training_model import (
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.model.modules import Dense
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import Pooler, TrainConfig
+from searchengine.trainer.training.training_model import (
     Queue,
     TrainingModel,
     set_dropout,
     text_ids,
     with_pooling,
 )
+from tests.tiny_model import WORDS, write_sentence_transformer
 
 TEXTS = ["the dog sleeps", "a whale", "three birds sing slowly near the sea"]
 
@@ -203,7 +203,7 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(Exception, match=message) as caught:
         train(TrainConfig.from_dict({**config.to_dict(), **settings}))
-    assert type(caught.value).__module__ == "trainer.errors"
+    assert type(caught.value).__module__ == "searchengine.trainer.errors"
     assert not config.out.exists()
 
 

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from indexer.arrays import prefix
 from searchengine.cli import cli
-from tests.conftest import Numbers
-from tests.tiny_model import write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, DataError
-from trainer.evaluation.sts import (
+from searchengine.indexer.arrays import prefix
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.evaluation.sts import (
+    Remembered,
     StsTask,
     averages,
-    encode_once,
     read_sts,
     read_task,
     sentences,
@@ -25,8 +23,10 @@ from trainer.evaluation.sts import (
     sts_tasks,
     unit_prefix,
 )
-from trainer.training.rows import Drawn
-from trainer.training.step_judging import top1_accuracy
+from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.step_judging import top1_accuracy
+from tests.conftest import Numbers
+from tests.tiny_model import write_sentence_transformer
 
 PAIRS = [
     (5.0, "1 0 0", "2 0 0"),  # cosine 1 and, over 2 dims, 1
@@ -123,9 +123,11 @@ def test_tasks_that_cannot_be_correlated_are_named() -> None:
 
 def test_each_text_is_encoded_once_and_found_again() -> None:
     encoder = Numbers()
-    encoded = encode_once(encoder, ["1 2", "3 4", "1 2"])
-    assert encoder.asked == ["1 2", "3 4"] and encoded.width == 2
-    assert encoded.rows(["3 4", "1 2", "3 4"]).tolist() == [[3, 4], [1, 2], [3, 4]]
+    known = Remembered(encoder)
+    known.encode(["1 2", "3 4", "1 2"])
+    assert known.rows.tolist() == [[1, 2], [3, 4]]
+    assert known.encode(["3 4", "1 2", "3 4"]).tolist() == [[3, 4], [1, 2], [3, 4]]
+    assert encoder.asked == ["1 2", "3 4"]
 
 
 def test_prefixes_are_those_of_the_index() -> None:

@@ -1,5 +1,5 @@
 """How good vectors are: similarity judgements, geometry, labels, mteb."""
 
-from trainer.evaluation.sts import averages, read_task, sts_tasks
+from searchengine.trainer.evaluation.sts import averages, read_task, sts_tasks
 
 __all__ = ["averages", "read_task", "sts_tasks"]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, DataError
-from trainer.model.classifier import Classifier
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.model.modules import Classifier
 
 LabelledText = tuple[str, str]  # text, label
 

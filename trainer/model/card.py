@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from trainer.model.folder import Model
-from trainer.model.source import Starter
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.source import Starter
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
-# In place of what was learnt, for recipes of versions that did not write it.
-NO_SUMMARY = "Loss and other settings: see the configuration below"
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
 
@@ -26,8 +24,7 @@ DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises over
 class Recipe:
     """The recipe of a model trained here. settings: of the run, as JSON; results: of the run.
 
-    JSON and not a TrainConfig: a model that is loaded and saved again need not know how to train,
-    and its settings may be those of another version.
+    JSON and not a TrainConfig: a model that is loaded and saved again need not know how to train.
     """
 
     settings: Mapping[str, Any]
@@ -73,7 +70,7 @@ def card(model: Model) -> str:
 
 
 def read_recipe(recipe: Mapping[str, Any]) -> Recipe | None:
-    """A recipe that `trainer.training.loop` wrote; None for a model made otherwise."""
+    """A recipe that `searchengine.trainer.training.loop` wrote; None for a model made otherwise."""
     settings = recipe.get("config")
     if not isinstance(settings, Mapping) or not {"train", "out", "base"} <= set(settings):
         return None
@@ -179,8 +176,8 @@ def _use(model: Model) -> str:
         "print(model.similarity(question, documents))",
     ]
     our_code = [
-        *(["from indexer.arrays import prefix"] if short else []),
-        "from trainer.encoder import Encoder",
+        *(["from searchengine.indexer.arrays import prefix"] if short else []),
+        "from searchengine.trainer.encoder import Encoder",
         "",
         'encoder = Encoder.load(".")',
         f'documents = encoder.encode({json.dumps(DOCUMENTS)}, role="document")',
@@ -192,7 +189,7 @@ def _use(model: Model) -> str:
     if model.classifier is not None:
         our_code += [
             "",
-            "from trainer.evaluation.labels import classify",
+            "from searchengine.trainer.evaluation.labels import classify",
             "",
             f"print(classify(encoder, {json.dumps(DOCUMENTS)}))",
         ]
@@ -225,7 +222,7 @@ def _made(recipe: Recipe) -> str:
     lines = [
         f"Base model: `{_base(recipe.text('base'))}`.",
         f"Data: {_quoted(recipe.files('train'))}; {results.get('examples')} examples{left_out}.",
-        *(f"{line}." for line in results.get("summary") or (NO_SUMMARY,)),
+        *(f"{line}." for line in results.get("summary") or ()),
         f"Training: {length}, {batch} an update, AdamW with a peak learning rate of "
         f"{number('learning_rate'):g}, seed {number('seed'):g}.",
         f"The weights kept are those of step {results.get('best_step')}; judged by "

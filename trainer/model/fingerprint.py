@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.model.folder import Model
-from trainer.model.network import runs_remote_code
-from trainer.model.pairs import PairModel
-from trainer.model.tokens import normalised
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.network import runs_remote_code
+from searchengine.trainer.model.pairs import PairModel
+from searchengine.trainer.model.tokens import normalised
 
 # Entries of a network's configuration that change no vector: its origin, the types in which it is
 # stored and computed, its training, and what follows the hidden states.
@@ -23,30 +23,30 @@ NO_EFFECT = frozenset({
 NO_EFFECT_PREFIXES = ("_", "classifier_", "initializer_")
 
 
-def fingerprints(model: Model | PairModel) -> tuple[str, ...]:
-    """sha256 (hex) of what decides the vectors; then the fingerprints by older versions.
-
-    Collections of older versions store the latter. Of a cross-encoder: of what decides the scores.
-    """
+def fingerprint(model: Model | PairModel) -> str:
+    """sha256 (hex) of what decides the vectors; of a cross-encoder, of what decides the scores."""
     module = model.module
-    weights = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, weight in sorted(module.state_dict().items()):
-        weights.update(f"{name} {list(weight.shape)}\n".encode())
-        weights.update(weight.detach().float().cpu().contiguous().numpy().data)
+        digest.update(f"{name} {list(weight.shape)}\n".encode())
+        digest.update(weight.detach().float().cpu().contiguous().numpy().data)
     network: Any = module.transformer
-    present = {
+    values: dict[str, Any] = {
+        "tokenizer": normalised(model.tokenizer.backend_tokenizer),
+        "max_tokens": model.max_tokens,
         "network": configuration(network.config),
         "code": _code(network),
         "truncation_side": model.tokenizer.truncation_side,
     }
-    tokens = {
-        "tokenizer": normalised(model.tokenizer.backend_tokenizer),
-        "max_tokens": model.max_tokens,
-    }
-    if isinstance(model, PairModel):
-        return (_digest(weights, tokens | present),)
+    if isinstance(model, Model):
+        values |= _pooling_and_prompts(model)
+    digest.update(json.dumps(values, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _pooling_and_prompts(model: Model) -> dict[str, Any]:
     module = model.module
-    first: dict[str, Any] = tokens | {
+    values: dict[str, Any] = {
         "pooling": [*map(str, module.pooling.modes), module.pooling.include_prompt],
         "head": [
             [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
@@ -55,17 +55,10 @@ def fingerprints(model: Model | PairModel) -> tuple[str, ...]:
         "default_prompt": model.default_prompt,
     }
     if module.mix is not None:
-        first["first_mixed_layer"] = module.mix.start
-    second = first | present
+        values["first_mixed_layer"] = module.mix.start
     if not module.pooling.include_prompt:  # they tell where a prompt ends
-        second["special_ids"] = sorted(model.tokenizer.all_special_ids)
-    return tuple(_digest(weights, version) for version in (second, first))
-
-
-def _digest(weights: Any, values: Mapping[str, Any]) -> str:
-    digest = weights.copy()
-    digest.update(json.dumps(values, sort_keys=True).encode())
-    return str(digest.hexdigest())
+        values["special_ids"] = sorted(model.tokenizer.all_special_ids)
+    return values
 
 
 def configuration(config: Any) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 import torch
 from safetensors.torch import load_file
 
-from trainer.errors import ModelError, first_line
-from trainer.model.classifier import Classifier
-from trainer.model.layout import (
+from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
     WEIGHTS,
@@ -26,8 +25,9 @@ from trainer.model.layout import (
     trained_dims,
     truncate_dim,
 )
-from trainer.model.modules import (
+from searchengine.trainer.model.modules import (
     POOLING_SWITCHES,
+    Classifier,
     Dense,
     HeadLayer,
     LayerNorm,
@@ -37,7 +37,7 @@ from trainer.model.modules import (
     SentenceModule,
     WeightedLayerPooling,
 )
-from trainer.model.network import max_tokens, read_transformer, transformer_settings
+from searchengine.trainer.model.network import max_tokens, read_transformer, transformer_settings
 
 # Not read by sentence-transformers: the history of training, and the classifier.
 HISTORY = "training.json"

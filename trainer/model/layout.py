@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer.errors import ModelError
+from searchengine.trainer.errors import ModelError
 
 WEIGHTS = "model.safetensors"
 MODULES = "modules.json"

@@ -14,9 +14,9 @@ from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Steps
 from torch import nn
 
-from trainer.errors import ModelError, first_line
-from trainer.model.layout import read_object, require_safetensors
-from trainer.model.source import remote_code
+from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.model.layout import read_object, require_safetensors
+from searchengine.trainer.model.source import remote_code
 
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
 

@@ -16,23 +16,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from trainer.errors import ModelError, first_line
-from trainer.model.description import Description
-from trainer.model.layout import WEIGHTS
-from trainer.model.source import Source, Starter
-from trainer.model.tokens import Tokenization
+from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.model.layout import WEIGHTS
+from searchengine.trainer.model.source import Source, Starter
+from searchengine.trainer.model.tokens import Description, Tokenization
 
 # The checksums of its files, by name, as JSON: their sha256.
 FILES = "ef48a353b473d18ce459dca015db486295f5d544ea504186ac97586bfb7b6b10"
 FINGERPRINTS = {
-    Starter.PUBLISHED: (
-        "5c7676233b857c017bd2f63084110ff2f937906070a100cfc2023ba11f92d212",
-        "c8e5ab732123cc72b3b0f2c25c7c3fa525ba891fa41a5da4eec32b6c14810d6a",
-    ),
-    Starter.WIDENED: (
-        "f2e40e0b18b0457bc2fdbb42f0c6a298e2e81a0ac9031551a7741a51f0ae4368",
-        "0a1eea6cdc1655dd7aafc1a643e049b7f0dfd18e54748b7fd253b27d3f9ba174",
-    ),
+    Starter.PUBLISHED: "5c7676233b857c017bd2f63084110ff2f937906070a100cfc2023ba11f92d212",
+    Starter.WIDENED: "f2e40e0b18b0457bc2fdbb42f0c6a298e2e81a0ac9031551a7741a51f0ae4368",
 }
 DIMS = {Starter.PUBLISHED: (384,), Starter.WIDENED: (768, 512, 256, 128, 64)}
 LAYERS, HEADS, EPSILON = 6, 12, 1e-12
@@ -50,12 +43,12 @@ class Packaged:
 
     Attributes:
         widened: the pooling is CLS ⊕ mean, each half scaled, in place of the mean.
-        fingerprints, description: as torch gives them.
+        fingerprint, description: as torch gives them.
     """
 
     folder: Path
     widened: bool
-    fingerprints: tuple[str, ...]
+    fingerprint: str
     description: Description
 
     def weights(self) -> Mapping[str, NDArray[np.float32]]:

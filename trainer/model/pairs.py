@@ -1,6 +1,6 @@
 """The torch model of a cross-encoder: a sequence classifier of transformers with one output.
 
-Read and checked here, and described; `trainer.cross_encoder` scores with it.
+Read and checked here, and described; `searchengine.trainer.cross_encoder` scores with it.
 """
 
 import copy
@@ -10,13 +10,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import ModelError
-from trainer.model.description import Description
-from trainer.model.layout import read_object
-from trainer.model.modules import Batch
-from trainer.model.network import max_tokens, read_config, read_transformer
-from trainer.model.source import Source
-from trainer.model.tokens import Tokenization
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.layout import read_object
+from searchengine.trainer.model.modules import Batch
+from searchengine.trainer.model.network import max_tokens, read_config, read_transformer
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import Description, Tokenization
 
 # The activation's name in a model's configuration, as sentence-transformers writes it.
 _SIGMOIDS = (None, "torch.nn.modules.activation.Sigmoid")

@@ -1,18 +1,21 @@
-"""Model folders, written so that sentence-transformers, mteb and friends load them."""
+"""Model folders, written so that sentence-transformers, mteb and others load them; and uploaded."""
 
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import HfApi
+from huggingface_hub import errors as hub
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from trainer.errors import ModelError
-from trainer.model.card import card
-from trainer.model.durable import new_folder, write_json
-from trainer.model.folder import CLASSIFIER, HISTORY, Model
-from trainer.model.layout import (
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.card import card
+from searchengine.trainer.model.disk import new_folder, write_json
+from searchengine.trainer.model.folder import CLASSIFIER, HISTORY, Model
+from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
     ROUTER,
@@ -21,7 +24,8 @@ from trainer.model.layout import (
     WEIGHTS,
     Route,
 )
-from trainer.model.modules import (
+from searchengine.trainer.model.loading import TokenTable
+from searchengine.trainer.model.modules import (
     POOLING_SWITCHES,
     Dense,
     LayerNorm,
@@ -29,11 +33,10 @@ from trainer.model.modules import (
     Pooling,
     WeightedLayerPooling,
 )
-from trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
-from trainer.model.source import CHECKPOINT
-from trainer.model.static import KIND, TOKENIZER
-from trainer.model.static_network import TokenTable
-from trainer.model.tokens import UNLIMITED
+from searchengine.trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
+from searchengine.trainer.model.source import CHECKPOINT
+from searchengine.trainer.model.static import KIND, TOKENIZER
+from searchengine.trainer.model.tokens import UNLIMITED
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
 MODULE_TYPE = "sentence_transformers.models.{}"
@@ -195,3 +198,23 @@ def remove_folder(path: Path) -> None:
     """Remove a folder of ours and everything in it; nothing to do if it is not there."""
     if path.exists():
         shutil.rmtree(path)
+
+
+def push_model(
+    model: Model, repository: str, *, private: bool, message: str, token: str | None
+) -> str:
+    """Upload a model as one commit of a repository, which is created if need be; returns its URL.
+
+    Raises ModelError if the hub refuses it or cannot be reached.
+    """
+    api = HfApi(token=token)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "model"
+        write_model(model, folder)
+        try:
+            address = api.create_repo(repository, private=private, exist_ok=True)
+            api.upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message=message)
+        except (OSError, hub.HTTPError, ValueError) as error:  # type: ignore[attr-defined]
+            reason = " ".join(str(error).split())
+            raise ModelError(f"the model cannot be pushed to {repository}: {reason}") from error
+    return str(address)

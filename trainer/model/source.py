@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from trainer.errors import ModelError, install_line
-from trainer.model.checksums import Checksums, user_cache
-from trainer.model.layout import Route
-from trainer.reading import integer
+from searchengine.trainer.errors import ModelError, install_line
+from searchengine.trainer.model.disk import Checksums, user_cache
+from searchengine.trainer.model.layout import Route
+from searchengine.trainer.reading import integer
 
 # The files of a model.
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
@@ -93,7 +93,7 @@ class Source:
             return self.files(checksums)
 
     def _paths(self) -> Iterator[Path]:
-        """Those of the folder and of its modules, one below it."""
+        """The model's files in its folder and in the folders of its modules."""
         for pattern in FILES:
             yield from self.folder.glob(pattern)
             for path in self.folder.glob(f"*/{pattern}"):
@@ -172,7 +172,7 @@ def remote_code(folder: Path) -> list[str]:
 
 
 def _configs(folder: Path) -> Iterator[Path]:
-    """Those of the folder and of its modules, one below it."""
+    """The configurations in a model's folder and in the folders of its modules."""
     for name in CONFIGS:
         yield folder / name
         yield from folder.glob(f"*/{name}")

@@ -17,9 +17,8 @@ import numpy as np
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 
-from trainer.errors import ModelError, first_line
-from trainer.model.description import Description
-from trainer.model.layout import (
+from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
     WEIGHTS,
@@ -32,7 +31,7 @@ from trainer.model.layout import (
     trained_dims,
     truncate_dim,
 )
-from trainer.model.tokens import UNLIMITED, Tokenization, normalised
+from searchengine.trainer.model.tokens import UNLIMITED, Description, Tokenization, normalised
 
 KIND, NORMALIZE = "StaticEmbedding", "Normalize"
 MODEL2VEC = "model2vec"

@@ -1,9 +1,12 @@
-"""Texts to token ids: one tokenizer, right padding, truncation at a fixed length."""
+"""Texts to token ids: one tokenizer, right padding, truncation at a fixed length.
+
+And the description of a model without its weights, of which the tokenizer is the largest part.
+"""
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -11,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.errors import ModelError
+from searchengine.trainer.errors import ModelError
 
 # (n,), or (n, 2) for a pair: beside each id the text of the pair that it belongs to, 0 or 1.
 Ids = NDArray[np.int32]
@@ -206,7 +209,7 @@ class TokenIds:
 
     def unknown(self, texts: Sequence[str]) -> float:
         """Share of the texts' own tokens that stand for what the vocabulary does not have, 0–1."""
-        ids = [i for each in self._encoded(texts) for i in each.ids]
+        ids = [i for encoding in self._encoded(texts) for i in encoding.ids]
         model = json.loads(self._state)["model"]
         unknown = model.get("unk_id")  # SentencePiece names it by its id, others by its text
         if unknown is None and model.get("unk_token") is not None:
@@ -290,3 +293,41 @@ class TokenIds:
             ids[i, : len(row)] = row
             mask[i, : len(row)] = 1
         return Padded(ids, mask, prompt_tokens, types)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A model without its weights.
+
+    Attributes:
+        dim: width of a vector.
+        layers: number of layers of the network.
+        matryoshka_dims: trained prefix lengths, descending; the first is `dim`.
+        tokens: how texts become token ids.
+        prompts, default_prompt: put in front of texts, by name.
+        include_prompt: whether the prompt's tokens are pooled.
+        recipe: how the model was trained.
+    """
+
+    dim: int
+    layers: int
+    matryoshka_dims: tuple[int, ...]
+    tokens: Tokenization
+    prompts: Mapping[str, str]
+    default_prompt: str | None
+    include_prompt: bool
+    recipe: Mapping[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        values = asdict(self)
+        return values | {"prompts": dict(self.prompts), "recipe": dict(self.recipe)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `as_dict`. Raises TypeError or KeyError for anything else."""
+        tokens = dict(values["tokens"])
+        tokens["special_ids"] = tuple(tokens["special_ids"])
+        dims = tuple(values["matryoshka_dims"])
+        rest = dict(values) | {"tokens": Tokenization(**tokens), "matryoshka_dims": dims}
+        return cls(**rest)

@@ -1,7 +1,7 @@
 """Compile → measure → store: from a model to a graph that OpenVINO runs.
 
 A model is traced by torch, or its graph quantized by nncf; the result is measured on sample texts
-(`trainer.runtimes.measure`) and stored (`trainer.runtimes.store`).
+(`searchengine.trainer.runtimes.measure`) and stored (`searchengine.trainer.runtimes.graph`).
 """
 
 import functools
@@ -12,20 +12,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import ModelError, first_line
-from trainer.model.source import Source
-from trainer.model.tokens import TokenIds
-from trainer.runtimes import measure
-from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
-from trainer.runtimes.graph import GRAPH, Graph
-from trainer.runtimes.openvino_runtime import import_openvino
-from trainer.runtimes.quantize import quantize
-from trainer.runtimes.runtime import Runtime, Vectors
-from trainer.runtimes.store import empty_folder, keep
+from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.runtimes import measure
+from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
+from searchengine.trainer.runtimes.graph import GRAPH, Graph, empty_folder, keep_graph
+from searchengine.trainer.runtimes.openvino_runtime import import_openvino
+from searchengine.trainer.runtimes.quantize import quantize
+from searchengine.trainer.runtimes.runtime import Runtime, Vectors
 
 if TYPE_CHECKING:  # which is torch; a graph that is there does without
-    from trainer.model.folder import Model
-    from trainer.model.pairs import PairModel
+    from searchengine.trainer.model.folder import Model
+    from searchengine.trainer.model.pairs import PairModel
 
 # The least cosine of a packed graph's vectors to float32 ones: it computes the same, or the network
 # is not one to pack.
@@ -46,10 +45,10 @@ def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str
     files: checksums of the source's files from before the model was read, as they may have been
     replaced since. Raises ModelError where it cannot be compiled for now: no memory, no room.
     """
-    from trainer.model.fingerprint import fingerprints
-    from trainer.model.loading import describe
-    from trainer.runtimes.torch_runtime import TorchRuntime
-    from trainer.runtimes.tracing import trace
+    from searchengine.trainer.model.fingerprint import fingerprint
+    from searchengine.trainer.model.loading import describe
+    from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
+    from searchengine.trainer.runtimes.tracing import trace
 
     graph = Graph(
         folder=Path(),
@@ -59,7 +58,7 @@ def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str
         layers=source.layers,
         int8=False,
         packed=False,
-        fingerprints=fingerprints(model),
+        fingerprint=fingerprint(model),
         description=describe(model),
         torch=version("torch"),
         route=source.route,
@@ -94,7 +93,9 @@ def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str
             for precision in (*native, Precision.FP32)
         }
 
-    return keep(source, graph, lambda folder: _build(folder, candidates(), exact_vectors, rivals))
+    return keep_graph(
+        source, graph, lambda folder: _build(folder, candidates(), exact_vectors, rivals)
+    )
 
 
 def quantize_graph(source: Source, exact: Graph) -> Graph:
@@ -111,7 +112,7 @@ def quantize_graph(source: Source, exact: Graph) -> Graph:
         for split in (True, False):
             yield graph, quantize(exact.folder / GRAPH, samples, exact.packed, split=split)
 
-    return keep(source, graph, lambda folder: _build(folder, candidates(), exact_vectors))
+    return keep_graph(source, graph, lambda folder: _build(folder, candidates(), exact_vectors))
 
 
 def _build(
@@ -147,9 +148,15 @@ def _build(
 def _suffices(graph: Graph) -> bool:
     """Whether no other candidate could be better."""
     if graph.int8:
-        overflows = graph.cosines.get(Precision.INT8, 1.0) < MIN_WITHOUT_OVERFLOW
+        overflows = _cosine(graph, Precision.INT8) < MIN_WITHOUT_OVERFLOW
         return overflows or graph.is_accurate(Precision.INT8)
-    return graph.cosines.get(Precision.FP32, 1.0) >= MIN_PACKED_COSINE
+    return _cosine(graph, Precision.FP32) >= MIN_PACKED_COSINE
+
+
+def _cosine(graph: Graph, precision: Precision) -> float:
+    """The least cosine to float32; 1 for scores of pairs, which have none."""
+    accuracy = graph.accuracies.get(precision)
+    return 1.0 if accuracy is None or accuracy.cosine is None else accuracy.cosine
 
 
 def _not_now(error: Exception) -> ModelError:

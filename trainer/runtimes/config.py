@@ -6,18 +6,17 @@ Imports no runtime, and little else: it is read before it is known that anything
 import importlib.util
 import os
 import sys
-import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainer.errors import ModelError, install_line
+from searchengine.trainer.errors import ModelError, install_line
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
-# Names the runtime where a caller leaves the choice; FORMER_VARIABLE is read for one more release.
-VARIABLE, FORMER_VARIABLE = "SEARCHENGINE_RUNTIME", "SEARCHENGINE_ENGINE"
+# The environment variable that names the runtime where a caller leaves the choice.
+VARIABLE = "SEARCHENGINE_RUNTIME"
 # Files of GPU drivers: NVIDIA's, AMD's, and either one's under WSL.
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 # Values of ONEDNN_MAX_CPU_ISA with which oneDNN leaves bf16 instructions alone.
@@ -52,7 +51,7 @@ class Precision(StrEnum):
 TRAINING = (Precision.AUTO, Precision.FP32, Precision.BF16)
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class RuntimeConfig:
     """How to run an encoder or a cross-encoder.
 
@@ -68,41 +67,23 @@ class RuntimeConfig:
     Raises ModelError for unknown names, and for combinations that no runtime supports.
     """
 
-    runtime: RuntimeKind | str
-    precision: Precision | str
-    device: str | None
-    trust_remote_code: bool
+    runtime: RuntimeKind | str = RuntimeKind.AUTO
+    precision: Precision | str = Precision.AUTO
+    device: str | None = None
+    trust_remote_code: bool = False
 
-    def __init__(
-        self,
-        runtime: RuntimeKind | str = RuntimeKind.AUTO,
-        precision: Precision | str = Precision.AUTO,
-        device: str | None = None,
-        trust_remote_code: bool = False,
-        *,
-        engine: RuntimeKind | str | None = None,
-    ):
-        """engine: the former name of `runtime`, for one more release."""
-        if engine is not None:
-            warn_renamed("engine", "runtime")
-            runtime = engine
-        kind = _named("runtime", runtime, RuntimeKind)
-        precision = _named("precision", precision, Precision)
-        if reason := _unsupported(kind, precision, device):
+    def __post_init__(self) -> None:
+        kind = _named("runtime", self.runtime, RuntimeKind)
+        precision = _named("precision", self.precision, Precision)
+        if reason := _unsupported(kind, precision, self.device):
             raise ModelError(reason)
-        if kind is RuntimeKind.AUTO and (preferred := _preferred()) is not None:
+        if kind is RuntimeKind.AUTO and (preferred := os.environ.get(VARIABLE)):
+            preferred_kind = _named(VARIABLE, preferred, RuntimeKind)
             # The variable gives way to what this call asks for.
-            kind = kind if _unsupported(preferred, precision, device) else preferred
+            if not _unsupported(preferred_kind, precision, self.device):
+                kind = preferred_kind
         object.__setattr__(self, "runtime", kind)
         object.__setattr__(self, "precision", precision)
-        object.__setattr__(self, "device", device)
-        object.__setattr__(self, "trust_remote_code", trust_remote_code)
-
-    @property
-    def engine(self) -> RuntimeKind | str:
-        """The former name of `runtime`, for one more release."""
-        warn_renamed("engine", "runtime")
-        return self.runtime
 
     @property
     def requires_openvino(self) -> bool:
@@ -140,22 +121,6 @@ class RuntimeConfig:
         if self.runtime is RuntimeKind.TORCH or self.precision is Precision.FP16:
             return False
         return self._on_cpu
-
-
-def warn_renamed(old: str, new: str, *, stacklevel: int = 2) -> None:
-    """Say that a name is deprecated. stacklevel: as of warnings.warn in the caller."""
-    message = f"{old} is now {new}; the old name works for one more release"
-    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel + 1)
-
-
-def _preferred() -> RuntimeKind | None:
-    """The runtime that the environment names. Raises ModelError for an unknown one."""
-    if name := os.environ.get(VARIABLE):
-        return _named(VARIABLE, name, RuntimeKind)
-    if name := os.environ.get(FORMER_VARIABLE):
-        warn_renamed(FORMER_VARIABLE, VARIABLE, stacklevel=3)
-        return _named(FORMER_VARIABLE, name, RuntimeKind)
-    return None
 
 
 def _named(name: str, value: str, kinds: type[Choice]) -> Choice:
@@ -202,10 +167,3 @@ def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
         capabilities = {} if torch is None else torch.cpu.get_capabilities()
         flags = [name for name, has in capabilities.items() if has is True]
     return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Engine":  # for one more release
-        warn_renamed("Engine", "RuntimeKind")
-        return RuntimeKind
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,27 +1,40 @@
-"""A graph compiled from a model: its record, and whether it may still be used.
+"""A graph compiled from a model: its record, whether it may still be used, and where it is stored.
 
 A folder `<fingerprint>-<layers>` or `…-int8` holds graph.xml and graph.bin (OpenVINO's own
 format), tokenizer.json, and graph.json: the model it was compiled from, the version that compiled
 it, the measured similarity of its outputs to torch's in float32, and its measured speed. The record
 is signed with the user's key, as others may write to the folder too: a record that anybody
-else wrote or edited is not read.
+else wrote or edited is not read. A process that finds a graph needs no torch.
 """
 
+import atexit
+import hashlib
 import hmac
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from trainer.errors import ModelError
-from trainer.model.checksums import Checksums, signature, user_cache
-from trainer.model.description import Description
-from trainer.model.source import Source
-from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
-from trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
+from filelock import FileLock
 
-FORMAT = 4
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.disk import (
+    Checksums,
+    signature,
+    signing_key,
+    sync_files,
+    user_cache,
+    write_json,
+)
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import Description
+from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
+from searchengine.trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
+
+FORMAT = 5
 RECORD, GRAPH, TOKENIZER = "graph.json", "graph.xml", "tokenizer.json"
 # The least cosine of a sample text's vector to its float32 vector that is accurate enough.
 MIN_COSINE = {Precision.FP32: 0.999, Precision.BF16: 0.999, Precision.INT8: 0.99}
@@ -36,6 +49,7 @@ MAX_DIFFERENCE, MIN_ORDER = 0.02, 0.95
 FP32_GAIN = 1.5
 # How many times as fast torch must be to be chosen: it takes seconds to start.
 TORCH_GAIN = 1.25
+LOCK = "lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +100,8 @@ class Graph:
         starter, layers: of the source.
         int8: whether its matrix products are in 8 bits.
         packed: whether it packs the texts of a batch, and computes little padding.
-        fingerprints, description: of the model.
-        cosines: to float32 vectors, by precision; the least over the sample texts.
-        agreements: with float32's nearest sample texts, or with its order of sample pairs, by
-            precision; see measure.agreement and measure.order.
-        differences: of the scores of sample pairs to float32's, by precision; the greatest, see
-            measure.max_difference.
+        fingerprint, description: of the model.
+        accuracies: by precision, as far as measured.
         token_budget: tokens of the batch that it runs fastest.
         speeds: tokens per second by precision, and of torch as "torch fp32".
         refused: why the model cannot be compiled; "" if it is.
@@ -106,10 +116,9 @@ class Graph:
     layers: int | None
     int8: bool
     packed: bool
-    fingerprints: tuple[str, ...]
+    fingerprint: str
     description: Description
-    cosines: Mapping[str, float] = field(default_factory=dict)
-    agreements: Mapping[str, float] = field(default_factory=dict)
+    accuracies: Mapping[str, Accuracy] = field(default_factory=dict)
     token_budget: int = BUDGETS[0]
     speeds: Mapping[str, float] = field(default_factory=dict)
     refused: str = ""
@@ -117,7 +126,6 @@ class Graph:
     torch: str = ""
     route: str | None = None
     format: int = FORMAT
-    differences: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def pairs(self) -> bool:
@@ -140,20 +148,14 @@ class Graph:
 
     def is_accurate(self, precision: Precision) -> bool:
         """Whether its outputs in a precision were measured, and are near enough to float32's."""
-        accuracy = self.accuracy(precision)
+        accuracy = self.accuracies.get(precision)
         return accuracy is not None and not accuracy.shortfall(precision)
-
-    def accuracy(self, precision: Precision) -> Accuracy | None:
-        """As measured in a precision; None where it was not."""
-        measured = (self.cosines, self.differences, self.agreements)
-        accuracy = Accuracy(*(values.get(precision) for values in measured))
-        return None if accuracy == Accuracy() else accuracy
 
     def choose_precision(self, precision: Precision) -> Precision:
         """The precision to compute in. Raises ModelError where it is not accurate enough."""
         choices = [precision]
         if precision is Precision.AUTO:
-            fp32, bf16 = (self.speeds.get(each, 0.0) for each in (Precision.FP32, Precision.BF16))
+            fp32, bf16 = (self.speeds.get(name, 0.0) for name in (Precision.FP32, Precision.BF16))
             native = [Precision.BF16] if cpu_has_native_bf16() else []
             if fp32 > FP32_GAIN * bf16:
                 choices = [Precision.FP32, *native]
@@ -164,7 +166,7 @@ class Graph:
         for choice in choices:
             if self.is_accurate(choice):
                 return choice
-        accuracy = self.accuracy(choices[0])
+        accuracy = self.accuracies.get(choices[0])
         if accuracy is None:
             raise ModelError(
                 f"openvino in {choices[0]} was not measured: the processor that compiled "
@@ -214,8 +216,9 @@ def read_graph(path: Path, key: bytes | None = None) -> Graph | None:
             return None
         state = path.with_name(TOKENIZER).read_text(encoding="utf-8")
         record["description"]["tokens"]["state"] = state
-        record["fingerprints"] = tuple(record["fingerprints"])
         record["description"] = Description.from_dict(record["description"])
+        accuracies = record["accuracies"].items()
+        record["accuracies"] = {name: Accuracy(**values) for name, values in accuracies}
         return Graph(folder=path.parent, **record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -231,3 +234,96 @@ def kernels_folder(folder: Path) -> Path | None:
     """The folder in which OpenVINO stores the kernels of a graph, in this user's cache."""
     cache = user_cache()
     return None if cache is None else cache / "kernels" / folder.name
+
+
+def find_graph(source: Source, int8: bool = False) -> Graph | None:
+    """The undamaged graph that this user compiled from this model, or None."""
+    records = [path for cache in source.caches() for path in cache.glob(f"*/{RECORD}")]
+    key = signing_key() if records else None
+    if key is None:
+        return None
+    with Checksums(source.user_cache) as checksums:
+        for path in records:
+            graph = read_graph(path, key)
+            if graph is None or not graph.matches(source, int8, checksums):
+                continue
+            if graph.is_undamaged(checksums):
+                return graph
+    return None
+
+
+def keep_graph(source: Source, wanted: Graph, build: Callable[[Path], Graph]) -> Graph:
+    """A graph built in the first cache that can be written to, or else for this process alone.
+
+    wanted: what is known of it before it is built. build: writes the files of the graph to a folder
+    that it makes, and gives its record; raises OSError where there is no room.
+    One process at a time builds; the others wait, and take its graph. Raises ModelError.
+    """
+    key = signing_key(create=True)
+    for cache in source.caches():
+        if key is None:  # without a signature it would not be found again
+            break
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with FileLock(cache / LOCK):
+                present = find_graph(source, wanted.int8)
+                if present is not None and present.fingerprint == wanted.fingerprint:
+                    return present
+                _remove_outdated(cache, wanted.files)
+                with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as scratch:
+                    graph = _write_record(build(Path(scratch) / "graph"), key)
+                    final = _final_folder(cache, graph, key)
+                    if final.exists():
+                        final.rename(Path(scratch) / "old")
+                    graph.folder.rename(final)
+                return replace(graph, folder=final)
+        except OSError:  # read-only, or full
+            continue
+    try:
+        temporary = tempfile.mkdtemp(prefix="searchengine-")
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        return _write_record(build(Path(temporary) / "graph"), None)
+    except OSError as error:
+        raise ModelError(f"there is no room for the graph that openvino runs ({error})") from error
+
+
+def _write_record(graph: Graph, key: bytes | None) -> Graph:
+    """Write the tokenizer and the record beside a graph, and sync all files. Raises OSError.
+
+    key: signs the record; without a signature the graph is not found again.
+    """
+    folder, tokens = graph.folder, graph.description.tokens
+    (folder / TOKENIZER).write_text(tokens.state, encoding="utf-8")
+    checksums = Checksums(None)
+    graph = replace(graph, sha256={path.name: checksums.of(path) for path in graph_files(folder)})
+    record = asdict(graph) | {"description": graph.description.as_dict()}
+    del record["folder"], record["description"]["tokens"]["state"]
+    if key is not None:
+        record["signature"] = signature(key, record)
+    write_json(folder / RECORD, record)
+    sync_files(folder)
+    return graph
+
+
+def empty_folder(folder: Path) -> None:
+    """Make a folder; one that exists is emptied."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
+def _final_folder(cache: Path, graph: Graph, key: bytes) -> Path:
+    """The folder of a graph; users who share a cache have separate folders."""
+    user = hashlib.sha256(key).hexdigest()[:8]
+    layers = "" if graph.layers is None else f"-{graph.layers}-layers"
+    int8 = "-int8" if graph.int8 else ""
+    return cache / f"{graph.fingerprint[:16]}{layers}{int8}-{graph.openvino}-{user}"
+
+
+def _remove_outdated(cache: Path, files: Mapping[str, str]) -> None:
+    """Remove graphs of earlier versions of the model, and unfinished ones. Under the lock."""
+    for path in cache.iterdir():
+        graph = read_graph(path / RECORD)
+        if path.is_dir() and (graph is None or graph.files != files):
+            shutil.rmtree(path, ignore_errors=True)
+            if (kernels := kernels_folder(path)) is not None:
+                shutil.rmtree(kernels, ignore_errors=True)

@@ -6,31 +6,36 @@ without it.
 
 import logging
 import os
+import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
-from threading import RLock
+from importlib import import_module
+from threading import Lock, RLock, Thread
 from typing import TYPE_CHECKING
 
-from trainer.errors import ModelError, RuntimeChoiceWarning
-from trainer.model.description import Description
-from trainer.model.packaged import Packaged, find_packaged
-from trainer.model.source import Source
-from trainer.model.static import static_place
-from trainer.model.tokens import TokenIds
-from trainer.runtimes import compile, store
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
-from trainer.runtimes.first_texts import FirstTexts
-from trainer.runtimes.graph import Graph
-from trainer.runtimes.runtime import Runtime
-from trainer.runtimes.static_runtime import StaticHandle
+from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
+from searchengine.trainer.model.packaged import Packaged, find_packaged
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.static import static_place
+from searchengine.trainer.model.tokens import Description, TokenIds
+from searchengine.trainer.runtimes import compile
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.graph import Graph, find_graph
+from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime, StaticHandle
+from searchengine.trainer.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
-    from trainer.model.folder import Model
-    from trainer.model.pairs import PairModel
-    from trainer.runtimes.torch_runtime import TorchRuntime
+    from searchengine.trainer.model.folder import Model
+    from searchengine.trainer.model.pairs import PairModel
+    from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
 _log = logging.getLogger(__name__)
+# Tokens that numpy encodes before the fastest runtime is started: a few seconds, about as long as
+# that takes. Each call counts as CALL_TOKENS at least, so that a process with many questions is
+# answered fast from the hundredth or so on.
+FIRST_TOKENS, CALL_TOKENS = 8192, 64
 
 
 class ModelHandle:
@@ -52,7 +57,7 @@ class ModelHandle:
         self._runtime: Runtime | None = None
         self._tries_openvino = source is not None and _tries_openvino(config, source)
         if source is not None and self._tries_openvino:
-            self._graph = store.find(source, self._int8)
+            self._graph = find_graph(source, self._int8)
         self._first: FirstTexts | None = None
         if source is not None and self._graph is None and config.takes_numpy:
             packaged = find_packaged(source)
@@ -78,13 +83,13 @@ class ModelHandle:
             return self._model
 
     @cached_property
-    def fingerprints(self) -> tuple[str, ...]:
-        """See trainer.model.fingerprint."""
+    def fingerprint(self) -> str:
+        """See searchengine.trainer.model.fingerprint."""
         if (known := self._known) is not None:
-            return known.fingerprints
-        from trainer.model.fingerprint import fingerprints
+            return known.fingerprint
+        from searchengine.trainer.model.fingerprint import fingerprint
 
-        return fingerprints(self.model)
+        return fingerprint(self.model)
 
     @property
     def runtime(self) -> Runtime:
@@ -159,7 +164,7 @@ class ModelHandle:
     def _describe(self) -> Description:
         if (known := self._known) is not None:
             return known.description
-        from trainer.model.loading import describe
+        from searchengine.trainer.model.loading import describe
 
         return describe(self.model)
 
@@ -199,7 +204,7 @@ class ModelHandle:
             assert self.source is not None
             network = "cross-encoder" if self.source.pairs else "encoder"
             _log.info("Compiling the %s, once…", network)
-            exact = store.find(self.source) if self._int8 else None  # else known to be missing
+            exact = find_graph(self.source) if self._int8 else None  # else known to be missing
             if exact is None:
                 model = self.model  # sets self._files
                 exact = compile.compile_model(self.source, model, self._files)
@@ -207,7 +212,7 @@ class ModelHandle:
         return self._graph
 
     def _torch_runtime(self, precision: Precision) -> "TorchRuntime":
-        from trainer.runtimes.torch_runtime import TorchRuntime
+        from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
         model = self.model
         return TorchRuntime(model.module, precision, self.config.device, model.max_tokens)
@@ -219,12 +224,12 @@ class ModelHandle:
         is_open = self._precision is Precision.AUTO and self.source is not None
         if not is_open or fast.precision is Precision.FP32:
             return fast
-        from trainer.runtimes.torch_precision import compare, compare_once
+        from searchengine.trainer.runtimes.torch_runtime import compare, compare_once
 
         exact = self._torch_runtime(Precision.FP32)
         tokens = TokenIds(self.description.tokens)
         if fast.device.type == "cpu":
-            comparison = compare_once(fast, exact, tokens, self.fingerprints[0])
+            comparison = compare_once(fast, exact, tokens, self.fingerprint)
         else:  # a GPU compares them in less time than hashing the weights takes
             comparison = compare(fast, exact, tokens)
         shortfall = comparison.accuracy.shortfall(fast.precision)
@@ -256,10 +261,10 @@ def open_handle(config: RuntimeConfig, source: Source) -> Handle:
 def _read(source: Source) -> "Model | PairModel":
     """All parts of a model, by torch. Raises ModelError."""
     if source.pairs:
-        from trainer.model.pairs import read_pairs
+        from searchengine.trainer.model.pairs import read_pairs
 
         return read_pairs(source)
-    from trainer.model.loading import read
+    from searchengine.trainer.model.loading import read
 
     return read(source)
 
@@ -276,3 +281,58 @@ def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:
             "the runtime and int8"
         )
     return False
+
+
+class FirstTexts:
+    """Says what numpy runs, and starts the fastest runtime beside it when there is more."""
+
+    def __init__(self, packaged: Packaged, start: Callable[[], object]):
+        """start: starts the fastest runtime; called at most once, in a thread of its own."""
+        self.packaged = packaged
+        self._start = start
+        self._tokens = 0
+        self._numpy: NumpyRuntime | None = None
+        self._starting: Thread | None = None
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """In a forked child: the lock may be held by a thread of the parent."""
+        self._lock = Lock()
+
+    @property
+    def starting(self) -> bool:
+        """Whether the fastest runtime was started, which may have failed."""
+        return self._starting is not None
+
+    def runtime_for(self, tokens: int) -> NumpyRuntime | None:
+        """The numpy runtime for a call of `tokens` tokens; None: wait for the fastest runtime.
+
+        A long call waits, because numpy would take longer. For short calls numpy goes on until the
+        fastest runtime has started. If that fails, the result is None: the caller starts it again,
+        which raises the error. Raises ModelError.
+        """
+        with self._lock:
+            self._tokens += max(tokens, CALL_TOKENS)
+            if tokens > FIRST_TOKENS:
+                return None
+            if self._tokens > FIRST_TOKENS:
+                if self._starting is None:
+                    self._starting = Thread(target=self._start, name="start")
+                    self._starting.start()
+                    _end_after(self._starting)
+                elif not self._starting.is_alive():
+                    return None
+            if self._numpy is None:
+                self._numpy = NumpyRuntime(self.packaged)
+            return self._numpy
+
+
+def _end_after(thread: Thread) -> None:
+    """Make a process that ends meanwhile wait for a thread, so that its graph is stored.
+
+    threading waits for threads only after the exit functions registered with it. One of them is
+    that of concurrent.futures, which loads the weights: no work can be added after it. They are
+    called in reverse order, so it is imported first. (torch does not survive as a daemon thread.)
+    """
+    import_module("concurrent.futures.thread")
+    threading._register_atexit(thread.join)  # type: ignore[attr-defined]

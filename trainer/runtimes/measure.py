@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.errors import ModelError
-from trainer.model.tokens import Ids, Text, TokenIds
-from trainer.runtimes.config import Precision, cpu_has_native_bf16
-from trainer.runtimes.graph import GRAPH, MIN_AGREEMENT, Accuracy, Graph
-from trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
-from trainer.runtimes.runtime import (
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.tokens import Ids, Text, TokenIds
+from searchengine.trainer.runtimes.config import Precision, cpu_has_native_bf16
+from searchengine.trainer.runtimes.graph import GRAPH, MIN_AGREEMENT, Accuracy, Graph
+from searchengine.trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
+from searchengine.trainer.runtimes.runtime import (
     PROBE_WIDTH,
     Runtime,
     Vectors,
@@ -142,9 +142,7 @@ def with_measurements(
         return replace(graph, refused=str(error))
     return replace(
         graph,
-        cosines={n: a.cosine for n, a in measured.items() if a.cosine is not None},
-        agreements={n: a.agreement for n, a in measured.items() if a.agreement is not None},
-        differences={n: a.difference for n, a in measured.items() if a.difference is not None},
+        accuracies=measured,
         token_budget=budget,
         speeds=rates,
     )

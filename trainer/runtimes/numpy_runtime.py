@@ -1,19 +1,21 @@
-"""The packaged network run by numpy: a tenth of the speed of the others, but it starts at once.
+"""What numpy runs: static models, and the packaged network at a tenth of the speed of the others.
 
 torch takes seconds to import, and OpenVINO's graph is compiled by it. A small first job, such as a
 few notes and a question, is over before that. The network is BERT's (Devlin et al., arXiv
-1810.04805), in float32.
+1810.04805), in float32. A static model is the mean of its token vectors.
 """
 
 import os
+from enum import StrEnum
+from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
-from trainer.model.packaged import (
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.packaged import (
     CLS_NORM,
     CLS_WEIGHT,
     EPSILON,
@@ -22,15 +24,29 @@ from trainer.model.packaged import (
     MEAN_NORM,
     Packaged,
 )
-from trainer.model.tokens import Padded
-from trainer.runtimes.config import Precision
-from trainer.runtimes.runtime import Vectors
-from trainer.runtimes.static_runtime import NumpyKind
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.static import StaticModel, read_static
+from searchengine.trainer.model.tokens import Padded
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig
+from searchengine.trainer.runtimes.runtime import Vectors
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
+    from searchengine.trainer.model.folder import Model
 
 Array = NDArray[Any]  # of float32
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: |error| ≤ 1.5e-7.
 ERF_SCALE = np.float32(0.3275911)
 ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+BLOCK = 256
+"""Tokens summed in float32; their sums are added in float64. A longer sum has a larger error."""
+
+
+class NumpyKind(StrEnum):
+    """What computes without a runtime of its own."""
+
+    NUMPY = "numpy"
 
 
 class Linear(NamedTuple):
@@ -183,6 +199,8 @@ class _OneThread:
     def __enter__(self) -> None:
         self._lock.acquire()
         if self._controller is None:
+            from threadpoolctl import ThreadpoolController  # which others do without
+
             self._controller = ThreadpoolController()
         self._limit = self._controller.limit(limits=1, user_api="blas")
 
@@ -192,3 +210,64 @@ class _OneThread:
 
 
 one_thread = _OneThread()
+
+
+class StaticRuntime:
+    """Averages rows of a table. Safe to use from several threads."""
+
+    kind = NumpyKind.NUMPY
+    precision = Precision.FP32
+    token_budget = 1 << 15
+    multiple = 1
+    packs = True  # padding is never looked at
+
+    def __init__(self, model: StaticModel):
+        self._table = model.table
+
+    def run(self, batch: Padded) -> Vectors:
+        """Unit rows (B, dim) float32; zeros for a text without tokens."""
+        means = np.zeros((len(batch.ids), self._table.shape[1]))
+        for ids, length, mean in zip(batch.ids, batch.mask.sum(axis=1), means, strict=True):
+            for start in range(0, length, BLOCK):
+                rows = self._table.take(ids[start : min(start + BLOCK, length)], axis=0)
+                mean += np.add.reduce(rows, axis=0) / length
+        lengths = np.linalg.norm(means, axis=1, keepdims=True)
+        lengths[lengths == 0] = 1
+        vectors: Vectors = (means / lengths).astype(np.float32)
+        return vectors
+
+
+class StaticHandle:
+    """The static model of a source, as `trainer.runtimes.handle.ModelHandle` is that of others."""
+
+    runs_on = f"{NumpyKind.NUMPY} {Precision.FP32}"
+
+    def __init__(self, config: RuntimeConfig, source: Source, place: Path):
+        """place: the folder of its table. Raises ModelError."""
+        if source.layers is not None:
+            raise ModelError(f"{source.name} is a static model, without layers: leave layers out")
+        on_cpu = config.device in (None, "cpu")
+        if config.precision not in (Precision.AUTO, Precision.FP32) or not on_cpu:
+            raise ModelError(
+                f"{source.name} is a static model, which numpy computes on the processor in fp32: "
+                "leave precision and device out"
+            )
+        model = read_static(source.folder, place, source.route)
+        self.config, self.source = config, source
+        self.description = model.description
+        self._table = model.table
+        self.runtime = StaticRuntime(model)
+        self.fingerprint = model.fingerprint
+
+    def runtime_for(self, tokens: int) -> StaticRuntime:
+        """As of ModelHandle: it is always the same."""
+        return self.runtime
+
+    @property
+    def model(self) -> "Model":
+        """All parts, as torch modules, for saving."""
+        import torch
+
+        from searchengine.trainer.model.loading import static_model
+
+        return static_model(torch.from_numpy(self._table), self.description)

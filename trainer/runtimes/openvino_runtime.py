@@ -17,10 +17,10 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from trainer.errors import ModelError
-from trainer.model.tokens import Padded
-from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
-from trainer.runtimes.runtime import Vectors
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.tokens import Padded
+from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
+from searchengine.trainer.runtimes.runtime import Vectors
 
 # Tokens of a padded batch; the fastest is chosen.
 BUDGETS = (512, 1024, 2048, 4096)
@@ -70,7 +70,7 @@ _CORES: dict[int, Any] = {}
 
 
 def graph_inputs(batch: Padded, packed: bool) -> list[NDArray[np.int64]]:
-    """The inputs of a graph of trainer.runtimes.graph, in their order."""
+    """The inputs of a graph of searchengine.trainer.runtimes.graph, in their order."""
     third = np.array(batch.prompt_tokens, np.int64) if batch.types is None else batch.types
     plain = [batch.ids, batch.mask, third]
     return [*plain, *batch.packing()] if packed else plain

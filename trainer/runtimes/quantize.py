@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ModelError, first_line
-from trainer.model.tokens import Padded
-from trainer.runtimes.openvino_runtime import core, graph_inputs, import_openvino
+from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.model.tokens import Padded
+from searchengine.trainer.runtimes.openvino_runtime import core, graph_inputs, import_openvino
 
 Channels = NDArray[np.int64]
 # Channels split off; a vector register of float32. At most a MIN_WIDTH-th part of all.
@@ -47,7 +47,7 @@ def quantize(graph: Path, samples: Sequence[Padded], packed: bool, *, split: boo
     the samples show. Raises ModelError for a graph that nncf does not take.
     """
     model = core().read_model(str(graph))
-    import nncf  # trainer.runtimes.config checks that it is installed
+    import nncf  # searchengine.trainer.runtimes.config checks that it is installed
 
     nncf.set_log_level(logging.ERROR)
 
@@ -104,10 +104,10 @@ def channel_maxima(
         .create_infer_request()
     )
     maxima: list[NDArray[np.float32]] = []
-    for each in inputs:
-        outputs = request.infer(each, share_inputs=True)
-        found = [np.abs(outputs[i]) for i in range(len(products))]
-        rows = [values.reshape(-1, values.shape[-1]).max(axis=0) for values in found]
+    for sample in inputs:
+        outputs = request.infer(sample, share_inputs=True)
+        sizes = [np.abs(outputs[i]) for i in range(len(products))]
+        rows = [values.reshape(-1, values.shape[-1]).max(axis=0) for values in sizes]
         maxima = [*map(np.maximum, maxima, rows)] if maxima else rows
     return maxima
 
@@ -175,5 +175,5 @@ def _constant(values: NDArray[Any]) -> Any:
 def _node(kind: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
     from openvino.utils.node_factory import NodeFactory
 
-    outputs = [each if hasattr(each, "get_node") else each.output(0) for each in inputs]
+    outputs = [node if hasattr(node, "get_node") else node.output(0) for node in inputs]
     return NodeFactory("opset13").create(kind, outputs, attributes)

@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.model.tokens import Ids, Padded, TokenIds
-from trainer.runtimes.config import Precision
+from searchengine.trainer.model.tokens import Ids, Padded, TokenIds
+from searchengine.trainer.runtimes.config import Precision
 
 Vectors = NDArray[np.float32]
 Item = TypeVar("Item")

@@ -5,19 +5,29 @@ multiplies bfloat16 natively, and cost accuracy nothing that a ranking sees (cos
 long as pooling stays in float32.
 """
 
+import hashlib
+import json
+import platform
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 
-from trainer.errors import ModelError
-from trainer.model.modules import Batch, SentenceModule
-from trainer.model.pairs import PairModule
-from trainer.model.tokens import Padded
-from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
-from trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.disk import user_cache, write_at_once
+from searchengine.trainer.model.modules import Batch, SentenceModule
+from searchengine.trainer.model.pairs import PairModule
+from searchengine.trainer.model.tokens import Padded, TokenIds
+from searchengine.trainer.runtimes import measure
+from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
+from searchengine.trainer.runtimes.graph import FP32_GAIN, Accuracy
+from searchengine.trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget, speeds
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to fit the cache.
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
@@ -25,6 +35,7 @@ CUDA_BUDGETS = (16384, 32768, 65536, 131072)
 DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 # A question of up to REPLAY_TOKENS is replayed as a CUDA graph, with widths in REPLAY_STEP steps.
 REPLAY_TOKENS, REPLAY_STEP = 64, 16
+FOLDER = "torch"  # in the user's cache
 
 
 def token_budget(device: torch.device) -> int:
@@ -162,3 +173,71 @@ class Replay:
         with torch.cuda.graph(graph):
             vectors = module.output(inputs)
         return graph, inputs, vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A lower precision beside float32.
+
+    Attributes:
+        accuracy: of its outputs for the sample texts.
+        gain: how many times as fast float32 is.
+    """
+
+    accuracy: Accuracy
+    gain: float
+
+    @property
+    def float32_is_faster(self) -> bool:
+        """Clearly, so that chance does not decide."""
+        return self.gain > FP32_GAIN
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Self:
+        """Raises TypeError, KeyError or ValueError for a record of another form."""
+        return cls(Accuracy(**record["accuracy"]), float(record["gain"]))
+
+
+def compare(fast: TorchRuntime, exact: TorchRuntime, tokens: TokenIds) -> Comparison:
+    """`fast` beside float32, measured now."""
+    outputs, exact_outputs = (measure.sample_vectors(run, tokens) for run in (fast, exact))
+    accuracy = measure.accuracy(fast.precision, outputs, exact_outputs, pairs=tokens.pairs)
+    rates = speeds({"fast": fast, "exact": exact}, min(PROBE_WIDTH, tokens.max_tokens))
+    return Comparison(accuracy, rates["exact"] / rates["fast"])
+
+
+def compare_once(
+    fast: TorchRuntime, exact: TorchRuntime, tokens: TokenIds, fingerprint: str
+) -> Comparison:
+    """The same on a processor, from the user's cache if it was measured before.
+
+    fingerprint: of the model, see searchengine.trainer.model.fingerprint.
+    """
+    key = {
+        "attention": fast.attention,  # a teacher of a training has another
+        "fingerprint": fingerprint,
+        "precision": str(fast.precision),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "samples": hashlib.sha256(measure.TEXTS.read_bytes()).hexdigest(),
+    }
+    cache = user_cache()
+    # A file for each key: computers that share a home folder keep one another's measurements.
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    path = None if cache is None else cache / FOLDER / f"{name}.json"
+    if path is not None and (stored := _read(path)) is not None:
+        return stored
+    comparison = compare(fast, exact, tokens)
+    if path is not None:
+        with suppress(OSError):  # read-only, or full: the next process measures again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_at_once(path, json.dumps(key | asdict(comparison), indent=2).encode())
+    return comparison
+
+
+def _read(path: Path) -> Comparison | None:
+    """The comparison in a file; None for a missing or damaged file."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return Comparison.from_dict(json.loads(path.read_bytes()))
+    return None

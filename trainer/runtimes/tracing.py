@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from trainer.model.modules import Batch, SentenceModule
-from trainer.model.network import quiet
-from trainer.model.pairs import PairModule
-from trainer.model.tokens import Padded
-from trainer.runtimes.openvino_runtime import graph_inputs, import_openvino
+from searchengine.trainer.model.modules import Batch, SentenceModule
+from searchengine.trainer.model.network import quiet
+from searchengine.trainer.model.pairs import PairModule
+from searchengine.trainer.model.tokens import Padded
+from searchengine.trainer.runtimes.openvino_runtime import graph_inputs, import_openvino
 
 
 class Traced(nn.Module):

@@ -26,8 +26,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
-from trainer.errors import ModelError
-from trainer.model.network import quiet
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.network import quiet
 
 PLAIN, SHIFTED = "plain_if_short", "shifted_sparse"
 LONGEST = 512

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import torch
 
-from trainer.encoder import Encoder
-from trainer.errors import ModelError
-from trainer.model.folder import Model
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.folder import Model
 
 PAPER = "https://arxiv.org/abs/2109.01903"
 

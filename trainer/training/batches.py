@@ -9,12 +9,12 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ConfigError
-from trainer.training.objectives import AnyObjective
-from trainer.training.passes import Passes, View
-from trainer.training.preparation import DataSet
-from trainer.training.rows import Batch, Drawn, Kind, draw
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.objectives import AnyObjective
+from searchengine.trainer.training.passes import Passes, View
+from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.rows import Batch, Drawn, Kind, draw
+from searchengine.trainer.training.train_config import TrainConfig
 
 # Maximum rows, and bytes of them, in memory at a time for each kind of a data set; and minimum
 # batches. Within them rows change places, so that no text is twice in a batch.

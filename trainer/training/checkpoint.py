@@ -24,11 +24,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainer.errors import ConfigError, TrainingError
-from trainer.model.durable import sync_files, write_json
-from trainer.model.layout import read_object
-from trainer.model.saving import remove_folder
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.errors import ConfigError, TrainingError
+from searchengine.trainer.model.disk import sync_files, write_json
+from searchengine.trainer.model.layout import read_object
+from searchengine.trainer.model.saving import remove_folder
+from searchengine.trainer.training.train_config import TrainConfig
 
 Weights = dict[str, Tensor]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")

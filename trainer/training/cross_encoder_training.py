@@ -19,17 +19,22 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from trainer.cross_encoder import CrossEncoder
-from trainer.errors import ConfigError, ModelError, TrainingError, first_line
-from trainer.model.durable import new_folder
-from trainer.model.layout import require_safetensors
-from trainer.model.network import max_tokens, quiet
-from trainer.model.source import Source
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, cpu_has_native_bf16
-from trainer.runtimes.torch_runtime import pick_device
-from trainer.training import attention
-from trainer.training.examples import Examples, read_examples
-from trainer.training.rows import Kind
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.errors import ConfigError, ModelError, TrainingError, first_line
+from searchengine.trainer.model.disk import new_folder
+from searchengine.trainer.model.layout import require_safetensors
+from searchengine.trainer.model.network import max_tokens, quiet
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.runtimes.config import (
+    Precision,
+    RuntimeConfig,
+    RuntimeKind,
+    cpu_has_native_bf16,
+)
+from searchengine.trainer.runtimes.torch_runtime import pick_device
+from searchengine.trainer.training import attention
+from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.rows import Kind
 
 # What transformers raises for a folder that it cannot read.
 _UNREADABLE = (

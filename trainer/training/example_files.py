@@ -14,9 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from trainer.errors import DataError, install_line
-from trainer.reading import open_text
-from trainer.training.rows import Example, Header, Kind, Reading, Texts, choose_columns, read_row
+from searchengine.trainer.errors import DataError, install_line
+from searchengine.trainer.reading import open_text
+from searchengine.trainer.training.rows import (
+    Example,
+    Header,
+    Kind,
+    Reading,
+    Texts,
+    choose_columns,
+    read_row,
+)
 
 HUB = "hf:"
 _FIRST_ROWS = 1000  # rows of a table whose values show what a column holds

@@ -18,9 +18,14 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import DataError
-from trainer.training.example_files import identity, read_file, sentences, texts_without_label
-from trainer.training.rows import Example, Kind, Reading
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.training.example_files import (
+    identity,
+    read_file,
+    sentences,
+    texts_without_label,
+)
+from searchengine.trainer.training.rows import Example, Kind, Reading
 
 KINDS = tuple(Kind)
 

@@ -13,12 +13,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from trainer.encoder import Encoder
-from trainer.model.classifier import Classifier
-from trainer.model.folder import Model
-from trainer.model.modules import Dense, Normalize, SentenceModule
-from trainer.training.example_files import texts_without_label
-from trainer.training.examples import Examples
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.modules import Classifier, Dense, Normalize, SentenceModule
+from searchengine.trainer.training.example_files import texts_without_label
+from searchengine.trainer.training.examples import Examples
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 # Texts that the rotation is fitted on: a few for each axis of common widths.

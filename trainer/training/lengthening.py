@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import ConfigError, ModelError
-from trainer.model.folder import Model
-from trainer.model.modules import SentenceModule
-from trainer.model.network import position_offset
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.modules import SentenceModule
+from searchengine.trainer.model.network import position_offset
+from searchengine.trainer.training.train_config import TrainConfig
 
 # The ways of computing rotary angles that a further factor can be multiplied into.
 SCALABLE = ("default", "linear")

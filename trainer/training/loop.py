@@ -17,24 +17,24 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError, MemoryWarning, TrainingError
-from trainer.model.fingerprint import fingerprints
-from trainer.model.saving import remove_folder
-from trainer.training import checkpoint
-from trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
-from trainer.training.checkpoint import JudgedStep
-from trainer.training.head import (
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
+from searchengine.trainer.model.fingerprint import fingerprint
+from searchengine.trainer.model.saving import remove_folder
+from searchengine.trainer.training import checkpoint
+from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
+from searchengine.trainer.training.checkpoint import JudgedStep
+from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
     cross_validate,
     fit_classifier,
     rotate_head,
     sample_texts,
 )
-from trainer.training.objectives import Contrastive, make_objective
-from trainer.training.outcome import Run, finish, mean
-from trainer.training.passes import Passes
-from trainer.training.preparation import (
+from searchengine.trainer.training.objectives import Contrastive, make_objective
+from searchengine.trainer.training.outcome import Run, finish, mean
+from searchengine.trainer.training.passes import Passes
+from searchengine.trainer.training.preparation import (
     check_examples,
     check_place,
     check_start,
@@ -46,11 +46,11 @@ from trainer.training.preparation import (
     read_data_sets,
     starts_rotated,
 )
-from trainer.training.processes import launched_rank
-from trainer.training.step_judging import Measure, make_judge, measured_by
-from trainer.training.teachers import FixedEncoder, teacher_targets
-from trainer.training.train_config import TrainConfig
-from trainer.training.training_model import TrainingModel
+from searchengine.trainer.training.processes import launched_rank
+from searchengine.trainer.training.step_judging import Measure, make_judge, measured_by
+from searchengine.trainer.training.teachers import FixedEncoder, teacher_targets
+from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.training_model import TrainingModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def train(
 
     report: called with the base model's scores, again after the rotation, then after each update.
     resume: continue from the newest checkpoint in OUT/checkpoint. measure: judges the steps, in
-    place of dev files: `searchengine.evaluate.judging.retrieval`. Under torchrun or accelerate each
+    place of dev files: `searchengine.measure.judging.retrieval`. Under torchrun or accelerate each
     process calls this; the first one evaluates, reports and writes. Raises ConfigError, DataError,
     ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
     The state of torch's random generators is restored afterwards.
@@ -167,7 +167,7 @@ def run_training(
     others = [data_set.fixed.fingerprint for data_set in data if data_set.fixed]
     origin = checkpoint.Origin(
         digest(data, config.dev),
-        " ".join([fingerprints(model)[0], *others]),
+        " ".join([fingerprint(model), *others]),
         measure.name if measure else "",
     )
     if run.labelled and judge is None and processes.main:  # no score of step 0 to compare with

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.errors import ConfigError
-from trainer.model.modules import check_lengths, prefix
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.model.modules import check_lengths, prefix
 
 # A row shorter than this is taken for this long: a zero row stays zero, and its gradient finite.
 EPSILON = 1e-12

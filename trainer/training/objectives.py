@@ -1,6 +1,6 @@
 """From the vectors of a batch to the scalar that is minimised, as the configuration wants it.
 
-Each term is a function of `trainer.training.losses`; here they get their candidates, masks, targets
+Each term is a function of `losses`; here they get their candidates, masks, targets
 and weights. An objective gives the texts of a batch that this process encodes (`views`), the layers
 after which their vectors are needed, the last one last (`layers`; () for the last alone), and the
 loss of the vectors (`loss`: a scalar from (L, n, D) for each view). The batch's loss is the sum
@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, pad
 from torch.utils.checkpoint import checkpoint
 
-from trainer.encoder import Role
-from trainer.model.folder import Model
-from trainer.training.losses import (
+from searchengine.trainer.encoder import Role
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.training.losses import (
     PrefixScores,
     cosent,
     cosines,
@@ -36,17 +36,17 @@ from trainer.training.losses import (
     supervised_contrastive,
     vector_distance,
 )
-from trainer.training.passes import View
-from trainer.training.processes import Processes
-from trainer.training.rows import Batch
-from trainer.training.teachers import Fixed, FixedCrossEncoder, FixedEncoder
-from trainer.training.train_config import (
+from searchengine.trainer.training.passes import View
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.rows import Batch
+from searchengine.trainer.training.teachers import Fixed, FixedCrossEncoder, FixedEncoder
+from searchengine.trainer.training.train_config import (
     DistillationLoss,
     Objective,
     SimilarityLoss,
     TrainConfig,
 )
-from trainer.training.training_model import TrainingModel, text_ids
+from searchengine.trainer.training.training_model import TrainingModel, text_ids
 
 # Cosines of anchors and candidates that are computed at a time: with more of them, each part is
 # computed again for its gradient, so that memory does not grow with the square of the batch.

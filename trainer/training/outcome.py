@@ -8,28 +8,28 @@ from typing import Any
 
 import torch
 
-from trainer.encoder import Encoder
-from trainer.errors import TrainingWarning
-from trainer.model.folder import Model
-from trainer.model.static_network import TokenTable, move_head_into_table
-from trainer.training import checkpoint
-from trainer.training.attention import restore as restore_attention
-from trainer.training.batches import BatchPlan
-from trainer.training.checkpoint import JudgedStep, Progress
-from trainer.training.head import FOLDS
-from trainer.training.lengthening import merge_adapters
-from trainer.training.preparation import DataSet
-from trainer.training.processes import Processes
-from trainer.training.setting_kinds import card_lines
-from trainer.training.step_judging import MIN_HELD_OUT, Judge, Scores, Split
-from trainer.training.teachers import FixedEncoder, teacher_title
-from trainer.training.train_config import (
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import TrainingWarning
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.loading import TokenTable, move_head_into_table
+from searchengine.trainer.training import checkpoint
+from searchengine.trainer.training.attention import restore as restore_attention
+from searchengine.trainer.training.batches import BatchPlan
+from searchengine.trainer.training.checkpoint import JudgedStep, Progress
+from searchengine.trainer.training.head import FOLDS
+from searchengine.trainer.training.lengthening import merge_adapters
+from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.setting_kinds import card_lines
+from searchengine.trainer.training.step_judging import MIN_HELD_OUT, Judge, Scores, Split
+from searchengine.trainer.training.teachers import FixedEncoder, teacher_title
+from searchengine.trainer.training.train_config import (
     DistillationLoss,
     Objective,
     SimilarityLoss,
     TrainConfig,
 )
-from trainer.training.training_model import TrainingModel, layers_again
+from searchengine.trainer.training.training_model import TrainingModel, layers_again
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def finish(run: Run) -> Encoder:
     if config.question_encoder and isinstance(fixed, FixedEncoder):
         teacher = fixed.encoder
         restore_attention(teacher.module.transformer)
-        recipe["document_encoder"] = [teacher.fingerprint, *teacher.former_fingerprints]
+        recipe["document_encoder"] = teacher.fingerprint
         if "posthoc" in teacher.recipe:  # says which prefix the documents have
             recipe["posthoc"] = teacher.recipe["posthoc"]
         model = replace(teacher.model, questions=model, classifier=None)

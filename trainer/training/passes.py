@@ -14,14 +14,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from trainer.encoder import Encoder, Role
-from trainer.model.modules import Batch
-from trainer.model.tokens import Ids, TokenIds, Tokenization
-from trainer.runtimes.runtime import token_budget_batches
-from trainer.runtimes.torch_runtime import token_budget
-from trainer.training.processes import Processes
-from trainer.training.train_config import TrainConfig
-from trainer.training.training_model import EncoderCopy, TrainingModel
+from searchengine.trainer.encoder import Encoder, Role
+from searchengine.trainer.model.modules import Batch
+from searchengine.trainer.model.tokens import Ids, TokenIds, Tokenization
+from searchengine.trainer.runtimes.runtime import token_budget_batches
+from searchengine.trainer.runtimes.torch_runtime import token_budget
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.training_model import EncoderCopy, TrainingModel
 
 # Added to an update's seed for the masks of a text, and for the dropout of the passes that read
 # masked texts.

@@ -10,39 +10,38 @@ from typing import Any
 
 import torch
 
-from trainer.errors import ConfigError, DataError, ModelError
-from trainer.model.folder import Model
-from trainer.model.loading import keep_layers, read
-from trainer.model.modules import Batch, Dense
-from trainer.model.network import truncated
-from trainer.model.saving import check_replaceable
-from trainer.model.source import Source
-from trainer.model.static_network import TokenTable, weigh_by_rarity
-from trainer.model.tokens import TokenIds, Tokenization
-from trainer.runtimes.config import Precision
-from trainer.runtimes.torch_runtime import pick_device, pick_precision
-from trainer.training import checkpoint
-from trainer.training.attention import use_groups, use_plain
-from trainer.training.examples import Examples, read_examples
-from trainer.training.head import with_linear_head
-from trainer.training.lengthening import add_adapters, lengthened
-from trainer.training.processes import Processes, launched_count
-from trainer.training.rows import Augment, Kind
-from trainer.training.teachers import (
+from searchengine.trainer.errors import ConfigError, DataError, ModelError
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.loading import TokenTable, keep_layers, read, weigh_by_rarity
+from searchengine.trainer.model.modules import Batch, Dense
+from searchengine.trainer.model.network import truncated
+from searchengine.trainer.model.saving import check_replaceable
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import TokenIds, Tokenization
+from searchengine.trainer.runtimes.config import Precision
+from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
+from searchengine.trainer.training import checkpoint
+from searchengine.trainer.training.attention import use_groups, use_plain
+from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.head import with_linear_head
+from searchengine.trainer.training.lengthening import add_adapters, lengthened
+from searchengine.trainer.training.processes import Processes, launched_count
+from searchengine.trainer.training.rows import Augment, Kind
+from searchengine.trainer.training.teachers import (
     Fixed,
     FixedCrossEncoder,
     FixedEncoder,
     check_widths,
     load_fixed,
 )
-from trainer.training.train_config import (
+from searchengine.trainer.training.train_config import (
     DistillationLoss,
     Objective,
     SimilarityLoss,
     TrainConfig,
     parts,
 )
-from trainer.training.training_model import (
+from searchengine.trainer.training.training_model import (
     TrainingModel,
     layers_again,
     set_dropout,

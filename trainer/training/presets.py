@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from trainer.errors import ConfigError
+from searchengine.trainer.errors import ConfigError
 
 _SIMCSE = {
     "base": "bert-base-uncased",

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from trainer.errors import DataError
+from searchengine.trainer.errors import DataError
 
 # The texts of an example as they were read; what they mean is its Kind. A label or scores are the
 # last of them.

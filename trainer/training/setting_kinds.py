@@ -3,7 +3,7 @@
     temperature: float = setting(0.05, POSITIVE, "Temperature, by which cosines are divided")
 
 is a dataclass field with the default 0.05 and a `Setting` as its metadata. The checks of
-`TrainConfig`, the table in docs/training.md and the model card are made from it.
+`TrainConfig`, the table in docs/training-reference.md and the model card are made from it.
 """
 
 import json
@@ -13,8 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigError
-from trainer.reading import integer
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.reading import integer
 
 KEY = "setting"
 REQUIRED = MISSING

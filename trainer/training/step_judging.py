@@ -14,17 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError
-from trainer.evaluation.geometry import alignment, uniformity
-from trainer.evaluation.labels import LabelledText, accuracy
-from trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
-from trainer.training.example_files import identity, read_labelled, texts_without_label
-from trainer.training.examples import Examples
-from trainer.training.preparation import DataSet
-from trainer.training.rows import Drawn, Kind, draw
-from trainer.training.teachers import Fixed, FixedEncoder
-from trainer.training.train_config import Objective, TrainConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.evaluation.geometry import alignment, uniformity
+from searchengine.trainer.evaluation.labels import LabelledText, accuracy
+from searchengine.trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
+from searchengine.trainer.training.example_files import identity, read_labelled, texts_without_label
+from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.rows import Drawn, Kind, draw
+from searchengine.trainer.training.teachers import Fixed, FixedEncoder
+from searchengine.trainer.training.train_config import Objective, TrainConfig
 
 Scores = Mapping[int, float]
 # People's score, of 5, from which a pair means the same (SimCSE, arXiv 2104.08821, section 5).
@@ -114,7 +114,7 @@ def _judge_data_set(data: DataSet, measure: Measure | None) -> tuple[Judge | Non
     for folder in filter(Path.is_dir, config.dev):
         raise ConfigError(
             f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
-            "measure=searchengine.evaluate.judging.retrieval(folder)"
+            "measure=searchengine.measure.judging.retrieval(folder)"
         )
     labels = config.objective is Objective.CLASSIFICATION
     if config.dev and labels:

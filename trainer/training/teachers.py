@@ -6,17 +6,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.cross_encoder import CrossEncoder
-from trainer.encoder import Encoder, Role
-from trainer.errors import ConfigError, ModelError
-from trainer.model import pairs
-from trainer.model.folder import Model
-from trainer.model.source import Source
-from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
-from trainer.training.attention import use_plain
-from trainer.training.posthoc import pca
-from trainer.training.train_config import TrainConfig
-from trainer.training.training_model import TrainingModel
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.encoder import Encoder, Role
+from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.model import pairs
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.training.attention import use_plain
+from searchengine.trainer.training.posthoc import pca
+from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.training_model import TrainingModel
 
 # Scores are kept at least this far from 0 and 1: logits from -16 to 16.
 _NEAREST = 1e-7

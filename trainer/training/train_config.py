@@ -2,7 +2,7 @@
 """A training run as one frozen dataclass that checks itself and is written as JSON.
 
 A new setting needs a field here and the code that reads it: the option `--set`, the table in
-docs/training.md and the model card follow from the field.
+docs/training-reference.md and the model card follow from the field.
 """
 
 import difflib
@@ -13,10 +13,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from trainer.errors import ConfigError
-from trainer.runtimes.config import TRAINING, Precision
-from trainer.training.rows import Augment, Kind, Reading
-from trainer.training.setting_kinds import (
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.runtimes.config import TRAINING, Precision
+from searchengine.trainer.training.rows import Augment, Kind, Reading
+from searchengine.trainer.training.setting_kinds import (
     BELOW_ONE,
     COSINE,
     FRACTION,
@@ -112,7 +112,7 @@ WEIGHTS = {"weight": NOT_NEGATIVE, "loss_weight": POSITIVE}
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A training run: `train` and `out` are required, docs/training.md lists all settings.
+    """A training run: `train` and `out` are required, docs/training-reference.md lists all.
 
     Lists become tuples, strings paths and choices. Raises ConfigError for values out of range, and
     for settings that exclude one another.
@@ -129,8 +129,8 @@ class TrainConfig:
     data_sets: tuple[dict[str, Any], ...] = setting(
         (),
         OBJECTS,
-        "[Several data sets](#several-data-sets) in place of `train`, each with an objective of "
-        "its own",
+        "[Several data sets](training.md#several-data-sets) in place of `train`, each with an "
+        "objective of its own",
     )
     columns: tuple[str, ...] = setting(
         (),
@@ -220,7 +220,7 @@ class TrainConfig:
         None,
         at_least(3),
         "Tokens that the trained model reads; above the base's positions these are "
-        "[interpolated](long-documents.md)",
+        "[interpolated](special-encoders.md#longer-texts)",
         shown="the base's",
         card="Window lengthened to {} tokens by position interpolation",
     )
@@ -363,7 +363,8 @@ class TrainConfig:
     teacher: str = setting(
         "",
         TEXT,
-        "Model whose vectors or cosines are learnt, or a [cross-encoder](cross-encoder.md): "
+        "Model whose vectors or cosines are learnt, or a "
+        "[cross-encoder](special-encoders.md#cross-encoders): "
         "its scores of a row's candidates; without one the files have scores",
         shown="none",
         objective=Objective.DISTILLATION,
@@ -386,8 +387,8 @@ class TrainConfig:
     question_encoder: bool = setting(
         False,
         SWITCH,
-        "Train a [question encoder](question-encoder.md): what is trained learns the "
-        "teacher's vectors of questions, and is saved beside the teacher, which encodes the "
+        "Train a [question encoder](special-encoders.md#question-encoders): what is trained "
+        "learns the teacher's vectors of questions, and is saved beside the teacher, which encodes the "
         "documents. Without a `teacher`, that is the `base`",
         card="It encodes questions only; the teacher beside it encodes the documents",
         objective=Objective.DISTILLATION,
@@ -425,7 +426,8 @@ class TrainConfig:
     rotate: bool = setting(
         True,
         SWITCH,
-        "With several prefixes, begin by rotating the vectors ([why](#the-rotation-at-the-start))",
+        "With several prefixes, begin by rotating the vectors "
+        "([why](training.md#the-rotation-at-the-start))",
     )
     layers_per_step: int = setting(
         0,

@@ -14,11 +14,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from trainer.errors import ConfigError
-from trainer.model.classifier import Classifier
-from trainer.model.folder import Model
-from trainer.model.modules import (
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.modules import (
     Batch,
+    Classifier,
     Dense,
     Normalize,
     Pooling,
@@ -26,8 +26,8 @@ from trainer.model.modules import (
     SentenceModule,
     WeightedLayerPooling,
 )
-from trainer.model.network import quiet, runs_remote_code
-from trainer.training.train_config import Objective, Pooler, TrainConfig
+from searchengine.trainer.model.network import quiet, runs_remote_code
+from searchengine.trainer.training.train_config import Objective, Pooler, TrainConfig
 
 TANH = "torch.nn.modules.activation.Tanh"
 

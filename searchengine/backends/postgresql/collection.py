@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from indexer.arrays import Floats
-from indexer.config import FLAT_BELOW, SegmentConfig
-from indexer.search.rotating import Rotation
-from indexer.storage.basis import Basis
 from searchengine.backends.contract import Capabilities, Entry, check_unchanged, checked, entries_of
+from searchengine.backends.folder.documents.changes import Known
+from searchengine.backends.folder.filters.parser import field_named
+from searchengine.backends.folder.mode import Mode
 from searchengine.backends.postgresql import schema, writing
 from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
@@ -21,9 +20,10 @@ from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.backends.stored import pack, unpack
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
-from searchengine.storage.documents.changes import Known
-from searchengine.storage.filters.parser import field_named
-from searchengine.storage.mode import Mode
+from searchengine.indexer.arrays import Floats
+from searchengine.indexer.config import FLAT_BELOW, SegmentConfig
+from searchengine.indexer.search.rotating import Rotation
+from searchengine.indexer.storage.basis import Basis
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connection
@@ -45,14 +45,13 @@ class PostgresCollection:
         path: the URL without its password.
         address: the URL, with its password.
         wait: not used: writers of a server wait for each other by row.
-        accepts, renamed: as of searchengine.storage.view.View.
+        accepts: as of searchengine.backends.folder.view.View.
     """
 
     def __init__(self, url: str, wait: float = 0) -> None:
         """Open. Raises CollectionError, BackendUnavailable and ImportError (missing extra)."""
         self.address, self.wait = url, wait
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
-        self.renamed: Mapping[str, str] = {}
         self._connections = Connections(url)
         self._ready = False  # the index of vectors has been seen
         self._state: tuple[dict[str, Any], Rotation | None] | None = None
@@ -82,8 +81,7 @@ class PostgresCollection:
         `settings`: as of a folder; `analyzer`: None is porter; `carried`: of another backend.
         """
         connections = Connections(url)
-        stored = {"record_keys": "content"} | settings
-        stored["tokenizer"] = str(analyzer or Tokenizer.PORTER)
+        stored = settings | {"tokenizer": str(analyzer or Tokenizer.PORTER)}
         if carried:
             stored[SHORTLIST] = carried["shortlist"]
             if carried["rotation"] is not None:

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
+from searchengine.backends.folder.documents import forks
 from searchengine.errors import BackendUnavailable, CollectionError, CorpusError
-from searchengine.storage.documents import forks
-from trainer.errors import install_line
+from searchengine.trainer.errors import install_line
 
 if TYPE_CHECKING:
     import psycopg

@@ -11,9 +11,16 @@ import json
 import re
 from typing import Any
 
-from searchengine.storage.filters.dates import Date
-from searchengine.storage.filters.parser import parse
-from searchengine.storage.filters.sql import Check, Condition, Dialect, Field, Filter, like_parts
+from searchengine.backends.folder.filters.dates import Date
+from searchengine.backends.folder.filters.parser import parse
+from searchengine.backends.folder.filters.sql import (
+    Check,
+    Condition,
+    Dialect,
+    Field,
+    Filter,
+    like_parts,
+)
 
 _TYPES = {
     "true": "boolean",

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from indexer.arrays import Floats, unit_rows
-from indexer.search.cascade import SearchResult
-from indexer.search.rotating import Rotation
+from searchengine.backends.folder.documents.questions import phrases as phrases_of
+from searchengine.backends.folder.documents.questions import unfinished
+from searchengine.backends.folder.documents.scored import WordScores
+from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.postgresql import schema
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.backends.stored import shortlist as shortlist_of
 from searchengine.errors import QueryError
-from searchengine.storage.documents.questions import phrases as phrases_of
-from searchengine.storage.documents.questions import unfinished
-from searchengine.storage.documents.scored import WordScores
-from searchengine.storage.documents.tables import Ids
+from searchengine.indexer.arrays import Floats, unit_rows
+from searchengine.indexer.search.cascade import SearchResult
+from searchengine.indexer.search.rotating import Rotation
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connection

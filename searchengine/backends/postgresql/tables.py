@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from searchengine.backends.folder.documents.changes import Known
+from searchengine.backends.folder.documents.tables import Ids, Passage
+from searchengine.backends.folder.filters.parser import field_named
 from searchengine.backends.postgresql.filters import condition
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
-from searchengine.storage.documents.changes import Known
-from searchengine.storage.documents.tables import Ids, Passage
-from searchengine.storage.filters.parser import field_named
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connection

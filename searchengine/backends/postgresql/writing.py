@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from indexer.arrays import Floats, unit_rows
-from indexer.search.rotating import Rotation
 from searchengine.backends.contract import Entry
+from searchengine.backends.folder.documents.changes import Known, as_json
 from searchengine.backends.postgresql.filters import condition, dates_of
 from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.errors import CorpusError, QueryError
-from searchengine.storage.documents.changes import Known, as_json
+from searchengine.indexer.arrays import Floats, unit_rows
+from searchengine.indexer.search.rotating import Rotation
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connection

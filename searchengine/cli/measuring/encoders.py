@@ -14,8 +14,8 @@ from searchengine.cli.measuring.evaluate import load_all, titles_of
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
-    from searchengine.evaluate.judgements import Qrels
-    from searchengine.evaluate.metrics import RetrievalRow
+    from searchengine.measure.judgements import Qrels
+    from searchengine.measure.metrics import RetrievalRow
 
 # Parameters that only say how a collection is searched.
 _OF_COLLECTIONS = ("modes", "prefixes", "shortlist", "plots")
@@ -85,8 +85,9 @@ def compare(
     """Measure the encoders on the documents of a BEIR folder, and print how they differ."""
     from searchengine.cli.console import note, say, show_json, steps
     from searchengine.corpus.files import count_records
-    from searchengine.evaluate.encoders import by_encoders, conclusion
-    from searchengine.evaluate.metrics import filled, table
+    from searchengine.measure.encoders import by_encoders, conclusion
+    from searchengine.measure.formatting import fitted
+    from searchengine.measure.metrics import table
 
     titles = titles_of(wanted.encoders)
     names = list(titles.values())
@@ -119,14 +120,14 @@ def compare(
         for shown in filter(None, conclusions):
             say(shown, bold=True)
         title = f"{folder}, {counted(len(task.queries), 'question')}"
-        judged.show(rows, filled([_cells(row) for row in rows]), losses, title)
+        judged.show(rows, fitted([_cells(row) for row in rows], None, ()), losses, title)
     if wanted.run_out is not None:
         judged.write_runs(wanted.run_out, settings)
 
 
 def _named(titles: Mapping[str, str], name: str) -> str:
     """Return the row of an encoder, named as in --encoder or as in the table."""
-    from searchengine.evaluate.metrics import position
+    from searchengine.measure.metrics import position
 
     names = list(titles.values())
     return names[position(names, titles.get(name, name))]
@@ -144,7 +145,7 @@ def _compared(titles: Mapping[str, str], base: str, wanted: Comparison) -> list[
 
 def _check_runs(folder: Path, names: Sequence[str], queries: Mapping[str, str]) -> None:
     """Refuse names that a run file cannot have or contain before encoding."""
-    from searchengine.evaluate.runs import check_names
+    from searchengine.measure.runs import check_names
 
     check_names(folder, queries, ())
     for name in names:
@@ -158,7 +159,7 @@ def _check_runs(folder: Path, names: Sequence[str], queries: Mapping[str, str]) 
 def _documents(folder: Path, run_out: Path | None) -> Iterator["Document"]:
     """Read the documents, and refuse keys that a run file cannot contain."""
     from searchengine.corpus.files import read_corpus
-    from searchengine.evaluate.runs import check_names
+    from searchengine.measure.runs import check_names
 
     for document in read_corpus(folder):
         if run_out is not None:

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 from searchengine.cli.options import AS_JSON, PLOTS, TRUST, complete_path, numbers, runs
 
 if TYPE_CHECKING:
-    from trainer.evaluation.sts import Setting, StsTask
+    from searchengine.trainer.evaluation.sts import Setting, StsTask
 
 MODEL = click.option(
     "--encoder", default="starter", shell_complete=complete_path, help="Model folder or hub name."
@@ -97,7 +97,7 @@ def sts(
         searchengine evaluate sts sts12.tsv stsb_test.tsv sick=train.tsv sick=test.tsv
     """
     from searchengine.cli.console import counted, note, progress, show_json, show_rows
-    from trainer.evaluation.sts import averages, sentences, sts_tasks, too_few_pairs
+    from searchengine.trainer.evaluation.sts import averages, sentences, sts_tasks, too_few_pairs
 
     tasks = _sts_tasks(files)
     models, titles = load_all(encoders, layers, runtime), titles_of(encoders)
@@ -122,8 +122,8 @@ def sts(
             [_with_interval(row) for row in dicts], f"{counted(pairs, 'pair')}, setting {setting}"
         )
     if plots is not None:
-        from searchengine.report.plots.style import save
-        from searchengine.report.plots.vectors import prefix_scores
+        from searchengine.measure.plots.style import save
+        from searchengine.measure.plots.vectors import prefix_scores
 
         figure = prefix_scores(lines, "Spearman correlation")
         note(f"Written: {save(figure, plots / 'prefixes.svg')}")
@@ -155,7 +155,7 @@ def load_all(
 
 def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
     """Read one task per name. Files that share a default name need explicit ones."""
-    from trainer.evaluation.sts import read_task
+    from searchengine.trainer.evaluation.sts import read_task
 
     named: dict[str, list[Path]] = {}
     for name, path in files:
@@ -204,10 +204,10 @@ def geometry(
         searchengine evaluate geometry stsb_dev.tsv --encoder starter --encoder my-model
     """
     from searchengine.cli.console import counted, note, progress, show_json, show_rows
-    from trainer.encoder import Encoder
-    from trainer.evaluation.geometry import geometry as measure
-    from trainer.evaluation.geometry import spectrum
-    from trainer.evaluation.sts import Remembered, StsTask, read_sts, sentences
+    from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.evaluation.geometry import geometry as measure
+    from searchengine.trainer.evaluation.geometry import spectrum
+    from searchengine.trainer.evaluation.sts import Remembered, StsTask, read_sts, sentences
 
     scored = read_sts(pairs)
     dicts, spectra, titles = [], {}, titles_of(encoders)
@@ -219,8 +219,8 @@ def geometry(
             spectra[titles[name]] = spectrum(model.rows)
     show_json(dicts) if as_json else show_rows(dicts, counted(len(scored), "pair"))
     if plots is not None:
-        from searchengine.report.plots.style import save
-        from searchengine.report.plots.vectors import spectra as draw
+        from searchengine.measure.plots.style import save
+        from searchengine.measure.plots.vectors import spectra as draw
 
         note(f"Written: {save(draw(spectra), plots / 'spectrum.svg')}")
 
@@ -253,9 +253,9 @@ def labels(
         searchengine evaluate labels sst2_test.tsv --encoder my-model
     """
     from searchengine.cli.console import counted, progress, show_json, show_rows
-    from trainer.encoder import Encoder
-    from trainer.evaluation.labels import accuracy
-    from trainer.training.example_files import read_labelled
+    from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.evaluation.labels import accuracy
+    from searchengine.trainer.training.example_files import read_labelled
 
     texts = read_labelled(files)
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
@@ -305,10 +305,10 @@ def map_(
         searchengine evaluate map trec_test.tsv --encoder my-model --plots pictures
     """
     from searchengine.cli.console import counted, note, progress
-    from searchengine.report.plots.style import save
-    from searchengine.report.plots.vectors import sentence_map
-    from trainer.encoder import Encoder
-    from trainer.training.example_files import read_labelled
+    from searchengine.measure.plots.style import save
+    from searchengine.measure.plots.vectors import sentence_map
+    from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.training.example_files import read_labelled
 
     texts = read_labelled(files)[:most]
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)

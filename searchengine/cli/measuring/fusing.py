@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from searchengine.evaluate.fusing import FusionTuning
+    from searchengine.measure.fusing import FusionTuning
 
 
 def tune_fusion(
@@ -18,9 +18,9 @@ def tune_fusion(
     """Choose and apply mode and weight, and print what they are worth."""
     from searchengine.cli.console import note, say, show_json, show_rows, steps
     from searchengine.engine import SearchEngine
-    from searchengine.evaluate import fusing
-    from searchengine.evaluate.judgements import read_qrels, read_queries
-    from searchengine.evaluate.retrieval import ENCODING
+    from searchengine.measure import fusing
+    from searchengine.measure.judgements import read_qrels, read_queries
+    from searchengine.measure.retrieval import ENCODING
 
     questions, judgements = read_queries(queries), read_qrels(qrels)
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as report:

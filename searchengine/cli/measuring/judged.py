@@ -13,9 +13,9 @@ from searchengine.cli.console import counted
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
-    from searchengine.evaluate.differences import Worse
-    from searchengine.evaluate.metrics import RetrievalRow, Setting
-    from searchengine.evaluate.retrieval import Task
+    from searchengine.measure.differences import Worse
+    from searchengine.measure.metrics import RetrievalRow, Setting
+    from searchengine.measure.retrieval import Task
 
     Losses = Mapping[str, Sequence[Worse]]
 
@@ -45,7 +45,7 @@ def losses(
     count: int | None,
 ) -> "Losses":
     """Return the questions that each of the named rows lost against the baseline."""
-    from searchengine.evaluate.differences import worst
+    from searchengine.measure.differences import worst
 
     by_name = {setting.name: setting for setting in settings}
     return {name: worst(engine, task, by_name[name], by_name[base], count or 0) for name in names}
@@ -53,7 +53,7 @@ def losses(
 
 def as_dicts(rows: Sequence["RetrievalRow"], losses: "Losses") -> list[dict[str, Any]]:
     """Return the rows and their losses as plain values, ready for JSON."""
-    from searchengine.evaluate.significance import significant
+    from searchengine.measure.significance import significant
 
     dicts = [row.as_dict() for row in rows]
     for row in dicts:
@@ -68,7 +68,7 @@ def fitting(rows: Sequence["RetrievalRow"]) -> list[dict[str, Any]]:
     A note names the columns that have no room.
     """
     from searchengine.cli.console import note
-    from searchengine.evaluate.metrics import cells
+    from searchengine.measure.metrics import cells
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
     table = cells(rows, width)
@@ -82,7 +82,7 @@ def show(
 ) -> None:
     """Print the table, a legend, and the questions that lost."""
     from searchengine.cli.console import note, say, show_rows
-    from searchengine.evaluate.significance import MIN_QUESTIONS
+    from searchengine.measure.significance import MIN_QUESTIONS
 
     show_rows(table, title)
     if few := rows[0].questions < MIN_QUESTIONS:
@@ -111,7 +111,7 @@ def show(
 
 def write_runs(folder: Path, settings: Sequence["Setting"]) -> None:
     from searchengine.cli.console import note
-    from searchengine.evaluate.runs import write_run
+    from searchengine.measure.runs import write_run
 
     for setting in settings:
         write_run(folder / f"{setting.name}.run", setting.run, setting.name)

@@ -12,7 +12,7 @@ from searchengine.cli.measuring.evaluate import MODEL, PREFIXES, NamedFile
 from searchengine.cli.options import AS_JSON, runs
 
 if TYPE_CHECKING:
-    from searchengine.evaluate.judgements import Qrels
+    from searchengine.measure.judgements import Qrels
 
 Named = tuple[str, Path]
 
@@ -73,8 +73,8 @@ def mteb(
 
     from searchengine.cli.console import progress, show_json, show_rows
     from searchengine.encoders.loading import load
-    from trainer.evaluation.mteb import evaluate, own_task, retrieval_task, sts_task
-    from trainer.evaluation.sts import read_task
+    from searchengine.trainer.evaluation.mteb import evaluate, own_task, retrieval_task, sts_task
+    from searchengine.trainer.evaluation.sts import read_task
 
     # Read all before measuring any, which takes minutes.
     folders, files = local_names[: len(retrieval)], local_names[len(retrieval) :]
@@ -106,8 +106,8 @@ def _task_names(files: tuple[Named, ...]) -> list[str]:
 def _read(folder: Path) -> tuple[Iterator[tuple[str, str, str]], dict[str, str], "Qrels"]:
     """Read the documents, questions and judgements of a folder in BEIR's layout."""
     from searchengine.corpus.files import read_corpus
-    from searchengine.corpus.lines import bad
-    from searchengine.evaluate.judgements import plain_or_gzipped, read_beir
+    from searchengine.corpus.text_files import bad
+    from searchengine.measure.judgements import plain_or_gzipped, read_beir
 
     corpus = plain_or_gzipped(folder / "corpus.jsonl")
     if corpus is None:

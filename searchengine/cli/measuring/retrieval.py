@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from searchengine.backends.folder.mode import Mode
 from searchengine.cli.console import counted
 from searchengine.cli.measuring import encoders as by_encoder
 from searchengine.cli.measuring import judged
@@ -20,13 +21,12 @@ from searchengine.cli.options import (
     runs,
     several,
 )
-from searchengine.storage.mode import Mode
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
-    from searchengine.evaluate.judgements import Qrels
-    from searchengine.evaluate.metrics import RetrievalRow
-    from searchengine.evaluate.retrieval import Task
+    from searchengine.measure.judgements import Qrels
+    from searchengine.measure.metrics import RetrievalRow
+    from searchengine.measure.retrieval import Task
 
 _NO_PREFIXES = "--plots draws prefix lengths, which need --mode vector"
 
@@ -132,8 +132,8 @@ def retrieval(
     """
     from searchengine.cli.console import note, show_json, steps
     from searchengine.engine import SearchEngine
-    from searchengine.evaluate import metrics
-    from searchengine.evaluate import retrieval as evaluation
+    from searchengine.measure import metrics
+    from searchengine.measure import retrieval as evaluation
 
     _check_needs(
         (worst_of, worst is not None, "--of needs --worst N; add it, or leave --of out"),
@@ -222,9 +222,9 @@ def run_files(
         searchengine evaluate runs bm25.run mine.run --qrels qrels/test.tsv
     """
     from searchengine.cli.console import note, show_json
-    from searchengine.evaluate import metrics
-    from searchengine.evaluate.judgements import read_qrels
-    from searchengine.evaluate.runs import read_run
+    from searchengine.measure import metrics
+    from searchengine.measure.judgements import read_qrels
+    from searchengine.measure.runs import read_run
 
     run_names = _run_names(files, names)
     base = run_names[metrics.position(run_names, baseline)] if baseline else run_names[0]
@@ -250,7 +250,7 @@ def _read(
     queries: Path | None, qrels: Path | None, beir: Path | None, split: str
 ) -> tuple[dict[str, str], "Qrels"]:
     """Read questions and judgements from two files, or from a folder."""
-    from searchengine.evaluate.judgements import read_beir, read_qrels, read_queries
+    from searchengine.measure.judgements import read_beir, read_qrels, read_queries
 
     if beir is not None:
         if queries is not None or qrels is not None:
@@ -267,7 +267,7 @@ def _dims(
     engine: "SearchEngine", modes: Sequence[str], prefixes: tuple[int, ...] | None
 ) -> tuple[int, ...]:
     """Return the prefix lengths; none without mode vector, which then loads no encoder."""
-    from searchengine.evaluate.retrieval import default_dims
+    from searchengine.measure.retrieval import default_dims
 
     if Mode.VECTOR not in modes:
         return ()
@@ -276,7 +276,7 @@ def _dims(
 
 def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
     """Return the name of a row; the full width is an alias of exact search."""
-    from searchengine.evaluate.metrics import EXACT, position
+    from searchengine.measure.metrics import EXACT, position
 
     full = str(engine.collection.settings["encoder"]["dim"])
     return names[position(names, EXACT if row == full else row)]
@@ -284,8 +284,8 @@ def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
 
 def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
     """Refuse names that a run file cannot contain before measuring."""
-    from searchengine.evaluate.runs import check_names
-    from searchengine.storage.documents import listing
+    from searchengine.backends.folder.documents import listing
+    from searchengine.measure.runs import check_names
 
     with engine.collection.reading() as snapshot:
         keys = list(listing.keys(snapshot.store))
@@ -307,8 +307,8 @@ def _run_names(files: Sequence[Path], names: Sequence[str] | None) -> list[str]:
 def _draw(folder: Path, rows: Sequence["RetrievalRow"], shortlist: int) -> None:
     """Plot nDCG@10 by prefix length, of the rows that have one."""
     from searchengine.cli.console import note
-    from searchengine.report.plots.style import save
-    from searchengine.report.plots.vectors import prefix_scores
+    from searchengine.measure.plots.style import save
+    from searchengine.measure.plots.vectors import prefix_scores
 
     dicts = [row.as_dict() for row in rows if row.setting.dim is not None]
     lines = {

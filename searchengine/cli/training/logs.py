@@ -7,9 +7,9 @@ as the service's own documentation says: WANDB_PROJECT, MLFLOW_TRACKING_URI.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from trainer.errors import ConfigError
-from trainer.training.loop import Report
-from trainer.training.train_config import TrainConfig
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.loop import Report
+from searchengine.trainer.training.train_config import TrainConfig
 
 
 @contextmanager

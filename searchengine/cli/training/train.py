@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.cli.options import AS_JSON, TRUST, complete_path, numbers
-from trainer.errors import ConfigError
-from trainer.training.presets import PRESETS, preset
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.presets import PRESETS, preset
 
 if TYPE_CHECKING:
-    from trainer.training.train_config import TrainConfig
+    from searchengine.trainer.training.train_config import TrainConfig
 
 FILES = click.Path(path_type=Path)
 
@@ -85,14 +85,14 @@ def train(
     a classification), search on a BEIR folder, or held-out examples choose the best
     step. Training texts that occur in an --exclude file are left out, so that a later
     evaluation uses unseen texts. A --preset has the settings of its paper; --config,
-    --set and the other options override it, in that order. docs/training.md lists all
-    settings.
+    --set and the other options override it, in that order. docs/training-reference.md
+    lists all settings.
 
     \b
     Example:
         searchengine train data/pairs.tsv --out my-model
     """
-    from trainer.model.source import check_installed
+    from searchengine.trainer.model.source import check_installed
 
     overrides = {name: value for name, value in options.items() if value not in (None, ())}
     if "teacher" in overrides:
@@ -115,7 +115,7 @@ def read_config(
     assignments: Sequence[str] = (),
 ) -> "TrainConfig":
     """A preset, overridden by a JSON file, then by NAME=VALUE, then by options."""
-    from trainer.training.train_config import TrainConfig
+    from searchengine.trainer.training.train_config import TrainConfig
 
     settings: dict[str, Any] = {} if preset_name is None else preset(preset_name)
     if path is not None:
@@ -177,10 +177,10 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
         searchengine train-cross-encoder triplets.tsv --out my-cross-encoder
     """
     from searchengine.cli.console import note, show_json, steps
-    from trainer.model.source import check_installed
+    from searchengine.trainer.model.source import check_installed
 
     check_installed(settings["base"])  # before the seconds that torch takes to start
-    from trainer.training import cross_encoder_training
+    from searchengine.trainer.training import cross_encoder_training
 
     started = time.monotonic()
     config = cross_encoder_training.CrossEncoderConfig(train=files, **settings)
@@ -242,7 +242,7 @@ def mine(
 
     Candidates are all positives and the documents of --corpus. A candidate that
     scores nearly as high as the positive may be a positive too: the margins leave
-    it out. `train` reads the file; docs/mining.md has the details.
+    it out. `train` reads the file; docs/training.md has the details.
 
     \b
     Example:
@@ -250,11 +250,11 @@ def mine(
     """
     from searchengine.cli.console import counted, note, progress, show_json
     from searchengine.corpus.files import read_corpus
-    from searchengine.evaluate.mining import Miner, MiningConfig, check_output, read_pairs
+    from searchengine.measure.mining import Miner, MiningConfig, check_output, read_pairs
 
     check_output(out)  # before seconds of loading
     config = MiningConfig(**settings)
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     started = time.monotonic()
     texts = (document.full_text for document in read_corpus(corpus)) if corpus else ()

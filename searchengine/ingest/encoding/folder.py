@@ -24,10 +24,10 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from indexer.storage.durable import sha256, sync, sync_file, sync_folder
+from searchengine.backends.folder.documents.changes import Span
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CollectionBusy, CorpusError
-from searchengine.storage.documents.changes import Span
+from searchengine.indexer.storage.durable import sha256, sync, sync_file, sync_folder
 
 FORMAT = 1
 MANIFEST = "manifest.jsonl"

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from searchengine.backends.folder.documents.changes import Span
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import check_built_by
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import CollectionError, CorpusError
 from searchengine.ingest.encoding.folder import Block, EncodedFolder, Entry
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from searchengine.storage.documents.changes import Span
 
 _BLOCKS = 4  # kept in memory
 

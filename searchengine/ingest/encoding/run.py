@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from searchengine.corpus.columns import Columns
+from searchengine.backends.folder.folders import os_errors
 from searchengine.corpus.documents import LeftOut
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import Unread
 from searchengine.corpus.parts import Part, parts_of
+from searchengine.corpus.tabular import Columns
 from searchengine.encoders.loading import EncoderArgument, check_built_by
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, CorpusError, EmptyCorpus
@@ -17,8 +18,7 @@ from searchengine.ingest.encoding.folder import MANIFEST, EncodedFolder, Entry, 
 from searchengine.ingest.encoding.unit import ELSEWHERE, OnBlock, Result, Work, encode_part, load
 from searchengine.ingest.passages import PassageConfig
 from searchengine.ingest.settings import CollectionSettings
-from searchengine.storage.folders import os_errors
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 
 class Place(StrEnum):

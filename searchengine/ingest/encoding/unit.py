@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import Document, LeftOut
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import Unread
 from searchengine.corpus.parts import Part
+from searchengine.corpus.tabular import Columns
 from searchengine.encoders.loading import EncoderArgument, check_built_by, load_given
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CorpusError
 from searchengine.ingest.encoding.folder import Block, EncodedFolder, Entry, write_part
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 _DOCUMENTS, _CHARACTERS = 2048, 1 << 19  # of a block, as in ingest.ingestion
 

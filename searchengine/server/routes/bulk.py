@@ -13,14 +13,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from searchengine.corpus.lines import bad, json_object
+from searchengine.corpus.text_files import bad, json_object
 from searchengine.errors import CorpusError, SearchEngineError
 from searchengine.server import errors
 from searchengine.server.errors import Refused
 from searchengine.server.routes.writing import Counts, Incoming, incoming, write
 from searchengine.server.served import Served
 from searchengine.server.state import State
-from trainer.errors import TrainerError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -58,7 +57,7 @@ class BulkAdd(Response):
                 raise Refused(422, "the body is empty; send a JSON object on each line")
         except asyncio.IncompleteReadError:
             return  # the caller has left; what was not committed was not acknowledged
-        except (SearchEngineError, TrainerError, OSError) as error:
+        except (SearchEngineError, OSError) as error:
             _log.exception("bulk add %s failed", scope["id"])
             code, message = 500, errors.INTERNAL
             if isinstance(error, SearchEngineError):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from searchengine.backends.folder.documents.listing import facet
 from searchengine.engine import SearchEngine
 from searchengine.server.errors import Refused
 from searchengine.server.models import (
@@ -22,7 +23,6 @@ from searchengine.server.routes.documents import Name
 from searchengine.server.routes.searching import as_json, facets_as_json
 from searchengine.server.settings import MAX_FACETS
 from searchengine.server.state import responses, state
-from searchengine.storage.documents.listing import facet
 
 router = APIRouter(tags=["page"])
 SAMPLE = 500

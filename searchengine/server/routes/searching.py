@@ -11,12 +11,11 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from searchengine.encoders.checks import check_questions, check_shape, unusable
-from searchengine.encoders.none import NoEncoder
-from searchengine.encoders.protocol import Role
+from searchengine.backends.folder.documents.listing import Counts
+from searchengine.encoders.protocol import NoEncoder, Role
+from searchengine.encoders.questions import check_questions, check_shape, unusable
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.ingest.passages import Tokenizes
 from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch
 from searchengine.server.models import (
     BatchRequest,
@@ -27,7 +26,6 @@ from searchengine.server.models import (
     SearchResponse,
 )
 from searchengine.server.state import responses, state
-from searchengine.storage.documents.listing import Counts
 
 router = APIRouter(tags=["search"])
 
@@ -113,7 +111,7 @@ def _encoded(
             raise QueryError(f"a vector has only zeros in its first {dimensions} dimensions")
         vectors = vectors / lengths
     tokens = 0
-    if isinstance(encoder, Tokenizes):
+    if encoder.tokenizes:
         tokens = sum(len(spans) for spans in encoder.token_spans(texts))
     return vectors, tokens
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from searchengine.corpus.documents import Document
-from searchengine.corpus.lines import bad
-from searchengine.encoders.checks import as_array, check_vectors
-from searchengine.encoders.none import NO_ENCODER
-from searchengine.encoders.protocol import Vectors
+from searchengine.corpus.text_files import bad
+from searchengine.encoders.protocol import NO_ENCODER, Vectors
+from searchengine.encoders.questions import as_array, check_vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, QueryError
 from searchengine.server.settings import MAX_KEY

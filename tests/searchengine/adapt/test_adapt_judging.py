@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 
-from indexer.segment import SegmentConfig
 from searchengine import SearchEngine
 from searchengine.adapt.judging import Corpus, Row, judge, objection, rows_of
 from searchengine.adapt.questions import Kind, Part, Question
 from searchengine.adapt.sample import Sample
-from searchengine.evaluate.metrics import MAIN
-from searchengine.evaluate.retrieval import CONFIGURED, measure, task
-from searchengine.evaluate.significance import Comparison
-from trainer.training.posthoc import LinearMap
+from searchengine.indexer.segment import SegmentConfig
+from searchengine.measure.metrics import MAIN
+from searchengine.measure.retrieval import CONFIGURED, measure, task
+from searchengine.measure.significance import Comparison
+from searchengine.trainer.training.posthoc import LinearMap
 
 WORDS = [
     " ".join("x" * n for n in row) for row in np.random.default_rng(0).integers(1, 17, (300, 5))

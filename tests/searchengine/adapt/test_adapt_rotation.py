@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from adapting import NOISE, TOPICS, documents, titled, write_axes
 
-from indexer.config import SegmentConfig
 from searchengine import SearchEngine
 from searchengine.adapt import adapting, rotation
 from searchengine.adapt.adapting import Adaptation, adapt
@@ -16,14 +15,15 @@ from searchengine.adapt.judging import Corpus
 from searchengine.adapt.material import Material, read_material
 from searchengine.adapt.questions import Part
 from searchengine.adapt.sample import Sample
+from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.errors import QueryError
+from searchengine.indexer.config import SegmentConfig
 from searchengine.ingest.settings import CollectionSettings
-from searchengine.maintenance.reindexing import settings_for
-from searchengine.storage.snapshot import Snapshot
-from trainer.encoder import ROTATION, Encoder
-from trainer.training import posthoc
-from trainer.training.posthoc import LinearMap, baked, unit
+from searchengine.trainer.encoder import ROTATION, Encoder
+from searchengine.trainer.training import posthoc
+from searchengine.trainer.training.posthoc import LinearMap, baked, unit
+from searchengine.upkeep.reindexing import settings_for
 
 PREFIX = 8
 CONFIG = {"prefix": PREFIX, "shortlist": 25}

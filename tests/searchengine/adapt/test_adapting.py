@@ -20,11 +20,11 @@ from searchengine.adapt.adapting import (
 )
 from searchengine.adapt.judging import objection
 from searchengine.adapt.questions import Kind, Part
+from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError, CorpusError, EncoderMismatch, QueryError
-from searchengine.storage.snapshot import Snapshot
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError
-from trainer.training.posthoc import LinearMap, unit
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.posthoc import LinearMap, unit
 
 COUNT = 160
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from searchengine.adapt.negatives import hard_negatives
-from searchengine.evaluate.mining import MiningConfig
+from searchengine.measure.mining import MiningConfig
 
 
 def plane(*degrees: float) -> np.ndarray:

@@ -15,8 +15,8 @@ from postgres_server import new_url
 from searchengine import SearchEngine
 from searchengine.backends.contract import scan
 from searchengine.errors import BackendUnavailable, CollectionError, EncoderMismatch
-from searchengine.maintenance import copying
-from searchengine.maintenance.copying import copy
+from searchengine.upkeep import copying
+from searchengine.upkeep.copying import copy
 
 
 @pytest.fixture

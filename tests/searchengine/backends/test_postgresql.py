@@ -21,6 +21,9 @@ from postgres_server import new_url
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry
+from searchengine.backends.folder.documents.changes import as_json
+from searchengine.backends.folder.filters.parser import parse
+from searchengine.backends.folder.filters.sql import Filter
 from searchengine.backends.postgresql import connections as connecting
 from searchengine.backends.postgresql import schema, writing
 from searchengine.backends.postgresql.filters import compiled, condition, dates_of
@@ -32,9 +35,6 @@ from searchengine.errors import (
     FilterError,
     QueryError,
 )
-from searchengine.storage.documents.changes import as_json
-from searchengine.storage.filters.parser import parse
-from searchengine.storage.filters.sql import Filter
 
 DIM = 32
 DEADLINE = 30  # seconds

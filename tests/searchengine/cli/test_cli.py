@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,9 +24,9 @@ from command_line import COMMAND, run, run_json
 from small_sample import DOCUMENTS, write_small_sample
 from tiny_model import write_model2vec
 
-from searchengine.bench.run import Settings
 from searchengine.cli import cli
-from trainer.training.train_config import TrainConfig
+from searchengine.measure.rounds import Settings
+from searchengine.trainer.training.train_config import TrainConfig
 
 CORPUS = """\
 {"_id": "whale", "title": "Whales", "text": "A whale rests one half of its brain.", "year": 2016}
@@ -212,18 +212,6 @@ def test_fields_and_keys_of_a_table(tmp_path: Path) -> None:
     assert "must name different fields" in one_sentence(doubled)
 
 
-def test_a_collection_of_row_numbers_goes_on_with_them(tmp_path: Path) -> None:
-    (tmp_path / "first.jsonl").write_text('{"_id": "a", "text": "Bread rises."}\n')
-    (tmp_path / "c.jsonl").write_text('{"text": "Whales sleep."}\n{"text": "Whales sing."}\n')
-    collection = tmp_path / "c.index"
-    assert run_json("index", tmp_path / "first.jsonl", collection)["added"] == 1
-    with closing(sqlite3.connect(collection / "documents.db")) as tables, tables:
-        tables.execute("INSERT OR REPLACE INTO settings VALUES ('record_keys', '\"position\"')")
-    assert run_json("index", tmp_path / "c.jsonl", collection)["added"] == 2
-    hits = run_json("search", collection, "whales", "-k", "3")
-    assert {hit["key"] for hit in hits} == {"a", "1", "2"}
-
-
 def test_a_shell_sees_streams_and_exit_codes(folder: Path) -> None:
     def shell(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=300)
@@ -407,7 +395,7 @@ def test_errors_of_the_system_are_one_sentence_with_the_way_out(
     def fail(*_: Any) -> None:
         raise OSError(number, os.strerror(number))  # as numpy raises it, with no name
 
-    monkeypatch.setattr("searchengine.storage.view.View._newest", fail)
+    monkeypatch.setattr("searchengine.backends.folder.view.View._newest", fail)
     done = run("info", folder / "c.index")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Error: {message}")
@@ -443,11 +431,11 @@ def test_demo_leaves_a_model_and_a_collection(
         return TrainConfig(**settings | {"max_steps": 2, "batch_size": 16})
 
     if short:
-        monkeypatch.setattr("trainer.training.train_config.TrainConfig", small)
-        monkeypatch.setattr("trainer.training.head.ROTATION_TEXTS", 200)
+        monkeypatch.setattr("searchengine.trainer.training.train_config.TrainConfig", small)
+        monkeypatch.setattr("searchengine.trainer.training.head.ROTATION_TEXTS", 200)
         sample = write_small_sample(tmp_path / "sample")
         monkeypatch.setattr("searchengine.cli.demo.sample_folder", lambda: sample)
-        monkeypatch.setattr("searchengine.bench.run.Settings", partial(Settings, repeats=1))
+        monkeypatch.setattr("searchengine.measure.rounds.Settings", partial(Settings, repeats=1))
         # bf16 is not compared with float32, which takes as long as all else.
         load = partial(command_line._load, precision="fp32")
         monkeypatch.setattr(command_line, "_load", lambda source, **_: load(source))

@@ -10,8 +10,8 @@ import command_line
 import pytest
 from tiny_model import write_sentence_transformer
 
-from trainer.encoder import Encoder
-from trainer.model.checksums import signature, signing_key
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.disk import signature, signing_key
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -86,8 +86,7 @@ def test_info_names_the_engine(collection: Path) -> None:
 
 def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
     model = write_sentence_transformer(tmp_path / "model")
-    former = run("index", notes, tmp_path / "c", "--encoder", model, "--engine", "torch")
-    assert "--engine is now --runtime" in former.stderr
+    run("index", notes, tmp_path / "c", "--encoder", model, "--runtime", "torch")
     model.rename(tmp_path / "moved")
     info = json_of("info", tmp_path / "c")
     assert info["documents"] == 4 and "cannot be loaded" in info["runtime"]

@@ -9,7 +9,7 @@ import pytest
 
 from searchengine.cli.console import stderr_console
 from searchengine.cli.training.display import Display
-from trainer.training.loop import Report
+from searchengine.trainer.training.loop import Report
 
 PROGRAM = """
 import time

@@ -172,7 +172,7 @@ def test_what_is_refused(folder: Path, options: dict[str, Any], message: str) ->
 def test_names_that_no_run_holds_are_found_before_measuring(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchengine.evaluate.retrieval.measure", None)
+    monkeypatch.setattr("searchengine.measure.retrieval.measure", None)
     (tmp_path / "queries.jsonl").write_text('{"_id": "q 1", "text": "whales"}\n')
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq 1\twhale\t1\n")
     options = ["--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv"]

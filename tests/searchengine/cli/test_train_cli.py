@@ -9,11 +9,11 @@ from pathlib import Path
 import command_line
 import pytest
 
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training import checkpoint
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer.encoder import Encoder
-from trainer.errors import ConfigError
-from trainer.training import checkpoint
-from trainer.training.train_config import TrainConfig
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 STS = "score\tsentence1\tsentence2\n" + "".join(

@@ -9,12 +9,12 @@ import pytest
 from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
-from indexer.config import BUILDABLE, Code, RotationKind
-from indexer.tuning.tune import Objective
-from searchengine.cli.indexing.index import index
-from searchengine.cli.maintenance import tune
+from searchengine.cli.index import index
 from searchengine.cli.options import Bytes
-from trainer.runtimes.config import Precision, RuntimeKind
+from searchengine.cli.tune import tune
+from searchengine.indexer.config import Code, RotationKind, Structure
+from searchengine.indexer.tuning.tune import Objective
+from searchengine.trainer.runtimes.config import Precision, RuntimeKind
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
 pytestmark = pytest.mark.usefixtures("small_grid")
@@ -217,13 +217,12 @@ def test_the_choices_are_all_there_are() -> None:
         if hasattr(option.type, "choices")
     }
     assert choices == {
-        "structure": list(BUILDABLE),
+        "structure": list(Structure),
         "code": list(Code),
         "rotation": list(RotationKind),
         "objective": list(Objective),
         "mode": ["vector", "text", "hybrid"],
         "runtime": list(RuntimeKind),
-        "engine": list(RuntimeKind),
         "precision": list(Precision),
     }
 

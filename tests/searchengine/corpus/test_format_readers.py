@@ -28,18 +28,16 @@ from docx.oxml.ns import nsdecls
 from reportlab.pdfgen.canvas import Canvas
 
 from searchengine import SearchEngine
-from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import Document
-from searchengine.corpus.encodings import detected
-from searchengine.corpus.files import count_records, read_corpus
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.corpus.formats import kinds
-from searchengine.corpus.formats.kinds import KINDS
-from searchengine.corpus.formats.parts import Heading, Part
+from searchengine.corpus.formats.kinds import KINDS, Heading, Part
+from searchengine.corpus.tabular import Columns
+from searchengine.corpus.text_files import detected
 from searchengine.errors import CorpusError, DuplicateKey
 from searchengine.query.headings import heading_at, headings_of
 from searchengine.query.hits import Hit
-from trainer.errors import install_line
+from searchengine.trainer.errors import install_line
 
 MARKUP = "http://schemas.openxmlformats.org/markup-compatibility/2006"
 KOREAN = "고래는 뇌의 절반씩 번갈아 가며 잠을 잔다."

@@ -17,7 +17,7 @@ from conftest import WordLengths
 from embedding_server import EmbeddingServer, Fault
 
 from searchengine import HttpEncoder, SearchEngine
-from searchengine.encoders import endpoint
+from searchengine.encoders import http
 from searchengine.encoders.functions import PROBE
 from searchengine.encoders.loading import load_given
 from searchengine.errors import EncoderMismatch, EndpointError
@@ -27,7 +27,7 @@ TEXTS = [" ".join(["a"] * (i % 7 + 1) + ["bee"] * (i % 5)) for i in range(100)]
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddingServer]:
-    monkeypatch.setattr(endpoint, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(http, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with EmbeddingServer() as server:
         yield server
@@ -122,8 +122,8 @@ def test_a_late_answer_is_asked_for_again(server: EmbeddingServer) -> None:
 def test_waits_grow_and_differ(
     server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "FIRST_WAIT", 0.08)
-    monkeypatch.setattr(endpoint, "MAX_WAIT", 0.2)
+    monkeypatch.setattr(http, "FIRST_WAIT", 0.08)
+    monkeypatch.setattr(http, "MAX_WAIT", 0.2)
     encoder = HttpEncoder(server.url, "words", max_retries=3)
     server.faults.extend([Fault(500)] * 3)
     server.times.clear()
@@ -137,7 +137,7 @@ def test_waits_grow_and_differ(
 def test_retry_after_never_shortens_a_wait(
     server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    monkeypatch.setattr(endpoint, "FIRST_WAIT", 0.2)
+    monkeypatch.setattr(http, "FIRST_WAIT", 0.2)
     server.times.clear()
     server.faults.append(Fault(503, headers={"Retry-After": value}))
     encoder.encode(["a bee"])
@@ -159,10 +159,10 @@ def test_retry_after_stops_all_threads(server: EmbeddingServer) -> None:
 
 def test_a_date_in_retry_after() -> None:
     in_an_hour = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 3600))
-    assert endpoint._retry_after({"retry-after": in_an_hour}) == pytest.approx(3600, abs=3)
-    assert endpoint._retry_after({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT"}) == 0
-    assert endpoint._retry_after({"retry-after": "soon"}) is None
-    assert endpoint._retry_after({}) is None
+    assert http._retry_after({"retry-after": in_an_hour}) == pytest.approx(3600, abs=3)
+    assert http._retry_after({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT"}) == 0
+    assert http._retry_after({"retry-after": "soon"}) is None
+    assert http._retry_after({}) is None
 
 
 def test_requests_per_minute(server: EmbeddingServer) -> None:
@@ -269,7 +269,7 @@ def test_an_error_in_an_answer_of_200(server: EmbeddingServer, encoder: HttpEnco
 def test_a_huge_answer_is_not_read(
     server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "BYTES_PER_TEXT", 1 << 19)
+    monkeypatch.setattr(http, "BYTES_PER_TEXT", 1 << 19)
     server.faults.append(Fault(content=b"x" * (1 << 21)))
     assert "answered with more than 1 MiB" in failure(encoder)
 
@@ -283,7 +283,7 @@ def test_after_one_failure_the_others_stop(
     server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not every batch is sent, and nobody sleeps through a long wait."""
-    monkeypatch.setattr(endpoint, "FIRST_WAIT", 20)
+    monkeypatch.setattr(http, "FIRST_WAIT", 20)
     encoder = HttpEncoder(server.url, "words", batch=1, concurrency=2)
     assert encoder.dim == 8
     server.requests.clear()

@@ -16,9 +16,9 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import EncoderMismatch, QueryError
 from searchengine.server.settings import of_collections
-from trainer.encoder import Encoder
-from trainer.model.loading import keep_layers
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.loading import keep_layers
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 TEXTS = ["a whale sings near the sea", "the dog sleeps", "two birds", "a child eats slowly"]
 TORCH = RuntimeConfig("torch", "fp32")
@@ -30,7 +30,7 @@ class Letters:
     dim = 16
     fingerprint = "letters"
 
-    def __init__(self, aligned_to: tuple[str, ...] = ("older", "word-lengths"), dim: int = 16):
+    def __init__(self, aligned_to: str = "word-lengths", dim: int = 16):
         self.aligned_to, self.dim = aligned_to, dim
 
     def encode(self, texts: list[str], *, role: str | None = None) -> np.ndarray:
@@ -60,16 +60,17 @@ def test_questions_go_to_it_and_documents_do_not(folder: Path) -> None:
         assert documents.calls == [["xxxxxxx"]]
         assert engine.search("123456", k=1, mode="vector")[0].key == "new"
         assert engine.encode_questions(["12"]).argmax() == 2
-        assert isinstance(engine.query_encoder, Letters) and engine.encoder is documents
+        assert engine.query_encoder.fingerprint == "letters"
+        assert engine.encoder.wrapped is documents  # type: ignore[attr-defined]
     with SearchEngine.open(folder, documents) as engine:  # never by itself
-        assert engine.query_encoder is documents
+        assert engine.query_encoder is engine.encoder
 
 
 @pytest.mark.parametrize(
     "questions, message",
     [
         (
-            Letters(("other",)),
+            Letters("other"),
             r"w.index was built by an encoder made in Python \(fingerprint word-lengths\), but the "
             r"question encoder made in Python belongs to the documents of another one \(other\); "
             r"train one for it \(train --preset question-encoder\), or leave query_encoder out",
@@ -98,7 +99,7 @@ def test_without_an_encoder_only_the_width_is_compared(tmp_path: Path) -> None:
         engine.add([{"_id": "a", "text": "x"}], np.eye(16, dtype=np.float32)[2:3])
         with pytest.raises(QueryError, match="no encoder"):
             engine.search("12", mode="vector")
-    with SearchEngine.open(tmp_path / "v", query_encoder=Letters(("other",))) as engine:
+    with SearchEngine.open(tmp_path / "v", query_encoder=Letters("other")) as engine:
         assert engine.search("12", mode="vector")[0].score == pytest.approx(1)
     with pytest.raises(EncoderMismatch, match="16 dimensions, and the question encoder"):
         SearchEngine.open(tmp_path / "v", query_encoder=Letters(dim=8))
@@ -111,10 +112,10 @@ def test_a_reindex_by_another_encoder_is_refused_before_it_begins(folder: Path) 
             engine.reindex(other)
         assert other.calls == []
         assert engine.search("12", k=1, mode="vector")[0].key == "xxx"
-    both = Letters(("word-lengths", "second"))
-    with SearchEngine.open(folder, WordLengths(), query_encoder=both) as engine:
-        engine.reindex(other)
-        assert engine.query_encoder is both
+    questions = Letters()
+    with SearchEngine.open(folder, WordLengths(), query_encoder=questions) as engine:
+        engine.reindex(WordLengths())
+        assert engine.query_encoder.wrapped is questions  # type: ignore[attr-defined]
         assert engine.search("12", k=1, mode="vector")[0].key == "xxx"
 
 

@@ -15,7 +15,7 @@ from searchengine import FunctionEncoder, SearchEngine, SentenceTransformerEncod
 from searchengine.encoders.functions import PROBE
 from searchengine.encoders.loading import load_given
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
-from searchengine.maintenance.repair import repair
+from searchengine.upkeep.repair import repair
 
 DOCUMENTS = [{"_id": text, "text": text} for text in ("a bee", "the cat sat", "whales sleep")]
 

@@ -10,9 +10,9 @@ import pytest
 from conftest import WordLengths
 from cut_documents import Words
 
-from indexer.building import build
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
+from searchengine.indexer.building import build
 from searchengine.ingest import ingestion, spool
 from searchengine.ingest.settings import AddOptions
 

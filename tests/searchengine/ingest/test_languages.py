@@ -11,14 +11,14 @@ from conftest import WordLengths
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.mode import WEIGHT, Mode
 from searchengine.cli import cli
 from searchengine.corpus.analyzer import Tokenizer
-from searchengine.corpus.languages import Traits, traits
+from searchengine.corpus.language_traits import Traits, traits
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.languages import analyzer_for, reads
-from searchengine.storage.mode import WEIGHT, Mode
-from trainer.model.source import Source
-from trainer.model.tokens import TokenIds, Tokenization
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import TokenIds, Tokenization
 
 ENGLISH = "Dough rises while yeast turns sugar into gas, and the baker waits for it to double."
 GERMAN = "Der Teig geht auf, während die Hefe Zucker in Gas verwandelt, und der Bäcker wartet."

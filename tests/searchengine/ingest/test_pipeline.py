@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.collection import Collection
 from searchengine.errors import CollectionError, SearchEngineError
 from searchengine.ingest import ingestion
-from searchengine.storage.collection import Collection
 
 EVERY = 600  # documents to a commit: blocks of 512 and 88, then one of 600 that is read ahead
 SOON = 20  # seconds after which a test that waits for another thread has failed

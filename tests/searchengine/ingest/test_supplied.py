@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.documents.store import Store
 from searchengine.corpus.files import read_corpus
-from searchengine.corpus.lines import read_jsonl
+from searchengine.corpus.text_files import read_jsonl
 from searchengine.errors import (
     CollectionBusy,
     CollectionError,
@@ -29,8 +30,7 @@ from searchengine.errors import (
     QueryError,
 )
 from searchengine.ingest import spool, supplied
-from searchengine.maintenance.repair import repair
-from searchengine.storage.documents.store import Store
+from searchengine.upkeep.repair import repair
 
 DIM = 6
 WIDE = 64  # from here on, the length of a row rounded to float16 is so near 1 that a second
@@ -743,7 +743,7 @@ def test_few_rows_beside_many_are_scanned_until_they_are_merged(path: Path) -> N
 def test_rows_beside_many_get_the_structure_where_they_are_not_few(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchengine.storage.writer.SCANNED", 1200)
+    monkeypatch.setattr("searchengine.backends.folder.writer.SCANNED", 1200)
     config = {"structure": "ivf", "prefix": 8, "code": "int8"}
     with SearchEngine.create(path, encoder=None, dim=16, config=config) as engine:
         for i, count in enumerate((2000, 1201, 1200)):

@@ -15,9 +15,9 @@ from lazy import Lazy, needs
 from tiny_model import static_table, write_cross_encoder, write_model2vec
 
 from searchengine import SearchEngine
+from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError
-from searchengine.query.cross_encoding import CrossEncoding
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 pytestmark = needs("mcp", "mcp")
 mcp, ours = Lazy("mcp"), Lazy("searchengine.integrations.mcp")

@@ -8,8 +8,8 @@ from command_line import run_json
 from conftest import WordLengths
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.documents import questions
 from searchengine.errors import QueryError
-from searchengine.storage.documents import questions
 
 TEXTS = {
     "whales": "whales sleep in the sea",

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import Document, SearchEngine
+from searchengine.backends.folder.documents import listing
 from searchengine.errors import CollectionError, FilterError, QueryError, UnknownKey
-from searchengine.storage.documents import listing
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"_id": "a", "text": "the cat sat", "year": 2016, "lang": "en", "tags": ["x", "y", "x"]},

@@ -21,8 +21,10 @@ from conftest import WordLengths
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.segment import SegmentConfig
 from searchengine import Hit, SearchEngine
+from searchengine.backends.folder.documents.changes import Changes
+from searchengine.backends.folder.documents.store import Store
+from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.engine import Hits
 from searchengine.errors import (
     CollectionBusy,
@@ -35,8 +37,7 @@ from searchengine.errors import (
     FilterError,
     QueryError,
 )
-from searchengine.storage.documents.changes import Changes
-from searchengine.storage.documents.store import Store
+from searchengine.indexer.segment import SegmentConfig
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"_id": "threes", "text": "the cat sat", "year": 2016, "lang": "en"},
@@ -255,7 +256,7 @@ def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: f
             vectors[-1] = value
             return vectors
 
-    engine._encoder._adopt(Broken())
+    engine._encoder._adopt(WrappedEncoder(Broken()))
     with pytest.raises(CollectionError, match="NaN, infinity or zeros for the document 'bad'"):
         engine.add([{"_id": "good", "text": "x"}, {"_id": "bad", "text": "y"}])
     assert engine.stats().documents == 3
@@ -266,7 +267,7 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
         def encode(self, texts: Any, *, role: str | None = None) -> Any:
             return super().encode(texts, role=role)[1:]
 
-    engine._encoder._adopt(Short())
+    engine._encoder._adopt(WrappedEncoder(Short()))
     with pytest.raises(CollectionError, match=r"\(2, 16\) for 2 passages, got \(1, 16\)"):
         engine.add([{"_id": "x", "text": "x"}, {"_id": "y", "text": "y"}])
 
@@ -617,7 +618,7 @@ def test_the_encoder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         threading.Event().wait(0.05)
         return loaded[-1]
 
-    monkeypatch.setattr("searchengine.encoders.of_collection.load_built_by", load)
+    monkeypatch.setattr("searchengine.encoders.loading.load_built_by", load)
     with SearchEngine.open(tmp_path / "c") as engine, ThreadPoolExecutor(8) as callers:
         searches = [callers.submit(engine.search, f"a bee {i}", 1, mode="hybrid") for i in range(8)]
         searches += [callers.submit(engine.search, "a bee", k) for k in range(1, 9)]

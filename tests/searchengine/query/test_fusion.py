@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.documents.scored import EXPECTED
+from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.mode import WEIGHT
 from searchengine.query.fusion import Fusion
 from searchengine.query.ranking import FUSED
-from searchengine.storage.documents.scored import EXPECTED
-from searchengine.storage.documents.store import Store
-from searchengine.storage.mode import WEIGHT
 
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide"]
 

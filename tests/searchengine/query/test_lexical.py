@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.backends.folder.documents import lexical, questions, text_index
+from searchengine.backends.folder.documents.lexical import Scored
+from searchengine.backends.folder.documents.scored import WordScores
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import QueryError
 from searchengine.query.fusion import Fusion, reciprocal_rank
-from searchengine.storage.documents import lexical, questions, text_index
-from searchengine.storage.documents.lexical import Scored
-from searchengine.storage.documents.scored import WordScores
 
 TEXTS = [
     ("Whales", "How whales sleep: half of the brain rests."),

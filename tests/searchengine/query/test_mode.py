@@ -8,10 +8,10 @@ from command_line import run, run_json
 from conftest import WordLengths
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.mode import WEIGHT, Mode
 from searchengine.errors import QueryError
-from searchengine.maintenance.copying import copy as copy_collection
-from searchengine.storage.documents.store import Store
-from searchengine.storage.mode import WEIGHT, Mode
+from searchengine.upkeep.copying import copy as copy_collection
 
 DOCUMENTS = [{"_id": str(i), "text": "a" * (i % 5 + 1) + " bb" * (i % 3)} for i in range(30)]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.documents.tables import Passage
 from searchengine.errors import QueryError
 from searchengine.query.paging import Ranked, Ranking, in_parts, part_size
-from searchengine.storage.documents.tables import Passage
 
 COUNT, DIM = 1200, 24
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide", "krill", "reef"]

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.documents import questions
 from searchengine.cli import cli
 from searchengine.errors import QueryError
 from searchengine.query.request import Query
-from searchengine.storage.documents import questions
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_marks_lose_no_document(tmp_path: Path) -> None:
 def test_a_phrase_of_very_many_documents_adds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchengine.storage.snapshot.MOST_WITH_PHRASE", 1)
+    monkeypatch.setattr("searchengine.backends.folder.snapshot.MOST_WITH_PHRASE", 1)
     with made(tmp_path, "unicode") as engine:
         marked, plain = (
             [(hit.key, hit.score) for hit in engine.search(text, mode="text")]

@@ -10,8 +10,8 @@ import pytest
 from searchengine.encoders.questions import CACHE_SIZE, MAX_CACHED_BATCH, QuestionEncoder
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
+from searchengine.trainer.errors import ModelError
 from tests.conftest import WordLengths
-from trainer.errors import ModelError
 
 
 def expected(texts: Sequence[str]) -> npt.NDArray[np.float32]:

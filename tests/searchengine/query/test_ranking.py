@@ -1,6 +1,8 @@
 """Documents cut into passages, ranked by vectors, words and both, against brute force."""
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.documents import lexical
+from searchengine.backends.folder.mode import weight_of
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.query.diversity import mmr
 from searchengine.query.fusion import Fusion
 from searchengine.query.ranking import FUSED
-from searchengine.query.request import Query
-from searchengine.storage.documents import lexical
-from searchengine.storage.mode import weight_of
+from searchengine.query.request import Options, Query
 
 # ----------------------------------------------------------------------------------------- passages
 
@@ -111,7 +113,7 @@ def test_passages_equal_brute_force(
 
 
 def by_words(engine: SearchEngine, question: str, k: int, where: str | None = None) -> list[Any]:
-    """(key, BM25) as searchengine.storage.documents.lexical ranks them."""
+    """(key, BM25) as searchengine.backends.folder.documents.lexical ranks them."""
     store = engine.collection._current().store
     scored = lexical.search(store.read, question, k, *store.condition(where))
     documents = store.documents(document for document, _ in scored)
@@ -346,7 +348,19 @@ def test_integers_of_numpy_are_options_too(engine: SearchEngine) -> None:
 
 def test_unknown_options_are_refused(engine: SearchEngine) -> None:
     with pytest.raises(QueryError, match="no option 'depth'; its options are k, shortlist, where"):
+        engine.search_batch(["bb"], depth=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
         engine.search("bb", depth=3)  # type: ignore[call-arg]
+
+
+def test_every_search_takes_the_options_of_a_query() -> None:
+    names = [field.name for field in fields(Query)]
+    assert sorted(inspect.signature(SearchEngine.search).parameters) == sorted(
+        ["self", "query", *names]
+    )
+    defaults = inspect.signature(SearchEngine.search).parameters
+    assert all(defaults[field.name].default == field.default for field in fields(Query))
+    assert sorted(Options.__annotations__) == sorted(set(names) - {"k"})
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])

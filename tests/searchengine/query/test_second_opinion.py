@@ -12,8 +12,8 @@ from tiny_model import write_cross_encoder, write_model2vec, write_plain
 from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import QueryError
-from trainer.cross_encoder import CrossEncoder
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 QUESTION = "the dog sleeps"
 WORDS = ("dog", "cat", "whale", "bird", "house", "sea")

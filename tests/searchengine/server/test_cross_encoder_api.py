@@ -11,10 +11,10 @@ from starlette.testclient import TestClient
 from tiny_model import write_cross_encoder, write_plain
 
 from searchengine import Client, SearchEngine
+from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError
-from searchengine.query.cross_encoding import CrossEncoding
 from searchengine.server import settings as limits
-from trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.config import RuntimeConfig
 
 CPU = RuntimeConfig("torch", "fp32", "cpu")
 

@@ -1,0 +1,226 @@
+"""Search by the compiled kernel: graphs of 8-bit codes, and full-width rows scored in one pass."""
+
+import ctypes
+
+import numpy as np
+
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality
+from searchengine.indexer.config import Storage
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.native.hnsw import NativeGraph
+from searchengine.indexer.native.library import load
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import LOCALITY_BATCH, Cascade, CoarseIndex, SearchResult
+from searchengine.indexer.storage.vectors_file import VectorFile
+from searchengine.indexer.threads import slices, threads
+
+LISTED_SHARE = 0.1
+"""Below this share of allowed rows, a scan goes through a list of them; above, through all rows,
+and leaves the others out."""
+
+
+class NativeCascade:
+    """A graph of 8-bit codes and the full-width rows, searched by the compiled kernel."""
+
+    def __init__(self, coarse: CoarseIndex, graph: NativeGraph) -> None:
+        self._coarse = coarse
+        self._graph = graph
+
+    def search(
+        self,
+        rotated: Floats,
+        k: int,
+        size: int,
+        effort: int = 0,
+        allowed: Allowed | None = None,
+    ) -> SearchResult:
+        """As Cascade.search."""
+        order = None
+        if len(rotated) >= LOCALITY_BATCH:
+            heads = rotated[:, : self._coarse.width]
+            order = locality([heads], heads)
+        ef_search = self._coarse.ef_search(size, effort, allowed)
+        mask = None if allowed is None else allowed.mask
+        rotated = np.ascontiguousarray(rotated, np.float32)
+        return SearchResult(*self._graph.search(rotated, k, size, ef_search, mask, order)[:2])
+
+    def shortlist(
+        self, rotated: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
+    ) -> RowNumbers:
+        """As CoarseIndex.shortlist, for rotated queries (q, D)."""
+        available = self._coarse.rows if allowed is None else allowed.size
+        heads = rotated[:, : self._coarse.width]
+        if size > available or not self._coarse.walks(available):
+            return self._coarse.shortlist(heads, size, allowed, effort)
+        ef_search = self._coarse.ef_search(size, effort, allowed)
+        mask = None if allowed is None else allowed.mask
+        rotated = np.ascontiguousarray(rotated, np.float32)
+        rows, padded = self._graph.shortlist(rotated, size, ef_search, mask)
+        if padded:  # the walk ended too early
+            short = np.flatnonzero(rows[:, -1] < 0)
+            rows[short] = self._coarse.shortlist(heads[short], size, allowed, effort)
+        return rows
+
+    def work(self) -> tuple[int, int]:
+        """Codes compared, and nodes whose links were followed, in all walks so far."""
+        return self._graph.work()
+
+
+def walk_totals(cascade: Cascade | NativeCascade) -> tuple[int, int]:
+    """Counters: codes compared, and nodes whose links were followed.
+
+    They count the walks of faiss in this process and those of the compiled kernel in this cascade.
+    """
+    stats = faiss.cvar.hnsw_stats
+    compared, followed = cascade.work() if isinstance(cascade, NativeCascade) else (0, 0)
+    return stats.ndis + compared, stats.nhops + followed
+
+
+def native_cascade(
+    coarse: CoarseIndex, file: VectorFile, name: str, level: int | None
+) -> NativeCascade | None:
+    """The compiled kernel's cascade; None where faiss searches.
+
+    Args:
+        coarse: the coarse stage, which the kernel walks if it is a graph of 8-bit codes.
+        file: the full-width rows.
+        name: what `coarse` was read from, for errors.
+        level: of the kernel, from library.chosen_level; None: faiss searches.
+
+    Raises:
+        SegmentError: the graph is damaged.
+    """
+    if level is None or not _is_byte_graph(coarse):
+        return None
+    return NativeCascade(coarse, NativeGraph(coarse.index, file, level, name))
+
+
+def _is_byte_graph(coarse: CoarseIndex) -> bool:
+    if not isinstance(coarse.index, faiss.IndexIDMap):
+        return False
+    graph = faiss.downcast_index(coarse.index.index)
+    if not isinstance(graph, faiss.IndexHNSWSQ):
+        return False
+    return bool(faiss.downcast_index(graph.storage).sq.qtype == faiss.ScalarQuantizer.QT_8bit)
+
+
+_THREAD_BYTES = 1 << 24
+"""Bytes of rows that one thread scores, in a millisecond or two. Waiting for a second thread takes
+longer where other programs are running."""
+
+_MIN_BLOCK, _MAX_BLOCK = 1 << 10, 1 << 24  # rows of a pass
+_QUERIES = 256  # of a pass: their heaps and vectors stay in a cache
+
+
+class _Pass(ctypes.Structure):
+    """Equal to Pass in source/exact.h, field by field."""
+
+    _fields_ = (
+        ("full", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("dim", "half")),
+        *((name, ctypes.c_void_p) for name in ("numbers", "mask")),
+        *((name, ctypes.c_int64) for name in ("first", "last")),
+        ("queries", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("count", "k")),
+    )
+
+
+class NativeRows:
+    """The rows of a vectors file, scored by inner products. Safe to use from several threads.
+
+    The score of a (query, row) pair is the same to the last bit whatever else is scored.
+    """
+
+    def __init__(self, file: VectorFile, level: int) -> None:
+        """`level`: from library.chosen_level."""
+        self.rows, self.dim = file.rows, file.dim
+        self._file, self._half, self._level = file, file.storage is Storage.FLOAT16, level
+        self._library = load()
+
+    def best(
+        self, queries: Floats, k: int, rows: RowNumbers | None = None, mask: Mask | None = None
+    ) -> tuple[RowNumbers, Floats]:
+        """The best k rows and scores (q, k), by (-score, row), padded with -1 and -inf.
+
+        Args:
+            queries: (q, D) float32.
+            k: rows per query, >= 1.
+            rows: the rows to score, rising, all within these; None for all.
+            mask: (self.rows,) whether each row may be found; None for all.
+
+        Raises:
+            MemoryError.
+        """
+        queries = np.ascontiguousarray(queries, np.float32)
+        best, scores = self._empty(len(queries), k)
+        for first in range(0, len(queries), _QUERIES):
+            group = slice(first, first + _QUERIES)
+            self._add_best(queries[group], k, rows, mask, best[group], scores[group])
+        return best, scores
+
+    def _add_best(
+        self,
+        queries: Floats,
+        k: int,
+        rows: RowNumbers | None,
+        mask: Mask | None,
+        best: RowNumbers,
+        scores: Floats,
+    ) -> None:
+        part = self._pass(queries, k)
+        part.numbers = None if rows is None else rows.ctypes.data
+        part.mask = None if mask is None else mask.ctypes.data
+        into = best.ctypes.data, scores.ctypes.data
+        for piece in slices(self.rows if rows is None else rows.size, _MIN_BLOCK, _MAX_BLOCK):
+            part.first, part.last = piece.start, piece.stop
+            if rows is None:
+                self._file.read_ahead(piece)
+            with threads.take(self._threads((piece.stop - piece.start) * len(queries))) as count:
+                failed = self._library.kernel_add_best(
+                    self._level, ctypes.byref(part), count, *into
+                )
+            self._check(failed, part)
+
+    def rerank(self, queries: Floats, candidates: RowNumbers, k: int) -> tuple[RowNumbers, Floats]:
+        """The best k of the candidates (q, s), as `best`; -1 is padding. Raises MemoryError."""
+        best, scores = self._empty(len(queries), k)
+        queries = np.ascontiguousarray(queries, np.float32)
+        candidates = np.ascontiguousarray(candidates, np.int64)
+        for group in slices(len(queries)):
+            part = self._pass(queries[group], k)
+            lines = candidates[group]
+            with threads.take(min(len(lines), self._threads(lines.size))) as count:
+                failed = self._library.kernel_rerank(
+                    self._level,
+                    ctypes.byref(part),
+                    lines.ctypes.data,
+                    lines.shape[1],
+                    count,
+                    best[group].ctypes.data,
+                    scores[group].ctypes.data,
+                )
+            self._check(failed, part)
+        return best, scores
+
+    @staticmethod
+    def _empty(queries: int, k: int) -> tuple[RowNumbers, Floats]:
+        return np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32)
+
+    def _pass(self, queries: Floats, k: int) -> _Pass:
+        """It holds the address of the queries, which the caller keeps."""
+        return _Pass(
+            full=self._file.address,
+            dim=self.dim,
+            half=self._half,
+            queries=queries.ctypes.data,
+            count=len(queries),
+            k=k,
+        )
+
+    def _threads(self, scored: int) -> int:
+        return -(-scored * self.dim * (2 if self._half else 4) // _THREAD_BYTES)
+
+    @staticmethod
+    def _check(failed: int, part: _Pass) -> None:
+        if failed:
+            raise MemoryError(f"no memory for the best {part.k} rows of {part.count} queries")

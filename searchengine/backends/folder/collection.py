@@ -1,0 +1,190 @@
+"""Operations on a collection besides reading and adding: create, delete, update, merge."""
+
+import logging
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+from searchengine.backends.folder.documents.changes import Changes
+from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.filesystem import refuse_network
+from searchengine.backends.folder.folders import check_name
+from searchengine.backends.folder.merging import Merging, due, misfit
+from searchengine.backends.folder.scratch import is_free, new_folder
+from searchengine.backends.folder.writer import Measured, WritableView
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.indexer.building.build import Progress
+from searchengine.indexer.segment import SegmentConfig
+
+_log = logging.getLogger(__name__)
+
+
+class Collection(WritableView):
+    """An open collection: what reads it, commits to it, and these operations.
+
+    From View (storage.view): reading, newest, refresh, follow, close. From WritableView
+    (storage.writer): own_store, writing.
+
+    Threads that write queue; other processes are waited for as long as `wait` says.
+
+    Attributes:
+        numbered: the commit after vectors were added without documents, and the highest number
+            that is a key in it: to find it in a million documents takes half a second.
+    """
+
+    numbered: tuple[object, int] | None = None
+
+    @classmethod
+    def create(
+        cls, path: Path, settings: dict[str, Any], analyzer: Analyzer | None, wait: float = 0
+    ) -> Self:
+        """Create an empty collection, whole or not at all, and open it; `wait` as for opening.
+
+        `analyzer`: None lets the first documents decide (searchengine.ingest.languages).
+        """
+        path = path.absolute()
+        check_name(path)
+        if not is_free(path):
+            raise CollectionError(f"{path} exists already; choose another folder or remove it")
+        refuse_network(path)
+        with new_folder(path) as scratch:
+            (scratch / "segments").mkdir()
+            with Store(scratch / "documents.db", create=True) as store, store.transaction():
+                changes = Changes(store)
+                new: dict[str, Any] = {"commit_id": uuid4().hex}
+                if analyzer is None:
+                    new["tokenizer_auto"] = True
+                for name, value in (settings | new).items():
+                    changes.set(name, value)
+                changes.index_text(analyzer or Analyzer(Tokenizer.PORTER))
+        return cls(path, wait)
+
+    def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
+        """Delete documents by key, or all that match a filter; returns how many."""
+        with self.own_store() as store:
+            with self.writing(store) as writer:
+                if where is not None:
+                    documents = writer.changes.documents_matching(where)
+                else:
+                    documents = list(store.ids_of(keys or ()).values())
+                writer.changes.remove(documents)
+            self.merge_due(store)
+        return len(documents)
+
+    def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
+        """Merge into the metadata of documents, all or none. Raises QueryError: unknown key."""
+        with self.own_store() as store, self.writing(store) as writer:
+            ids = store.ids_of(patches)
+            unknown = [key for key in patches if key not in ids]
+            if unknown:
+                raise QueryError(
+                    f"{self.path} has no document {unknown[0]!r}; nothing was changed, "
+                    "add it first or leave it out"
+                )
+            writer.changes.patch_metadata({ids[key]: patch for key, patch in patches.items()})
+
+    def index_fields(self, names: Iterable[str]) -> None:
+        """Index metadata fields, for filters."""
+        with self.own_store() as store, self.writing(store) as writer:
+            for name in names:
+                writer.changes.index_field(name)
+
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Store collection settings in one commit; None removes one."""
+        with self.own_store() as store, self.writing(store) as writer:
+            for name, value in values.items():
+                if value is None:
+                    writer.changes.unset(name)
+                else:
+                    writer.changes.set(name, value)
+
+    def optimize(self, progress: Progress | None = None) -> None:
+        """Merge all segments into one without deleted rows, with a new rotation.
+
+        What is added meanwhile stays in segments of its own. Raises CollectionBusy if another
+        process is merging segments, or writing, for longer than `wait`.
+        """
+        with self.own_store() as store:
+            merging = Merging(self, store, progress)
+            merging.merge_all()
+            try:
+                store.tidy()
+            except CollectionError as error:  # the merge is committed
+                _log.warning("free space was not returned to the disk: %s", error)
+
+    def rebuild(
+        self,
+        measured: Measured,
+        config: SegmentConfig,
+        tuning: Mapping[str, Any],
+        building: Progress | None = None,
+    ) -> None:
+        """Build all segments again with another index config, in one commit.
+
+        Segments that are added later use that config too.
+
+        Args:
+            measured: the segments that were measured, with their live rows.
+            config: the index config.
+            tuning: the measurements behind it, stored in every manifest.
+            building: progress callback: step, rows just done, rows in all segments.
+
+        Raises:
+            CollectionError: segments or deleted rows have changed since they were measured.
+            CollectionBusy: another process is writing. Then nothing changes.
+        """
+        rows = sum(row.rows for row in measured)
+
+        def progress(step: str, done: int, _: int) -> None:
+            if building is not None:
+                building(step, done, rows)
+
+        with self.own_store() as store:
+            with self.writing(store) as writer:
+                writer.rebuild(measured, config, tuning, progress)
+
+    def remove_if_empty(self) -> None:
+        """Close, and remove the folder if it has no document and no other process has it open.
+
+        What is no collection, or cannot be read, stays."""
+        self.close()
+        with suppress(CollectionError), Store(self.path / "documents.db") as store:
+            if not store.segments() and not any(store.counts()):
+                with store.alone():
+                    if not store.segments() and not any(store.counts()):
+                        shutil.rmtree(self.path)
+
+    def merge_due(
+        self,
+        store: Store,
+        progress: Progress | None = None,
+        *,
+        made: Iterable[SegmentRow] = (),
+        finished: int = 0,
+    ) -> None:
+        """Merge segments while there are too many of those that the caller made.
+
+        Each merge is a commit. `finished`: as for searchengine.backends.folder.tiers.due.
+        """
+        merging = Merging(self, store, progress, set(made))
+
+        def misfits(rows: Sequence[SegmentRow]) -> Sequence[SegmentRow]:
+            row = misfit({row: s for row, s in self.segments.items() if row in rows})
+            return [] if row is None else [row]
+
+        try:
+            merging.go_on()
+            while merging.merge(lambda rows: due(store, rows, merging.made, finished)):
+                pass
+            while merging.merge(misfits, refit=True):
+                pass
+        except CollectionBusy:
+            pass  # the last process to write merges
+        except CollectionError as error:  # the change before is committed
+            _log.warning(
+                "segments were not merged, which the next change will try again: %s", error
+            )

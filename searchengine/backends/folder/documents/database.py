@@ -1,0 +1,363 @@
+"""documents.db as a file: opened, locked, in transactions. Its tables: store.py and changes.py."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import random
+from time import monotonic, sleep
+from typing import Any, Self
+
+from searchengine.backends.folder.documents import forks, frozen, schema
+from searchengine.backends.folder.documents.connections import Pool, turns, way_out
+from searchengine.errors import CollectionBusy, CollectionError
+
+_BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
+# A file is rewritten if more than a fourth is free, and if that takes others less than a second.
+_FREE, _REWRITTEN = 4, 64 << 20
+# Bytes of SQLite's log from which it is folded into the file; it is cut to as many.
+FOLDED = 4 << 20
+# Bytes of the log, and times those of the file, from which readers are waited for; seconds after
+# which a reader of the same commit begins again meanwhile.
+OVERGROWN, REOPENED = (32 << 20, 2), 0.1
+_PATIENCE, _POLL = 1.0, 0.05  # seconds to wait for readers; between two looks at them
+
+
+class Database:
+    """An open documents.db. Readers never wait for a writer (SQLite's write-ahead log).
+
+    Only SQLite ever opens the file: POSIX drops all locks that a process holds on a file as soon
+    as it closes any descriptor of it, so a second way in would undo SQLite's locks.
+
+    Attributes:
+        path: the file.
+        identity: its device and inode: another file may take its name while this one is open.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False, readers: int = 0) -> None:
+        """Open the file to write, or by some connections that only read (`readers`)."""
+        if not create and not path.is_file():
+            raise CollectionError(
+                f"{path} is missing, so {path.parent} is not a collection; give the folder of one"
+            )
+        self.path = path
+        self._read_only = readers > 0
+        # A frozen file is read without locks: it must not change meanwhile.
+        self._frozen = frozen.state(path) if not create and frozen.is_frozen(path) else None
+        self._pool = Pool()
+        with forks.guarded(self._pool), self.named_errors():
+            try:
+                if not create:
+                    self.identity = _identity(path)
+                    forks.refuse_if_lost(self.identity, path)
+                for _ in range(max(1, readers)):
+                    self._connect(create)
+                if create:
+                    self.identity = _identity(path)
+                if not self.in_place:
+                    raise self.replaced()
+                if not self._read_only and self._frozen is None:
+                    self._pool.written = self.identity
+                self._begin(create)
+            except BaseException:
+                self._pool.close()
+                raise
+
+    def _connect(self, create: bool) -> None:
+        mode = "rwc" if create else "ro" if self._read_only else "rw"
+        connection = frozen.connect(self.path, mode)
+        self._pool.add(connection)
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS if self._read_only else 0}")
+        if not self._read_only:
+            # SQLite would fold when it has released the write lock: see `fold_log`.
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute(f"PRAGMA journal_size_limit = {FOLDED}")
+        _sync_fully(connection)
+
+    def _begin(self, create: bool) -> None:
+        """Create the tables, or check that they are those of a collection of this version."""
+        if create:
+            self.connection.execute("PRAGMA journal_mode = wal")
+            schema.create(self.connection)
+            return
+        if self._frozen is not None:
+            self.connection.execute("PRAGMA query_only = 1")
+        sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'documents'"
+        if not self.read(sql)[0][0]:
+            raise CollectionError(
+                f"{self.path} has no table of documents, so {self.path.parent} is not a collection"
+            )
+        schema.check(self.connection, str(self.path))
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The first connection."""
+        return self._pool.connections[0]
+
+    @contextmanager
+    def named_errors(self) -> Iterator[None]:
+        """SQLite's errors as CollectionError, with the file's name and what to do."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise CollectionBusy(
+                    f"{self.path.parent} is being written to by another process; "
+                    "try again when it has finished, or wait for it: --wait SECONDS"
+                ) from error
+            raise CollectionError(f"{self.path}: {error}; {way_out(self.path)}") from error
+        except sqlite3.ProgrammingError as error:
+            if "closed" not in str(error):
+                raise
+            raise CollectionError(f"{self.path.parent} is closed; open it again") from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise self.damaged(str(error)) from error
+
+    def damaged(self, how: str) -> CollectionError:
+        """The error for a file with impossible content; `how`: the fault."""
+        return CollectionError(
+            f"{self.path} is damaged ({how}); repair it: searchengine repair {self.path.parent}"
+        )
+
+    def replaced(self) -> CollectionError:
+        """The error if another file now has this file's name."""
+        return CollectionError(
+            f"{self.path.parent} was replaced by another folder during this change; "
+            "nothing was changed in either, try again"
+        )
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the path still leads to the open file."""
+        with suppress(OSError):
+            return _identity(self.path) == self.identity
+        return False
+
+    @contextmanager
+    def transaction(self, wait: float = 0, *, queue: bool = True) -> Iterator[None]:
+        """All of the block or nothing. Threads of this process queue for their turn.
+
+        Without `queue` a thread does not wait for others of its process either.
+
+        Raises CollectionBusy if another process is still writing after `wait` seconds, and
+        CollectionError if the folder was replaced meanwhile.
+        """
+        with turns.of(self.identity, wait=queue) as acquired:
+            if not acquired:
+                raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
+            self._begin_writing(wait)
+            before = self.connection.total_changes
+            process = os.getpid()
+            try:
+                yield
+                if self.connection.total_changes != before and not self.in_place:
+                    raise self.replaced()
+                self.execute("COMMIT")
+            except BaseException:
+                if process == os.getpid() and self.connection.in_transaction:
+                    self.execute("ROLLBACK")
+                raise
+
+    def _begin_writing(self, wait: float) -> None:
+        """Try for `wait` seconds. If SQLite did the waiting, a fork would have to wait as well."""
+        until, pause = monotonic() + wait, _FIRST_PAUSE
+        while True:
+            try:
+                return self.execute("BEGIN IMMEDIATE")
+            except CollectionBusy:
+                left = until - monotonic()
+                if left <= 0:
+                    raise
+                sleep(min(left, pause * random()))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for statements of a transaction."""
+        with self.named_errors(), self._pool.borrow() as connection:
+            yield connection
+
+    def execute(self, sql: str) -> None:
+        """One statement without rows."""
+        with self.writing() as connection:
+            connection.execute(sql)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Exclude all other connections to the file during the block.
+
+        Raises CollectionBusy if one is open.
+        """
+        with self.writing() as connection:
+            connection.execute("PRAGMA locking_mode = exclusive")
+            # SQLite changes the mode only where no one else has the file open.
+            connection.execute("PRAGMA journal_mode = delete").fetchall()
+            connection.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+        finally:
+            with self.writing() as connection:
+                connection.execute("ROLLBACK")
+                if self.in_place:
+                    connection.execute("PRAGMA journal_mode = wal").fetchall()
+
+    def hold(self) -> None:
+        """Until `close`, read the state of the newest commit.
+
+        SQLite cannot begin two connections at the same moment: if another commit came in between,
+        the connections that began before it are closed.
+        """
+        with self.named_errors():
+            begun = {connection: _begun(connection) for connection in self._pool.connections}
+            newest = list(begun.values())[-1]
+            for connection, commit in begun.items():
+                if commit != newest:
+                    self._pool.discard(connection)
+
+    def tidy(self) -> None:
+        """Return much free space inside the file to the disk, unless it takes long to rewrite."""
+        free, pages, size = self.read(
+            "SELECT * FROM pragma_freelist_count, pragma_page_count, pragma_page_size"
+        )[0]
+        with suppress(CollectionBusy), self.named_errors():
+            if _FREE * free > pages and pages * size <= _REWRITTEN:
+                self.execute("VACUUM")
+            self.fold_log()
+
+    def fold_log(self, follow: Callable[[], None] | None = None) -> bool:
+        """Fold SQLite's log into the file, as far as no reader needs it; True if all was folded.
+
+        The write lock is held meanwhile: SQLite before 3.51.3 (3.50.7, 3.44.6) can lose commits if
+        the log begins again while it is folded (https://sqlite.org/wal.html#walresetbug). Nothing
+        is done while others write; errors are left to the next call.
+
+        With `follow`, which begins this process's reading again, waits up to a second for readers,
+        and then until they may have begun again. The next commit writes the log from its start.
+        """
+        begun, passed, complete = monotonic(), 0.0, False
+        with suppress(CollectionError), turns.of(self.identity, wait=False) as acquired:
+            while acquired and not complete and passed <= (_PATIENCE if follow else 0):
+                # Begun again each time: SQLite has four marks for those that read, this connection
+                # too, and one that finds none free shares an older one.
+                self.execute("BEGIN IMMEDIATE")
+                try:
+                    complete, passed = self._fold(), monotonic() - begun
+                    if follow is not None:
+                        follow()
+                        sleep(REOPENED + 2 * passed if complete else _POLL)
+                finally:
+                    self.execute("ROLLBACK")
+        return complete
+
+    def _fold(self) -> bool:
+        """Fold, by a connection of its own: one that holds a transaction cannot."""
+        with Database(self.path) as other, other.writing() as connection:
+            if other.identity != self.identity:  # its write lock is another one
+                return False
+            sql = "PRAGMA wal_checkpoint(PASSIVE)"
+            busy, size, folded = connection.execute(sql).fetchone()
+            return not busy and bool(size == folded)
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of SQLite's log; 0 if there is none."""
+        with suppress(OSError):
+            return frozen.log_of(self.path).stat().st_size
+        return 0
+
+    @property
+    def overgrown(self) -> bool:
+        """Whether readers should let go of the log."""
+        with suppress(OSError):
+            return self.log_bytes > max(OVERGROWN[0], OVERGROWN[1] * self.path.stat().st_size)
+        return False
+
+    @staticmethod
+    def has_log(path: Path) -> bool:
+        """Whether SQLite's log exists; the last connection to close removes it."""
+        return frozen.log_of(path).exists()
+
+    def warm(self) -> int:
+        """Read every page of the tables and indexes; returns bytes. Look-ups do not wait."""
+        sql = (
+            "SELECT name FROM sqlite_master WHERE type = 'table' "
+            "AND sql NOT LIKE 'CREATE VIRTUAL%' AND name NOT LIKE 'sqlite_%'"
+        )
+        for (name,) in self.read(sql):
+            complaint = self.scan(f"PRAGMA quick_check('{name}')")[0][0]
+            if complaint != "ok":
+                raise self.damaged(" ".join(complaint.split()))
+        (size,) = self.read(
+            "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        )
+        return int(size[0])
+
+    def copy_to(self, path: Path) -> None:
+        """Write the database as this connection sees it to a new file."""
+        with self.named_errors(), self._pool.borrow(long=True) as connection:
+            target = sqlite3.connect(path)
+            try:
+                _sync_fully(target)
+                connection.backup(target)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL:
+                    raise
+                raise CollectionError(f"{path}: {error}; free some space there") from error
+            finally:
+                target.close()
+
+    def close(self) -> None:
+        """Close the connection; closing twice is harmless."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a quick statement."""
+        return self._read(sql, parameters, long=False)
+
+    def scan(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a statement that may take long; quick ones do not wait for it."""
+        return self._read(sql, parameters, long=True)
+
+    def _read(self, sql: str, parameters: Sequence[Any], *, long: bool) -> list[tuple[Any, ...]]:
+        """Fetches all: an unfinished statement would hold later ones of its connection at an older
+        snapshot."""
+        self._check_frozen()
+        with self.named_errors(), self._pool.borrow(long=long) as connection:
+            rows = connection.execute(sql, parameters).fetchall()
+        self._check_frozen()
+        return rows
+
+    def _check_frozen(self) -> None:
+        """Raise CollectionError if a file that is read without locks has changed."""
+        if self._frozen is not None and self._frozen != frozen.state(self.path):
+            raise CollectionError(
+                f"{self.path} was changed since it was opened, in a folder that cannot be written "
+                "from here; refresh, or open it again"
+            )
+
+
+def _sync_fully(connection: sqlite3.Connection) -> None:
+    """Have SQLite sync its writes; on macOS the drive's cache too, as durable.sync."""
+    for name, value in (("synchronous", 2), ("fullfsync", 1), ("checkpoint_fullfsync", 1)):
+        connection.execute(f"PRAGMA {name} = {value}")
+
+
+def _identity(path: Path) -> forks.Identity:
+    file = path.stat()
+    return file.st_dev, file.st_ino
+
+
+def _begun(connection: sqlite3.Connection) -> object:
+    """Begin a read transaction; returns the id of its commit."""
+    connection.execute("BEGIN")
+    sql = "SELECT value FROM settings WHERE name = 'commit_id'"
+    return connection.execute(sql).fetchone()

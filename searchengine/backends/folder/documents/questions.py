@@ -1,0 +1,158 @@
+"""A question as text: its words, the one that may be unfinished, its phrases in quotation marks."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from searchengine.corpus.analyzer import Analyzer, is_letter
+from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
+
+WORDS = 1024
+"""Maximum distinct words of a query; the first ones are used."""
+
+PHRASES = 16
+"""Maximum phrases of a question; of further ones only the words count."""
+
+_STRAIGHT, _OPENING, _CLOSING = '"', "“„", "”“"
+_ALL_MARKS = frozenset(_STRAIGHT + _OPENING + _CLOSING)
+_MARKS = str.maketrans(dict.fromkeys(_ALL_MARKS, " "))
+# Takes 5 ms to compile, and is seldom needed.
+_PIECES = f"([{UNSPACED_OR_KOREAN}]+)|[^{UNSPACED_OR_KOREAN}]+"
+
+
+class Word(NamedTuple):
+    """A word to search for; `unfinished`: every word that begins with it, as one."""
+
+    text: str
+    unfinished: bool = False
+
+
+def runs(text: str) -> list[str]:
+    """The runs of letters, digits and marks, in order."""
+    return "".join(c if is_letter(c) else " " for c in text).split()
+
+
+def words(text: str) -> dict[str, int]:
+    """The runs of letters, digits and marks, in order, and how often each occurs.
+
+    Runs that are equal but for case count as the last of them.
+    """
+    # FTS5 folds case its own way (it knows no final sigma), so the words stay as they were written.
+    every = runs(text)
+    times = Counter(word.casefold() for word in every)
+    last = {word.casefold(): word for word in every}
+    return {word: times[folded] for folded, word in last.items()}
+
+
+def unfinished(question: str) -> str | None:
+    """The last word, if nothing follows it, not even a space: it may be the beginning of one."""
+    return runs(question)[-1] if question and is_letter(question[-1]) else None
+
+
+class Phrase(NamedTuple):
+    """A text between quotation marks; `required`: with a plus sign before it."""
+
+    text: str
+    required: bool = False
+
+
+def phrases(question: str) -> tuple[Phrase, ...]:
+    """The distinct texts between pairs of quotation marks that have words, at most PHRASES.
+
+    A straight mark opens a phrase where no word ends, and closes one where none begins: those of
+    7" and 12" are inches. A mark without a second one has no meaning.
+    """
+    if _ALL_MARKS.isdisjoint(question):
+        return ()
+    found: dict[str, bool] = {}
+    opened = None
+    for place, mark in enumerate(question):
+        if opened is not None and _closes(question, place, mark):
+            text = " ".join(question[opened + 1 : place].split())
+            if runs(text):
+                plus = _at(question, opened - 1) == "+" and _at(question, opened - 2).isspace()
+                found[text] = found.get(text, False) or plus
+            opened = None
+        elif opened is None and _opens(question, place, mark):
+            opened = place
+    return tuple(Phrase(*each) for each in found.items())[:PHRASES]
+
+
+def joins_words(phrase: str) -> bool:
+    """Whether a phrase is more than a word; in scripts without spaces, than three letters."""
+    return len(runs(phrase)) > 1 or bool(re.search(f"[{UNSPACED_OR_KOREAN}]{{4}}", phrase))
+
+
+def _opens(question: str, place: int, mark: str) -> bool:
+    return mark in _OPENING or (mark == _STRAIGHT and not _joins(_at(question, place - 1)))
+
+
+def _closes(question: str, place: int, mark: str) -> bool:
+    return mark in _CLOSING or (mark == _STRAIGHT and not _joins(_at(question, place + 1)))
+
+
+def _at(text: str, place: int) -> str:
+    """A character, or a space before the first one and after the last one."""
+    return text[place] if 0 <= place < len(text) else " "
+
+
+def _joins(character: str) -> bool:
+    """Whether a word reaches up to a mark beside it; in scripts without spaces none does."""
+    return is_letter(character) and not re.match(f"[{UNSPACED_OR_KOREAN}]", character)
+
+
+def unquoted(question: str) -> str:
+    """The question with spaces in place of the marks around phrases."""
+    return question.replace('+"', '"').translate(_MARKS).strip()
+
+
+def whole(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
+    """The words to search for, and how often each counts; `last`: an unfinished one."""
+    return {Word(word, word == last): times for word, times in query.items()}
+
+
+def stems(query: Mapping[str, float], last: str | None, analyzer: Analyzer) -> dict[Word, float]:
+    """As `whole`, the terms of an analyzer with the tokenizer stem.
+
+    A run that is shorter than the parts of its script is the beginning of terms.
+    """
+    counts = defaultdict[Word, float](float)
+    for word, times in query.items():
+        pieces = analyzer.pieces(word)
+        for number, piece in enumerate(pieces, start=1):
+            ends = word == last and number == len(pieces)
+            if piece.part:
+                short = len(piece.text) < piece.part
+                terms = [Word(term, short) for term in piece.parts(ended=False)]
+            else:
+                terms = [Word(analyzer.word(piece.text, unfinished=ends), ends)]
+            for term in terms:
+                counts[term] += times
+    return counts
+
+
+def trigrams(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
+    """As `whole`, for a trigram index: the words of three letters or more, unchanged.
+
+    In scripts without spaces, and in Korean, whose particles are attached to words, every three
+    letters are a word, because a whole run rarely occurs. One or two such letters are the beginning
+    of trigrams. So are those of other scripts, at the end of an unfinished word (`last`), or if the
+    question has no longer words.
+    """
+    short = all(len(word) < 3 for word in query)
+    counts = defaultdict[Word, float](float)
+    for word, times in query.items():
+        for piece in re.finditer(_PIECES, word):
+            run = piece[0]
+            ends = word == last and piece.end() == len(word)
+            terms = []
+            if len(run) < 3 and (piece[1] or short or ends):
+                terms = [Word(run, unfinished=True)]
+            elif piece[1]:
+                terms = [Word(run[i : i + 3]) for i in range(len(run) - 2)]
+            elif len(run) >= 3:
+                terms = [Word(run)]
+            for term in terms:
+                counts[term] += times
+    return counts

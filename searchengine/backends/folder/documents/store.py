@@ -1,0 +1,304 @@
+"""Reads the tables of documents.db: documents, passages, segments and settings."""
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+
+from searchengine.backends.folder.documents import text_index
+from searchengine.backends.folder.documents.database import Database
+from searchengine.backends.folder.documents.tables import Ids, Passage
+from searchengine.backends.folder.filters import fields
+from searchengine.backends.folder.filters.parser import field_name, field_named, parse
+from searchengine.backends.folder.filters.sql import compile_sql, json_path
+from searchengine.corpus.documents import Document
+
+_COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
+_CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """A committed segment: the vectors of passages base … base + rows - 1 are in segments/<id>."""
+
+    id: int
+    base: int
+    rows: int
+    manifest_sha256: str
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first and the last id of its passages."""
+        return self.base, self.base + self.rows - 1
+
+    def part_of(self, passages: Ids) -> Ids:
+        """The row numbers of those passage ids (ascending) that are in this segment."""
+        low, high = np.searchsorted(passages, [self.base, self.base + self.rows])
+        return passages[low:high] - self.base
+
+
+class Store(Database):
+    """The tables of documents.db."""
+
+    def passages(self, ids: Iterable[int]) -> list[Passage]:
+        """The passages with these ids, in this order."""
+        order = [int(i) for i in ids]
+        sql = "SELECT id, document, start, end FROM passages WHERE id IN ({})"
+        passages = {each.id: each for each in self._passages(self._rows(sql, _distinct(order)))}
+        return self._in_order(passages, order, self._lost_passage)
+
+    def documents_of(self, passages: Iterable[int]) -> list[int]:
+        """The ids of these passages' documents, in the order of the passages."""
+        order = [int(i) for i in passages]
+        sql = "SELECT id, document FROM passages WHERE id IN ({})"
+        return self._in_order(dict(self._rows(sql, order)), order, self._lost_passage)
+
+    def passages_of(self, documents: Iterable[int]) -> list[Passage]:
+        """All passages of these documents, by id."""
+        sql = "SELECT id, document, start, end FROM live_passages WHERE document IN ({})"
+        return sorted(self._passages(self._rows(sql, list(documents))))
+
+    def documents(self, ids: Iterable[int]) -> list[Document]:
+        """The documents with these ids, in this order."""
+        order = [int(i) for i in ids]
+        sql = "SELECT id, key, title, text, metadata FROM documents WHERE id IN ({})"
+        documents: dict[int, Document] = {}
+        with self.named_errors():
+            for i, key, title, text, metadata in self._rows(sql, _distinct(order)):
+                if not (type(key) is type(title) is type(text) is str):
+                    raise self.damaged(f"document {i} has a key, title or text that is not text")
+                documents[i] = Document.stored(key, text, title, json.loads(metadata))
+        return self._in_order(documents, order, self._lost_document)
+
+    def keys_of(self, ids: Iterable[int]) -> list[str]:
+        """The keys of the documents of these ids, in their order."""
+        order = [int(i) for i in ids]
+        keys = dict(self._rows("SELECT id, key FROM documents WHERE id IN ({})", _distinct(order)))
+        return self._in_order(keys, order, self._lost_document)
+
+    def all_documents(self) -> Iterator[Document]:
+        """Every document, in the order first added, read in chunks."""
+        after = -1
+        sql = "SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT 500"
+        while ids := [row[0] for row in self.read(sql, (after,))]:
+            yield from self.documents(ids)
+            after = ids[-1]
+
+    def altered(self) -> str | None:
+        """The key of a document whose text does not match its digest; None if all match."""
+        sql = (
+            "SELECT id, key, title, text, digest FROM documents WHERE id > ? ORDER BY id LIMIT 500"
+        )
+        after = -1
+        while rows := self.read(sql, (after,)):
+            for _, key, title, text, digest in rows:
+                if Document(key, text, title).digest != digest:
+                    return str(key)
+            after = rows[-1][0]
+        return None
+
+    def fields(self) -> tuple[str, ...]:
+        """The metadata fields that are indexed, as filters name them."""
+        with self.named_errors(), self._pool.borrow() as connection:
+            return tuple(field_name(field) for field in fields.indexed(connection))
+
+    def index_complaint(self) -> str | None:
+        """The fault of the indexes of words and fields, in a sentence; None if there is no fault.
+
+        Takes the write lock for a moment.
+        """
+        with self.named_errors(), self._pool.borrow() as connection:
+            complaint = text_index.check(connection) or fields.check(connection)
+        expected, stored = self.settings().get("tokenizer"), text_index.analyzer(self.read)
+        if complaint is None and expected != str(stored):
+            return f"the index of words uses the tokenizer {stored}, the settings name {expected}"
+        return complaint
+
+    def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
+        """Key → id, for the keys that are stored."""
+        sql = "SELECT key, id FROM documents WHERE key IN ({})"
+        return dict(self._rows(sql, _distinct(keys)))
+
+    def highest_number(self) -> int:
+        """The highest key that is a number of at most 18 digits; −1 if there is none."""
+        sql = (
+            "SELECT ifnull(max(CAST(key AS INTEGER)), -1) FROM documents WHERE key >= '0' "
+            "AND key < ':' AND key NOT GLOB '*[^0-9]*' AND length(key) <= 18"
+        )
+        return int(self.scan(sql)[0][0])
+
+    def keys(self, passage_ids: Iterable[int]) -> list[str]:
+        """The keys of these passages' documents, in the order of the ids."""
+        order = [int(i) for i in passage_ids]
+        sql = (
+            "SELECT passages.id, key FROM passages "
+            "JOIN documents ON documents.id = passages.document WHERE passages.id IN ({})"
+        )
+        keys = dict(self._rows(sql, _distinct(order)))
+        return self._in_order(keys, order, self._lost_passage)
+
+    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
+        """Document id → its value of a metadata field, to group by; missing values differ."""
+        path = json_path(field_named(name))
+        sql = (
+            "SELECT id, json_type(metadata, ?), json_extract(metadata, ?) "
+            "FROM documents WHERE id IN ({})"
+        )
+        rows = self._rows(sql, list(documents), (path, path))
+        return {
+            i: ("missing", i) if kind is None else (_COMPARED.get(kind, kind), value)
+            for i, kind, value in rows
+        }
+
+    def condition(self, where: str | None, phrases: Sequence[str] = ()) -> tuple[str, list[Any]]:
+        """A filter as an SQL condition over `documents`, and its parameters.
+
+        `phrases`: texts that a document must contain, see text_index.containing.
+        """
+        node = None if where is None else parse(where)  # first: says nothing about the file
+        contains = None
+        if phrases:
+            contains = text_index.containing(text_index.analyzer(self.read), phrases)
+        if node is None:
+            return contains or ("1", [])
+        with self.named_errors(), self._pool.borrow() as connection:
+            indexed = fields.indexed(connection)
+        sql, parameters = compile_sql(node, "documents.metadata", indexed)
+        if contains is None:
+            return sql, parameters
+        return f"({contains[0]}) AND ({sql})", [*contains[1], *parameters]
+
+    def matching(self, where: str | None, phrases: Sequence[str] = ()) -> Ids:
+        """Ids of the passages whose document matches, as for `condition`, ascending, int64."""
+        condition, parameters = self.condition(where, phrases)
+        sql = (
+            "SELECT p.id FROM live_passages AS p JOIN documents ON documents.id = p.document "
+            f"WHERE {condition} ORDER BY p.id"
+        )
+        return self.numbers(sql, parameters)
+
+    def count(self, where: str | None = None) -> int:
+        """The number of documents that match a filter; None: of all."""
+        condition, parameters = self.condition(where)
+        condition = "" if where is None else f" WHERE {condition}"
+        return int(self.scan(f"SELECT count(*) FROM documents{condition}", parameters)[0][0])
+
+    def count_with(self, phrase: str, limit: int) -> int:
+        """The number of documents that contain a phrase; `limit` stands for any from there on."""
+        condition, parameters = self.condition(None, (phrase,))
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM documents WHERE {condition} LIMIT ?)"
+        return int(self.scan(sql, (*parameters, limit))[0][0])
+
+    def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
+        """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
+        condition, parameters = self.condition(where)
+        sql = f"SELECT id FROM documents WHERE id > ? AND {condition} ORDER BY id LIMIT {limit}"
+        return self.numbers(sql, (after, *parameters))
+
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
+        """Kind, value and number of documents, for each value of a field; see Tables."""
+        field = field_named(name)
+        condition, parameters = self.condition(where)
+        if field_name(field) in self.fields():
+            matching = f" AND document IN (SELECT id FROM documents WHERE {condition})"
+            matching = "" if where is None else matching
+            kind = "replace(kind, 'item ', '')"
+            sql = (
+                f"SELECT {kind}, value, count(*) FROM field_values "
+                "WHERE field = (SELECT id FROM fields WHERE path = ?) "
+                f"AND {kind} NOT IN ('date', 'array', 'object'){matching} GROUP BY {kind}, value"
+            )
+            return self.scan(sql, (json_path(field), *parameters))
+        sql = (
+            "SELECT item.type, item.atom, count(DISTINCT documents.id) "
+            "FROM documents CROSS JOIN json_each(documents.metadata, ?) AS item "
+            "WHERE ifnull(json_type(documents.metadata, ?), 'object') <> 'object' "
+            f"AND item.type NOT IN ('array', 'object') AND {condition} GROUP BY 1, 2"
+        )
+        paths = (json_path(field), json_path(field))
+        return self.scan(sql, (*paths, *parameters))
+
+    def counts(self) -> tuple[int, int]:
+        """The numbers of documents and passages; reads all ids."""
+        documents, passages = self.scan(
+            "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM live_passages)"
+        )[0]
+        return documents, passages
+
+    def dead(self, segment: SegmentRow) -> Ids:
+        """The rows of a segment whose passages were deleted, ascending."""
+        sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ? ORDER BY passage"
+        return self.numbers(sql, segment.ends) - segment.base
+
+    def dead_count(self, segment: SegmentRow) -> int:
+        """The number of rows of a segment whose passages were deleted."""
+        sql = "SELECT count(*) FROM tombstones WHERE passage BETWEEN ? AND ?"
+        return int(self.read(sql, segment.ends)[0][0])
+
+    def segments(self) -> list[SegmentRow]:
+        """The committed segments, oldest first."""
+        rows = self.read("SELECT id, base, rows, manifest_sha256 FROM segments ORDER BY base")
+        if not all(isinstance(number, int) for row in rows for number in row[:3]):
+            raise self.damaged("the table of segments holds a value that is not an integer")
+        return [SegmentRow(*row) for row in rows]
+
+    def settings(self) -> dict[str, Any]:
+        """Name → value of every setting."""
+        rows = self.read("SELECT name, value FROM settings")
+        with self.named_errors():
+            return {name: json.loads(value) for name, value in rows}
+
+    def numbers(self, sql: str, parameters: Sequence[Any] = ()) -> Ids:
+        """The first column of a statement's rows, int64."""
+        column = np.array([row[0] for row in self.scan(sql, parameters)])
+        if column.size and column.dtype != np.int64:
+            raise self.damaged("an id is not an integer")
+        return column.astype(np.int64)
+
+    def _passages(self, rows: Iterable[tuple[Any, ...]]) -> list[Passage]:
+        listed = list(rows)
+        if not set(map(type, chain.from_iterable(listed))) <= {int}:
+            for row in listed:
+                if any(type(number) is not int for number in row):
+                    raise self.damaged(
+                        f"passage {row[0]!r} has a document or offsets that are not integers"
+                    )
+        return list(map(Passage._make, listed))
+
+    def _in_order(
+        self, values: Mapping[int, T], order: Sequence[int], lost: Callable[[int], str]
+    ) -> list[T]:
+        for i in order:
+            if i not in values:
+                raise self.damaged(lost(i))
+        return [values[i] for i in order]
+
+    def _lost_document(self, document: int) -> str:
+        return f"passages refer to document {document}, which is missing"
+
+    def _lost_passage(self, passage: int) -> str:
+        for segment in self.segments():
+            if segment.base <= passage < segment.base + segment.rows:
+                row = passage - segment.base
+                return f"segment {segment.id:06d} refers to row {row}, which it does not have"
+        return f"passage {passage} is missing"
+
+    def _rows(
+        self, sql: str, values: Sequence[Any], before: Sequence[Any] = ()
+    ) -> Iterator[tuple[Any, ...]]:
+        """The rows of a statement that ends in `IN ({})`, queried in chunks that SQLite can bind.
+
+        `before`: parameters that come before the list.
+        """
+        for start in range(0, len(values), _CHUNK):
+            chunk = values[start : start + _CHUNK]
+            yield from self.read(sql.format(", ".join("?" * len(chunk))), (*before, *chunk))
+
+
+def _distinct(values: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys(values))

@@ -1,0 +1,29 @@
+"""Search modes and their settings, apart from requests so that help texts need no numpy."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+WEIGHT = 0.6
+"""Weight of the cosine in the mode hybrid; BM25 has the rest. Chosen in docs/quality.md."""
+CHOSEN = "mode_chosen"
+"""The setting that a user has chosen mode or weight: languages do not change them any more."""
+
+
+def weight_of(settings: Mapping[str, Any]) -> float:
+    """The weight that a collection stores, or WEIGHT."""
+    return float(settings.get("weight", WEIGHT))
+
+
+class Mode(StrEnum):
+    """How documents are ranked: by vectors, by words, or by both.
+
+    `auto` is the mode that the collection stores: vectors and words, unless it has no words or an
+    encoder that does not read its texts. Vectors in place of a question, exact search and `similar`
+    are by vectors. A collection of an older version stores none: by vectors.
+    """
+
+    AUTO = "auto"
+    VECTOR = "vector"
+    TEXT = "text"
+    HYBRID = "hybrid"

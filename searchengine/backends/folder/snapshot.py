@@ -1,0 +1,320 @@
+"""Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from searchengine.backends.folder.documents import lexical
+from searchengine.backends.folder.documents.questions import joins_words
+from searchengine.backends.folder.documents.questions import phrases as quoted
+from searchengine.backends.folder.documents.scored import WordScores
+from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.documents.tables import Ids
+from searchengine.backends.folder.words import WordIndex
+from searchengine.errors import CollectionError
+from searchengine.indexer.arrays import Floats
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.cascade import SearchResult, merge
+from searchengine.indexer.search.rotating import Queries
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.storage.words_format import weight
+
+_FILTERS, _FILTERED_ROWS = 16, 1 << 24
+"""Filters kept by a snapshot: so many, and for so many rows in all, which take nine bytes each."""
+READERS = 4
+"""Connections of a snapshot, one of them for quick statements only."""
+MOST_WITH_PHRASE = 10_000
+"""Documents: a phrase of more of them adds nothing to scores, and would take long."""
+PHRASE = 0.5
+"""What a phrase adds counts as much as this share of a word that so few documents have."""
+_PHRASES = 4096  # whose gain is kept
+SAMPLE = 128
+"""Passages whose mean cosine is that of unrelated passages."""
+MAX_UNRELATED = 0.95
+"""Maximum of that mean: among nearly equal texts, cosines would count without limit."""
+_Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
+Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
+
+
+def _checked(store: Store) -> dict[str, Any]:
+    """The settings. Raises CollectionError if they lack what a collection needs."""
+    settings = store.settings()
+    try:
+        SegmentConfig.from_dict(settings["index"])
+        int(settings.get("commit", 0))
+        missing = {"dim", "fingerprint", "source"} - settings["encoder"].keys()
+        if missing or type(settings["encoder"]["dim"]) is not int:
+            raise ValueError("the encoder is not described")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise store.damaged(f"in its settings: {error}") from error
+    return settings
+
+
+class Snapshot:
+    """One commit: its segments, and its tables in a read transaction.
+
+    Safe to read from several threads. Collection.reading returns it.
+
+    Attributes:
+        path: the collection's folder.
+        store: the tables.
+        settings: the collection settings.
+        segments: the segments, oldest first.
+        live: the rows of each segment that are not deleted; None for all.
+        readers: number of current readers; the view closes an old snapshot without readers.
+        begun: when its read transaction began, by time.monotonic.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        open_segment: Callable[[SegmentRow], Segment],
+        before: "Snapshot | None" = None,
+    ) -> None:
+        """Open the newest commit, sharing with `before` what has not changed.
+
+        Raises CollectionError when a segment is missing or damaged.
+        """
+        self.path = path
+        self.readers = 0
+        self._lock = Lock()
+        self._gains: dict[str, float] = {}
+        self._filters: OrderedDict[_Filter, Mapping[SegmentRow, Allowed]] = OrderedDict()
+        self._words: tuple[WordIndex | None] | None = None  # None: not opened yet
+        self._unrelated: float | None = None
+        self.store = Store(path / "documents.db", readers=READERS)
+        try:
+            self.store.hold()
+            self.begun = monotonic()
+            self.settings = _checked(self.store)
+            self.segments: Mapping[SegmentRow, Segment] = {
+                row: open_segment(row) for row in self.store.segments()
+            }
+            self.live = {row: self._live(row, before) for row in self.segments}
+        except BaseException:
+            self.store.close()
+            raise
+
+    def _live(self, row: SegmentRow, before: "Snapshot | None") -> Allowed | None:
+        if before and row in before.live and self._deleted == before._deleted:
+            return before.live[row]
+        dead = self.store.dead(row)
+        return Allowed.without(dead, row.rows) if dead.size else None
+
+    @property
+    def _deleted(self) -> tuple[object, object]:
+        """Equal for two snapshots with the same tombstones."""
+        return self.store.identity, self.settings.get("tombstones_id")
+
+    @property
+    def commit(self) -> int:
+        """The number of this commit."""
+        return int(self.settings.get("commit", 0))
+
+    @property
+    def commit_id(self) -> object:
+        """The random id of this commit; commits of equal number may differ."""
+        return self.settings.get("commit_id")
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a document may have several passages."""
+        return self.settings.get("passages") is not None
+
+    @property
+    def rows(self) -> int:
+        """Number of passages that can be found."""
+        return sum(row.rows if live is None else live.size for row, live in self.live.items())
+
+    def search(
+        self,
+        queries: Floats,
+        k: int,
+        *,
+        shortlist: int | None = None,
+        where: str | None = None,
+        phrases: tuple[str, ...] = (),
+        exact: bool = False,
+    ) -> SearchResult:
+        """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
+
+        k is at most the number of rows; if fewer match, the rest is −1 and −inf. The filter applies
+        before the shortlist is counted; each segment has a shortlist. `phrases`: texts that the
+        documents must contain, a filter too. `exact` returns the true best and needs no shortlist.
+        """
+        rows = max(1, self.rows)
+        k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
+        matching = self._matching(where, phrases)
+        rotatable = Queries(queries)
+
+        def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
+            allowed = live if matching is None else matching[row]
+            if exact:
+                return segment.exact(rotatable, k, allowed)
+            return segment.search(rotatable, k, shortlist=shortlist, allowed=allowed)
+
+        return self.merge(search, k)
+
+    def cosines(self, query: Floats, passages: Ids) -> SearchResult:
+        """All these passages (n,) by full-width cosine to a query (D,), as `search`: (1, n)."""
+        rotatable, rising = Queries(query[None]), np.sort(passages)
+        results, bases = [], []
+        for row, segment in self.segments.items():
+            if (inside := row.part_of(rising)).size:
+                rotated = segment.rotate(rotatable)
+                results.append(segment.rerank(rotated, inside[None], inside.size))
+                bases.append(row.base)
+        return merge(results, bases, len(passages))
+
+    @property
+    def words(self) -> WordIndex | None:
+        """The words files of the segments; None: FTS5 ranks by words."""
+        with self._lock:
+            if self._words is None:
+                self._words = (WordIndex.of(self.store, self.segments, self.live),)
+            return self._words[0]
+
+    def by_words(
+        self,
+        question: str,
+        k: int,
+        where: str | None = None,
+        *,
+        required: tuple[str, ...] = (),
+        as_you_type: bool = False,
+    ) -> WordScores:
+        """The k best documents by words: (id, BM25), by (−score, id); see documents.lexical.
+
+        They contain the phrases `required`. Other phrases of the question, in quotation marks, are
+        words that a document has once, and score half their inverse document frequency.
+        `as_you_type`: its last word may be unfinished.
+        """
+
+        def best(k: int, phrases: tuple[str, ...]) -> WordScores:
+            words = self.words
+            ranker = None
+            if words is not None:
+                ranker = words.ranker(self.store, self._matching(where, phrases))
+            condition = self.store.condition(where, phrases)
+            return lexical.search(
+                self.store.scan, question, k, *condition, ranker, as_you_type=as_you_type
+            )
+
+        scored = best(k, required)
+        added = self._added_by(each for each, _ in quoted(question) if each not in required)
+        if not added:
+            return scored
+        scores, gains = dict(scored), defaultdict[int, float](float)
+        for text, gain in added.items():
+            for document, score in best(MOST_WITH_PHRASE, (*required, text)):
+                scores[document] = score
+                gains[document] += gain
+        sums = sorted((-score - gains[document], document) for document, score in scores.items())
+        best_sums = ((document, -total) for total, document in sums[:k])
+        return WordScores(best_sums, scored.most, scored.scale)
+
+    def _added_by(self, phrases: Iterable[str]) -> dict[str, float]:
+        """What each phrase adds to the score of a document with it: PHRASE of a word so rare.
+
+        One word adds nothing again, and neither does what many documents have.
+        """
+        joined = [text for text in phrases if joins_words(text)]
+        if not joined:
+            return {}
+        kept = self._gains  # another thread may begin a new one
+        missing = [text for text in joined if text not in kept]
+        if missing:
+            documents = self.store.count()
+            if len(kept) > _PHRASES:
+                kept = self._gains = {text: kept[text] for text in joined if text in kept}
+            for text in missing:
+                having = self.store.count_with(text, MOST_WITH_PHRASE + 1)
+                counts = 0 < having <= MOST_WITH_PHRASE
+                kept[text] = PHRASE * weight(documents, having) if counts else 0.0
+        return {text: kept[text] for text in joined if kept[text]}
+
+    def _matching(
+        self, where: str | None, phrases: tuple[str, ...]
+    ) -> Mapping[SegmentRow, Allowed] | None:
+        """The rows of each segment whose document matches; None for all.
+
+        Those of the last filters are kept.
+        """
+        if where is None and not phrases:
+            return None
+        key = where, phrases
+        with self._lock:
+            if key in self._filters:
+                self._filters.move_to_end(key)
+                return self._filters[key]
+        passages = self.store.matching(where, phrases)  # only live rows have a passage
+        rows = {row: Allowed.of(row.part_of(passages), row.rows) for row in self.segments}
+        with self._lock:
+            self._filters[key] = rows
+            while len(self._filters) > max(1, min(_FILTERS, _FILTERED_ROWS // max(1, self.rows))):
+                self._filters.popitem(last=False)
+        return rows
+
+    @property
+    def unrelated(self) -> float:
+        """The mean cosine of passages of different documents, 0–0.95; computed once."""
+        if self._unrelated is None:
+            sample = self._sample()
+            mean = _mean_cosine(self.vectors(sample)) if sample.size > 1 else 0.0
+            self._unrelated = min(max(mean, 0.0), MAX_UNRELATED)
+        return self._unrelated
+
+    def _sample(self) -> Ids:
+        """At most SAMPLE passages of different documents, evenly spread, always the same ones."""
+        positions = np.unique(np.linspace(0, max(self.rows - 1, 0), SAMPLE).astype(np.int64))
+        passages, start = [np.zeros(0, np.int64)], 0
+        for row, live in self.live.items():
+            count = row.rows if live is None else live.size
+            inside = positions[(positions >= start) & (positions < start + count)] - start
+            passages.append(row.base + (inside if live is None else live.rows[inside]))
+            start += count
+        every = np.concatenate(passages)
+        _, first = np.unique(self.store.documents_of(every), return_index=True)
+        return every[first]
+
+    @property
+    def shortlist(self) -> int:
+        """The longest shortlist that a segment is configured with."""
+        return max((segment.config.shortlist for segment in self.segments.values()), default=1)
+
+    def merge(self, search: Search, k: int) -> SearchResult:
+        """The k best of the results of `search` in each segment; rows become passage ids."""
+        if not self.segments:
+            raise CollectionError(f"{self.path} is empty; add documents first: searchengine index")
+        results = [search(row, each, self.live[row]) for row, each in self.segments.items()]
+        return merge(results, [row.base for row in self.segments], k)
+
+    def vectors(self, passages: Ids) -> Floats:
+        """The vectors of passages in the encoder's basis: ids (n,) to (n, D) float32."""
+        order = np.argsort(passages)
+        rising = passages[order]
+        parts = [
+            segment.vectors(inside)
+            for row, segment in self.segments.items()
+            if (inside := row.part_of(rising)).size
+        ]
+        stacked = np.concatenate(parts)
+        vectors = np.empty_like(stacked)
+        vectors[order] = stacked
+        return vectors
+
+    def close(self) -> None:
+        """End the read transaction. Segments are not closed: other snapshots may share them."""
+        self.store.close()
+
+
+def _mean_cosine(vectors: Floats) -> float:
+    """The mean cosine of two different rows of unit vectors (n, D), n ≥ 2."""
+    total, count = vectors.sum(axis=0, dtype=np.float64), len(vectors)
+    squares = float(np.square(vectors, dtype=np.float64).sum())
+    return (float(total @ total) - squares) / (count * (count - 1))

@@ -1,0 +1,383 @@
+"""One commit: tables and segments change together, in one transaction, or not at all.
+
+A segment's files are complete and synced before the transaction names it; until then its folder is
+garbage, which is removed after another commit. So at every instant a reader sees all of a commit
+or nothing of it.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from searchengine.backends.folder.documents import terms
+from searchengine.backends.folder.documents.changes import Changes
+from searchengine.backends.folder.documents.forks import Identity
+from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.documents.text_index import analyzer
+from searchengine.backends.folder.filesystem import refuse_network
+from searchengine.backends.folder.folders import (
+    beside,
+    checksum,
+    folder_of,
+    os_errors,
+    remove_unnamed,
+    segment_errors,
+    segment_folders,
+)
+from searchengine.backends.folder.view import View
+from searchengine.corpus.analyzer import Analyzer
+from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
+from searchengine.indexer.building.build import Blocks, Progress
+from searchengine.indexer.building.words_file import WriteWords
+from searchengine.indexer.config import Device
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.storage.durable import below, sync_folder
+
+Vectors = npt.NDArray[np.float32]
+OpenSegment = Callable[[SegmentRow], Segment]
+Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
+"""Segments that were measured, each with the rows that could be found; None for all."""
+SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half
+_log = logging.getLogger(__name__)
+TUNED = "tuned"
+"""The setting that names the segments of the last tuning: see maintenance.guarantee."""
+
+
+class Way(NamedTuple):
+    """What a new segment depends on, beside its rows and the rotation that it shares."""
+
+    config: SegmentConfig
+    encoder: str
+    analyzer: Analyzer
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """For the manifest."""
+        return {"encoder": self.encoder}
+
+
+class Ahead(NamedTuple):
+    """A segment that was built before the transaction that adds it: see storage.ahead."""
+
+    path: Path
+    way: Way
+
+
+class Writer:
+    """A transaction: `append`, `merge` and `rebuild` segments; `changes` writes tables.
+
+    Returned by `WritableView.writing`.
+
+    Attributes:
+        store: the connection that holds the transaction.
+        changes: writes to its tables.
+        opened: the segments added in this transaction.
+        before: name → inode of every folder of a segment when the transaction began.
+    """
+
+    def __init__(
+        self, path: Path, store: Store, open_segment: OpenSegment, before: Mapping[str, int]
+    ) -> None:
+        self.path = path
+        self.store = store
+        self.changes = Changes(store)
+        self.changes.renew_text()
+        self.opened: dict[SegmentRow, Segment] = {}
+        self._open_segment = open_segment
+        self.before = before
+        # Beyond the folders that no commit names, too: see folders.remove_unnamed.
+        self._numbers = max([self.changes.upcoming("segments") - 1, *map(int, before)])
+
+    def append(
+        self,
+        vectors: Blocks,
+        progress: Progress | None = None,
+        rows: int | None = None,
+        ahead: Ahead | None = None,
+    ) -> None:
+        """Add a segment of vectors (n, D), of passages `changes.next_passage` and on.
+
+        `rows`: n, if known. `ahead`: these vectors as a segment; it is taken unless it would be
+        built in another way by now.
+        """
+        base = self.changes.next_passage()
+        way, largest = way_to_build(self.store, rows)
+        if ahead is not None and ahead.way == way:
+            self.adopt(ahead.path, base)
+            return
+
+        def build(path: Path) -> Segment:
+            return Segment.build(
+                path,
+                vectors,
+                way.config,
+                provenance=way.provenance,
+                progress=progress,
+                rotation_of=None if largest is None else self._open_segment(largest),
+                words=self._words(base),
+            )
+
+        self._add(base, build)
+
+    def merge(
+        self,
+        segments: Sequence[SegmentRow],
+        *,
+        refit: bool | None = None,
+        tuning: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Merge segments into one, without deleted rows; its passages get new ids.
+
+        `refit`: fit the rotation again; None decides by how much the rows have grown.
+        `tuning`: for the manifest; None keeps that of the first segment that has one.
+        """
+        parts, base = [], self.changes.next_passage()
+        next_id = base
+        for row in sorted(segments, key=lambda row: row.base):
+            segment = self._open_segment(row)
+            dead = self.store.dead(row)
+            moved = self.changes.move_passages(row, next_id)
+            if moved != row.rows - dead.size:
+                raise self.store.damaged(
+                    f"segment {row.id} has {row.rows - dead.size} live rows and {moved} passages"
+                )
+            next_id += moved
+            tuning = tuning or segment.manifest.tuning
+            if moved:
+                live = Allowed.without(dead, row.rows) if dead.size else None
+                parts.append((segment, live))
+        self.changes.remove_segments(segments)
+
+        way, _ = way_to_build(self.store, None)
+
+        def build(path: Path) -> Segment:
+            return Segment.merge(
+                path,
+                parts,
+                way.config,
+                refit=refit,
+                provenance=way.provenance,
+                tuning=tuning,
+                progress=progress,
+                words=self._words(base),
+            )
+
+        if parts:
+            self._add(base, build)
+
+    def rebuild(
+        self,
+        measured: Measured,
+        config: SegmentConfig,
+        tuning: Mapping[str, Any],
+        progress: Progress | None = None,
+    ) -> None:
+        """Build the segments again with another index config, also for later ones.
+
+        Raises CollectionError if segments or deleted rows have changed since they were measured.
+        """
+        expected = {
+            row: row.rows if live is None else live.size for row, (_, live) in measured.items()
+        }
+        stored = {row: row.rows - self.store.dead_count(row) for row in self.store.segments()}
+        if list(stored.items()) != list(expected.items()):
+            raise CollectionError(
+                f"{self.path} was changed by another process while it was measured; "
+                "nothing was changed here, tune it again"
+            )
+        self.changes.set("index", config.as_dict())
+        for row, (segment, live) in measured.items():
+            if live is not None:  # only the rows that were measured, in their present basis
+                self.merge([row], refit=False, tuning=tuning, progress=progress)
+                continue
+            self.changes.remove_segments([row], keep_tombstones=True)
+
+            def build(path: Path, segment: Segment = segment) -> Segment:
+                return segment.rebuild(path, config, tuning=tuning, progress=progress)
+
+            self._add(row.base, build)
+        names = [row.manifest_sha256 for row in self.opened]
+        commit = int(self.store.settings().get("commit", 0)) + 1  # the one that this ends in
+        self.changes.set(TUNED, {"commit": commit, "segments": names, "tuning": dict(tuning)})
+
+    def adopt(self, built: Path, base: int) -> None:
+        """Take a segment that was built in another folder of the collection, and record it."""
+        self._numbers += 1
+        target = folder_of(self.path, self._numbers)
+        with os_errors(self.path), segment_errors(self.path):
+            built.rename(target)
+            sync_folder(target.parent)
+            sync_folder(built.parent)
+            segment = Segment.open(target, checksum=checksum)
+        row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
+        self.opened[row] = segment
+        self.changes.add_segment(row)
+
+    def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
+        """Build, sync, open and record a segment."""
+        self._numbers += 1
+        with os_errors(self.path), segment_errors(self.path):
+            segment = build(folder_of(self.path, self._numbers))
+        row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
+        self.opened[row] = segment
+        self.changes.add_segment(row)
+
+    def _words(self, base: int) -> WriteWords | None:
+        """Writes the words of the passages from `base` on."""
+        sql = "SELECT document FROM live_passages WHERE id >= ? ORDER BY id"
+        return terms.writer(self.store.read, partial(self.store.numbers, sql, (base,)))
+
+
+def way_to_build(store: Store, rows: int | None) -> tuple[Way, SegmentRow | None]:
+    """How a segment of new rows is built, if their number is known, and the largest segment.
+
+    Beside a larger segment, a few thousand rows get no graph or lists until they are merged:
+    building those would take most of the time of a commit.
+    """
+    largest = max(store.segments(), key=lambda row: row.rows, default=None)
+    settings = store.settings()
+    config = SegmentConfig.from_dict(settings["index"])
+    if largest is not None and rows is not None and rows <= min(SCANNED, largest.rows):
+        config = config.scanned()
+    return Way(config, settings["encoder"]["fingerprint"], analyzer(store.read)), largest
+
+
+@contextmanager
+def writing(
+    path: Path, store: Store, open_segment: OpenSegment, wait: float = 0
+) -> Iterator[Writer]:
+    """A transaction on a folder: committed at the end of the block, or rolled back.
+
+    Raises:
+        CollectionBusy: another process is still writing after `wait` seconds.
+        CollectionError: another folder has taken the place of this one.
+    """
+    with store.transaction(wait), beside(path, store) as folder:
+        with os_errors(path):
+            before = segment_folders(path, folder)
+        writer, process = Writer(path, store, open_segment, before), os.getpid()
+        try:
+            yield writer
+            writer.changes.count_commit()
+        except BaseException as error:
+            if process != os.getpid():  # forked during the block, which belongs to the parent
+                raise
+            for segment in writer.opened.values():
+                segment.close()
+            with suppress(OSError):
+                for name in segment_folders(path, folder).keys() - before.keys():
+                    shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
+            if isinstance(error, CollectionError) and not store.in_place:
+                raise store.replaced() from error
+            raise
+
+
+class WritableView(View):
+    """An open collection that can be written: one transaction at a time, shown when committed."""
+
+    @contextmanager
+    def own_store(self, identity: Identity | None = None) -> Iterator[Store]:
+        """A connection for writing.
+
+        `identity`: the database that must be in the folder; None: the one that is there now.
+        """
+        if identity is None:
+            self.follow()  # raises for a closed collection, and for one of another encoder
+            identity = self._current().store.identity
+        refuse_network(self.path)
+        with self._same(Store(self.path / "documents.db"), identity) as store:
+            yield store
+
+    def reader(self, identity: Identity) -> Store:
+        """A connection to read what is stored now; `identity` as for `own_store`."""
+        return self._same(Store(self.path / "documents.db", readers=1), identity)
+
+    @staticmethod
+    def _same(store: Store, identity: Identity) -> Store:
+        if store.identity != identity:
+            store.close()
+            raise store.replaced()
+        return store
+
+    def opened(self, rows: Sequence[SegmentRow]) -> dict[SegmentRow, Segment]:
+        """Committed segments, open; they stay so whatever becomes of their folders."""
+        held = self._current().segments
+        return {row: held.get(row) or self._open_segment(row, held) for row in rows}
+
+    @contextmanager
+    def writing(
+        self, store: Store, wait: float | None = None, made_by: Mapping[str, Any] | None = None
+    ) -> Iterator[Writer]:
+        """A transaction; shows what it committed, and removes the folders that it replaced.
+
+        `wait`: seconds to wait for another writer; None: as the view was opened. `made_by`: the
+        settings by which the passages and vectors to add were made; None: none are added.
+
+        Raises EncoderMismatch if the collection is not accepted here, or they do not suit it.
+        """
+        opened: dict[SegmentRow, Segment] = {}
+
+        def open_segment(row: SegmentRow) -> Segment:
+            if row not in opened:
+                held = self._current().segments
+                opened[row] = held.get(row) or self._open_segment(row, held)
+            return opened[row]
+
+        with writing(self.path, store, open_segment, self.wait if wait is None else wait) as writer:
+            self.accepts(store.settings())
+            self.check_made_by(made_by, store)
+            yield writer
+        try:
+            built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
+            held = {**self._current().segments, **opened, **built}
+            self._show_newest(held)
+            self.let_go_of_log(store, held)
+        except (CollectionError, OSError) as error:
+            raise CollectionError(
+                f"{self.path}: the change is committed, but cannot be shown ({error}); "
+                "open the collection again"
+            ) from error
+        self._clear_away(store, writer.before)
+
+    def check_made_by(self, made_by: Mapping[str, Any] | None, store: Store) -> None:
+        """Raise EncoderMismatch unless passages and vectors made by these settings suit the store.
+
+        What this view shows does not count: another thread may have moved it since.
+        """
+        stored = store.settings()
+        if made_by is not None and self._making(made_by) != self._making(stored):
+            now = stored["encoder"]
+            name = now["source"] or now.get("name") or now["fingerprint"][:12]
+            raise EncoderMismatch(
+                f"{self.path} was reindexed by the encoder {name} after these vectors were made; "
+                "they were not added, make them again by that encoder"
+            )
+
+    def _making(self, settings: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What passages and vectors depend on."""
+        encoder = settings["encoder"]
+        return encoder["fingerprint"], encoder["dim"], settings.get("passages")
+
+    def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
+        """Remove replaced folders, unless another process is writing.
+
+        Processes that have them open go on reading; those about to open them look for newer ones.
+        """
+        try:
+            with suppress(CollectionBusy):
+                remove_unnamed(self.path, store, before)
+        except CollectionError as error:  # the change itself is committed
+            _log.warning(
+                "replaced segments were not removed; the next change tries again: %s",
+                error,
+            )

@@ -1,0 +1,278 @@
+"""The fields of a file that hold the key, the title and the text; CSV and TSV → records.
+
+By default the fields are `_id` (or `id`), `title` and `text`, in any case. A file without its text
+field is refused: otherwise its titles alone would be indexed. A malformed row of a table loses its
+own line only; the amount that is read again stays in proportion to the file.
+"""
+
+import csv
+import re
+import sys
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from searchengine.corpus.text_files import (
+    LONGEST,
+    OnBad,
+    bad,
+    kind,
+    read_lines,
+    report,
+    some_fields,
+)
+from searchengine.errors import CorpusError, UnknownFields
+
+IDS = frozenset({"_id", "id"})
+_ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be written in any case
+_DEFAULTS = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
+DIALECTS: dict[str, dict[str, Any]] = {
+    ".csv": {"strict": True},
+    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
+}
+_SEPARATORS = ",;\t|"
+_QUOTED = re.compile(r'"[^"]*"')
+_NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+_LINE_OVERHEAD = 100  # bytes of memory per line besides its text
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of fields, matched without regard to case; None: the default name.
+
+    Attributes:
+        text: field of the text [`text`].
+        title: field of the title [`title`].
+        id: field of the key [`_id`, or else `id`].
+        needs_text: whether every record must name a text or a title; not if vectors come along.
+    """
+
+    text: str | None = None
+    title: str | None = None
+    id: str | None = None
+    needs_text: bool = True
+
+    def __post_init__(self) -> None:
+        chosen = [name.casefold() for name in (self.text, self.title, self.id) if name is not None]
+        if len(set(chosen)) < len(chosen):
+            raise CorpusError(
+                "--text-field, --title-field and --id-field must name different fields, "
+                f"got {', '.join(map(repr, chosen))}"
+            )
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Option → field, for the options in use."""
+        named = {"text": self.text, "title": self.title, "id": self.id}
+        return {f"--{option}-field": name for option, name in named.items() if name is not None}
+
+    def names(self, fields: Sequence[str], place: str, *, strict: bool = True) -> list[str]:
+        """The fields, with default names for the chosen ones.
+
+        Args:
+            fields: those of a header or record.
+            place: "file:line", for messages.
+            strict: a chosen field that is missing is an error.
+
+        Raises CorpusError.
+        """
+        names = list(fields)
+        for option, name in self.chosen.items():
+            index = _index(fields, name, option, place)
+            if index is not None:
+                names[index] = _DEFAULTS[option]
+            elif strict:
+                raise _unknown(
+                    place, f"no field {name!r} for {option} (fields: {some_fields(fields)})"
+                )
+        for option, name in self.chosen.items():
+            if names.count(_DEFAULTS[option]) > 1:
+                raise _unknown(
+                    place,
+                    f"a field {_DEFAULTS[option]!r} besides {option} {name}; rename one of the two "
+                    "in the file",
+                )
+        for default in _ANY_CASE:
+            similar = [i for i, name in enumerate(names) if name.casefold() == default]
+            if len(similar) == 1 and not (default in IDS and IDS.intersection(names)):
+                names[similar[0]] = default
+        return names
+
+    def renamed(self, record: Mapping[str, Any], place: str, *, strict: bool) -> dict[str, Any]:
+        """A record, with default names for the chosen fields. Raises CorpusError."""
+        fields = list(record)
+        names = self.names(fields, place, strict=strict)
+        return {new: record[old] for old, new in zip(fields, names, strict=True)}
+
+
+def check_text(names: Collection[str], fields: Collection[str], place: str) -> None:
+    """Refuse a file without a text field, unless it has ids and titles and nothing else.
+
+    Args:
+        names: the first record's fields, under their default names.
+        fields: the same, as named in the file.
+        place: "file:line", for the message.
+    """
+    if "text" in names or set(names) - {"_id", "id"} == {"title"}:
+        return
+    raise _unknown(
+        place,
+        f"no field 'text' (fields: {some_fields(fields)}); name the field that holds the text, for "
+        "example: --text-field body",
+    )
+
+
+def _unknown(place: str, what: str) -> UnknownFields:
+    return UnknownFields(str(bad(place, what)))
+
+
+def _index(fields: Sequence[str], name: str, option: str, place: str) -> int | None:
+    """The position of a field: the same name, or else the only one that differs in case alone."""
+    if name in fields:
+        return fields.index(name)
+    similar = [i for i, field in enumerate(fields) if field.casefold() == name.casefold()]
+    if len(similar) > 1:
+        names = ", ".join(repr(fields[i]) for i in similar)
+        raise _unknown(place, f"{option} {name} fits several fields: {names}; give the exact name")
+    return similar[0] if similar else None
+
+
+# ----------------------------------------------------------------------------------- CSV and TSV
+
+
+def read_table(
+    path: Path, on_bad: OnBad | None, columns: Columns
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place ("file:line") and record of every row.
+
+    Empty cells are left out of the metadata, and so are columns without a name. A .csv file is
+    separated by what its header has most of: commas, semicolons, tabs or bars.
+
+    Raises CorpusError if the header does not name the text.
+    """
+    rows = _table_rows(path, on_bad)
+    first = next(rows, None)
+    if first is None:
+        return
+    place, cells = first
+    named = [i for i, name in enumerate(cells) if not _NO_NAME.fullmatch(name)]
+    fields = [cells[i] for i in named]
+    if len(set(fields)) < len(fields):
+        raise bad(place, "a column name occurs twice in the header")
+    header = columns.names(fields, place)
+    width = len(cells)
+    if columns.needs_text:
+        check_text(header, fields, place)
+    for place, row in rows:
+        if len(row) == width:
+            record = {n: _cell(n, row[i]) for n, i in zip(header, named, strict=True)}
+            yield place, {n: v for n, v in record.items() if v != "" or n in _ANY_CASE}
+        else:
+            what = f"expected {width} fields, as in the header, got {len(row)}"
+            report(bad(place, what), on_bad)
+
+
+def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[str]]]:
+    """Place and cells of every row that is not blank, the header first.
+
+    After a malformed row, reading goes on with the line after its first: otherwise a stray quote
+    would swallow the rest of the file.
+    """
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts over 128 KiB
+    header_read = False
+
+    def skip(error: CorpusError) -> None:
+        if not header_read:
+            raise error  # without its header a table cannot be read
+        report(error, on_bad)
+
+    numbered = read_lines(path, None if on_bad is None else skip)
+    first = next(numbered, None)
+    if first is None:
+        return
+    dialect = _dialect(path, first[1])
+    lines = _RowLines(chain([first], numbered))
+    while True:
+        try:
+            for row in csv.reader(lines, **dialect):
+                if row:
+                    yield f"{path}:{lines.number}", row
+                    header_read = True
+                lines.next_row()
+            return
+        except csv.Error as error:
+            place = f"{path}:{lines.number}"
+            skip(bad(place, f"not {kind(path)[1:].upper()} ({error})"))
+            if not lines.back():
+                what = "too many rows have unmatched quotes; correct the file"
+                raise bad(place, what) from error
+
+
+def _dialect(path: Path, header: str) -> dict[str, Any]:
+    """The format of a table whose first line is `header`."""
+    dialect = DIALECTS[kind(path)]
+    if "delimiter" in dialect:
+        return dialect
+    return dialect | {"delimiter": max(_SEPARATORS, key=_QUOTED.sub("", header).count)}
+
+
+class _RowLines:
+    """The lines of a table, which can go back to the second line of the current row.
+
+    A quote that is never closed takes as many lines as a row may have. The amount read again is
+    limited in proportion to the file, or a file of such quotes would take hours.
+    """
+
+    def __init__(self, numbered: Iterator[tuple[int, str]]) -> None:
+        self._numbered = numbered
+        self._again: deque[tuple[int, str]] = deque()  # lines to read again
+        self._taken: list[tuple[int, str]] = []  # lines of the current row
+        self._size = 0  # of those
+        self._patience = 4 * LONGEST
+
+    @property
+    def number(self) -> int:
+        """The number of the current row's first line."""
+        return self._taken[0][0]
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        fresh = not self._again
+        line = next(self._numbered) if fresh else self._again.popleft()
+        size = len(line[1]) + _LINE_OVERHEAD
+        self._taken.append(line)
+        self._size += size
+        self._patience += 4 * size if fresh else 0
+        if self._size > 2 * LONGEST:
+            count = len(self._taken)
+            raise csv.Error(f"a row has {count:,} lines; check for a quote that is not closed")
+        return line[1]
+
+    def next_row(self) -> None:
+        """The current row has ended."""
+        self._taken.clear()
+        self._size = 0
+
+    def back(self) -> bool:
+        """Go back; False if too much was read again already."""
+        self._patience -= self._size
+        self._again.extendleft(reversed(self._taken[1:]))
+        self.next_row()
+        return self._patience >= 0
+
+
+def _cell(name: str, value: str) -> str | int | float | bool:
+    """A cell of a table: a number, a truth value or text."""
+    if name in _ANY_CASE:
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    if not _NUMBER.fullmatch(value) or len(value) > 18:  # longer numbers would lose digits
+        return value
+    return float(value) if "." in value else int(value)

@@ -1,1 +1,0 @@
-"""Moved to searchengine.report.plots; this name works for one more release."""

@@ -1,1 +1,0 @@
-"""Retrieval against judgements: metrics, significance, run files, hard negatives."""

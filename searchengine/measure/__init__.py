@@ -1,0 +1,1 @@
+"""Measure: judgements, metrics, significance, operating points, one page of results."""

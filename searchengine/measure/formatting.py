@@ -1,0 +1,117 @@
+"""Numbers and tables as text: few digits, spreads in brackets, columns that fit a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from searchengine.measure.results import Row, Spread
+
+NOTHING = "–"  # not measured, or not applicable
+PADDING = 3  # characters of a column besides its text
+_WHOLE_FROM = 1000  # larger numbers are written without decimals
+
+
+def short(value: float | None) -> str:
+    """Three significant digits: 0.0123, 1.23, 1,230."""
+    if value is None:
+        return NOTHING
+    rounded = float(f"{value:.3g}")
+    if not rounded:
+        return "0"
+    if abs(rounded) >= _WHOLE_FROM:
+        return f"{rounded:,.0f}"
+    return f"{rounded:#.3g}".rstrip(".")  # "#" keeps the zeros of 1.20
+
+
+def fraction(value: float | None) -> str:
+    """A share such as recall, three digits; a value below 1 is never written as 1."""
+    if value is None:
+        return NOTHING
+    for digits in (3, 4, 5):
+        text = f"{value:.{digits}f}"
+        if value >= 1 or float(text) < 1:
+            return text
+    return "0.99999"
+
+
+def spread_of(value: Spread | None) -> str:
+    """Median (lower–upper quartile); only the median if all are equal."""
+    if value is None:
+        return NOTHING
+    low, median, high = short(value.low), short(value.median), short(value.high)
+    return median if low == median == high else f"{median} ({low}–{high})"
+
+
+def recall_of(row: Row) -> str:
+    """Recall with its 95 % interval."""
+    recall, low, high = map(fraction, (row.recall, row.recall_low, row.recall_high))
+    return recall if low == recall == high else f"{recall} ({low}–{high})"
+
+
+def size(count: float | None) -> str:
+    """Bytes in the unit that fits: 812 bytes, 12.3 MiB."""
+    if count is None:
+        return NOTHING
+    if count < 1024:
+        return f"{count:.0f} bytes"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if count < 1024:
+            return f"{short(count)} {unit}"
+    return f"{short(count / 1024)} TiB"
+
+
+def listed(names: Sequence[str]) -> str:
+    """a, b and c."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def plain(value: Any) -> str:
+    """A value of settings as text: lists with commas, None as a dash."""
+    if value is None or value == () or value == []:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {plain(part)}" for name, part in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(plain, value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return short(value) if isinstance(value, float) else str(value)
+
+
+def fitted(
+    lines: Sequence[Mapping[str, Any]], width: int | None, optional: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Lines of a table without the columns that are None in all of them.
+
+    `width`: characters of a line; the `optional` columns for which there is no room are left out,
+    the first ones take the room there is. None: no limit.
+    """
+    names = [name for name in lines[0] if any(line[name] is not None for line in lines)]
+    if width is not None:
+        needed = widths([{name: line[name] for name in names} for line in lines])
+        kept = [name for name in names if name not in optional]
+        room = width - 1 - sum(needed[name] for name in kept)
+        for name in optional:
+            if name in needed and needed[name] <= room:
+                kept.append(name)
+                room -= needed[name]
+        names = [name for name in names if name in kept]
+    return [{name: line[name] for name in names} for line in lines]
+
+
+def widths(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The characters that every column takes, as searchengine.cli.console.show_rows prints it."""
+    return {
+        name: PADDING + max(len(name), *(len(cell(line[name])) for line in lines))
+        for name in lines[0]
+    }
+
+
+def cell(value: Any) -> str:
+    """A cell of a table: numbers with decimals have four digits, None is a dash."""
+    if value is None:
+        return NOTHING
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

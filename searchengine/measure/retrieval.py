@@ -1,0 +1,336 @@
+"""Retrieval quality of a collection on judged questions, setting by setting.
+
+A setting is a way to search: as users of the collection do, exactly, over one prefix length, at the
+collection's operating point, by words, or by both. searchengine.measure.metrics measures its
+results.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from searchengine.backends.folder.mode import Mode
+from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.encoders.protocol import Vectors
+from searchengine.engine import SearchEngine
+from searchengine.errors import QueryError
+from searchengine.indexer.search.cascade import SearchResult
+from searchengine.measure import judgements
+from searchengine.measure.exhaustive import PrefixSearch, at_full_width, documents_of
+from searchengine.measure.judgements import Qrels
+from searchengine.measure.metrics import DEPTH, EXACT, MAIN, Setting, per_question
+from searchengine.measure.runs import Run, ranked
+
+CONFIGURED = "configured"
+"""Name of the setting by vectors at the collection's operating point."""
+ENCODING = "encoding"
+"""Name of the step before the settings by vectors, for progress."""
+
+_FIRST = 10  # documents that a user reads
+_BATCH = 256  # questions whose documents are in memory with their texts
+Progress = Callable[[str, int], object]
+_Run = dict[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Questions with their judgements.
+
+    Attributes:
+        queries: key → question; at least one, all of them judged.
+        qrels: their judgements.
+        exclude_self: leave out the document with the question's key, as in ArguAna.
+        notes: sentences about questions that were left out, and the like.
+    """
+
+    queries: Mapping[str, str]
+    qrels: Qrels
+    exclude_self: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the questions."""
+        return list(self.queries)
+
+
+def task(
+    engine: SearchEngine,
+    queries: Mapping[str, str],
+    qrels: Qrels,
+    exclude_self: bool | None = None,
+) -> Task:
+    """The questions that have judgements.
+
+    `exclude_self` None: True if at least half of the questions are documents (with the same key,
+    and the question is part of the document) and none is judged relevant to itself. Raises
+    CorpusError if no question is judged.
+    """
+    questions = judgements.judged(queries, qrels)
+    judged = {key: qrels[key] for key in questions}
+    with engine.local.reading() as snapshot:
+        notes = list(_left_out(snapshot, queries, qrels, judged))
+        detected = exclude_self is None and _are_documents(snapshot, questions, judged)
+        if detected:
+            notes.append(
+                "the questions are documents of the collection: each is left out of its results "
+                "(--no-exclude-self keeps it)"
+            )
+    return Task(questions, judged, exclude_self or detected, tuple(notes))
+
+
+def default_dims(engine: SearchEngine) -> tuple[int, ...]:
+    """The prefix lengths of the encoder's training; by default powers of 2 from 512 to 32."""
+    dim = engine.encoder.dim
+    if len(engine.encoder.matryoshka_dims) > 1:
+        return engine.encoder.matryoshka_dims
+    return (dim, *(width for width in (512, 256, 128, 64, 32) if width < dim))
+
+
+def default_modes(engine: SearchEngine) -> tuple[Mode, ...]:
+    """The modes to measure by default: what users get; then by vectors, unless it is by words."""
+    return (Mode.AUTO,) if engine.default_mode is Mode.TEXT else (Mode.AUTO, Mode.VECTOR)
+
+
+def measure(
+    engine: SearchEngine,
+    task: Task,
+    dims: Sequence[int] = (),
+    shortlist: int = 100,
+    modes: Sequence[Mode | str] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Setting]:
+    """Measure the settings of each mode in turn.
+
+    Mode auto has one setting, the search of the collection's users: a search that names no mode. It
+    is called "hybrid", "text" or "configured", as the collection stores, and is measured once.
+
+    Mode vector has "exact" at full width, without a shortlist; one setting per prefix length, with
+    its number as name; and "configured", at the collection's operating point. The shortlist of a
+    prefix length is the exact ranking of the prefix over all segments, independent of the
+    collection's structure, so that it measures the encoder and not the index. Modes "text" and
+    "hybrid" have one setting each.
+
+    `modes`: None for `default_modes`. `progress`: called with ENCODING or the name of a setting,
+    and the number of questions just done.
+
+    Raises QueryError for an invalid prefix length or mode, and CollectionError if the collection is
+    empty.
+    """
+    rows = names(engine, dims, modes)
+    measuring = _Measuring(engine, task, shortlist, EXACT in rows, progress or (lambda *_: None))
+    for name in rows:
+        default = name == _name(engine.default_mode)
+        yield replace(measuring.setting(name), default=default)
+
+
+def exact(engine: SearchEngine, task: Task, name: str = EXACT) -> Setting:
+    """Measure exact search at full width alone. Raises CollectionError if nothing is stored."""
+    vectors = engine.encoder.encode(list(task.queries.values()), role="query")
+    with engine.local.reading() as snapshot:
+        _, result = at_full_width(snapshot, vectors, DEPTH + task.exclude_self)
+        run = _run(snapshot, task, task.keys, result)
+    fields = {"dim": engine.encoder.dim, "mode": str(Mode.VECTOR)}
+    return Setting.of(name, run, task.keys, task.qrels, **fields)
+
+
+def names(
+    engine: SearchEngine, dims: Sequence[int] = (), modes: Sequence[Mode | str] | None = None
+) -> list[str]:
+    """The names of the settings that `measure` yields, in their order. Raises QueryError."""
+    shorter = _shorter(engine, dims)
+    settings: list[str] = []
+    for mode in default_modes(engine) if modes is None else modes:
+        if mode not in list(Mode):
+            raise QueryError(f"mode must be one of {', '.join(Mode)}, got {mode!r}")
+        if mode == Mode.VECTOR:
+            settings += [EXACT, *map(str, shorter), CONFIGURED]
+        else:
+            settings.append(_name(engine.default_mode if mode == Mode.AUTO else Mode(mode)))
+    return list(dict.fromkeys(settings))
+
+
+def ndcg_10(
+    snapshot: Snapshot, task: Task, rankings: Iterable[npt.NDArray[np.int64]]
+) -> npt.NDArray[np.float64]:
+    """nDCG@10 of every question, by its first ten documents, as the other functions measure it.
+
+    `rankings`: passage ids (q, depth) padded with −1, deeper and deeper up to all passages. Several
+    passages of a document count as one, at the rank of the first; so a ranking is read only if a
+    question has fewer than ten documents in those before it.
+    """
+    run: dict[str, dict[str, float]] = {key: {} for key in task.queries}
+    for ids in rankings:
+        for key, documents in zip(run, documents_of(snapshot, ids), strict=True):
+            if len(run[key]) < _FIRST:
+                # Those of the ranking before keep their ranks, as on the pages of a search.
+                others = [name for name in documents if not (task.exclude_self and name == key)]
+                run[key] |= {name: 0.0 for name in others if name not in run[key]}
+        if all(len(documents) >= _FIRST for documents in run.values()):
+            break
+    return per_question(run, task.keys, task.qrels, [MAIN])[MAIN]
+
+
+def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:
+    """The prefix lengths below the full width, without repeats."""
+    full = engine.local.settings["encoder"]["dim"]
+    for dim in dims:
+        if not 1 <= dim <= full:
+            raise QueryError(f"a prefix must be between 1 and {full}, got {dim}")
+    return [dim for dim in dict.fromkeys(dims) if dim != full]
+
+
+def _name(mode: Mode) -> str:
+    """The name of the setting that searches as users do, in this mode."""
+    return CONFIGURED if mode is Mode.VECTOR else str(mode)
+
+
+class _Measuring:
+    """Measures settings by their names; the questions are encoded once, and ranked exactly once."""
+
+    def __init__(
+        self, engine: SearchEngine, task: Task, shortlist: int, compares: bool, progress: Progress
+    ) -> None:
+        """`compares`: measure how much of exact search a setting finds."""
+        self._engine, self._task, self._shortlist = engine, task, shortlist
+        self._compares, self._progress = compares, progress
+        self._texts = list(task.queries.values())
+
+    def setting(self, name: str) -> Setting:
+        """Measure the setting with a name of `names`."""
+        if name == EXACT:
+            full = self._setting(EXACT, self._exact[1], dim=self._engine.encoder.dim)
+            return replace(full, prefix_ndcg_10=full.ndcg_10)
+        if name == CONFIGURED:
+            with self._engine.local.reading() as snapshot:
+                size = snapshot.shortlist
+            run = self._by_engine(name, self._vectors, Mode.VECTOR)
+            return self._setting(name, run, shortlist=size)
+        if name in (Mode.TEXT, Mode.HYBRID):
+            run = self._by_engine(name, self._texts, Mode(name))
+            return Setting.of(name, run, self._task.keys, self._task.qrels, mode=name)
+        return self._by_prefix(int(name))
+
+    def _setting(self, name: str, run: Run, **fields: Any) -> Setting:
+        """A setting by vectors."""
+        share = _share(run, self._exact[1]) if self._compares else None
+        fields |= {"mode": str(Mode.VECTOR), "exact_recall_10": share}
+        return Setting.of(name, run, self._task.keys, self._task.qrels, **fields)
+
+    @cached_property
+    def _vectors(self) -> Vectors:
+        encode = self._engine.encode_questions
+        return np.concatenate([encode(self._texts[part]) for part in self._batches(ENCODING)])
+
+    @cached_property
+    def _exact(self) -> tuple[int, Run]:
+        """The ranks that every question needs for enough documents, and the exact ranking."""
+        run: _Run = {}
+        depth = 0
+        vectors, documents = self._vectors, DEPTH + self._task.exclude_self
+        with self._engine.local.reading() as snapshot:
+            for part in self._batches(EXACT):
+                ranks, result = at_full_width(snapshot, vectors[part], documents)
+                depth = max(depth, ranks)
+                run |= _run(snapshot, self._task, self._task.keys[part], result)
+        return depth, run
+
+    def _by_prefix(self, dim: int) -> Setting:
+        candidates, depth = self._shortlist + self._task.exclude_self, self._exact[0]
+        run: _Run = {}
+        alone: _Run = {}
+        with self._engine.local.reading() as snapshot:
+            search = PrefixSearch(snapshot, dim)
+            for part in self._batches(str(dim)):
+                results = search.rank(self._vectors[part], candidates, depth)
+                for ranking, result in zip((run, alone), results, strict=True):
+                    ranking |= _run(snapshot, self._task, self._task.keys[part], result)
+        scores = per_question(alone, self._task.keys, self._task.qrels, [MAIN])[MAIN]
+        bare = float(scores.mean())
+        return self._setting(str(dim), run, dim=dim, shortlist=self._shortlist, prefix_ndcg_10=bare)
+
+    def _by_engine(self, name: str, questions: Sequence[str] | Vectors, mode: Mode) -> Run:
+        """Search like users of the collection."""
+        run: _Run = {}
+        depth = DEPTH + self._task.exclude_self
+        for part in self._batches(name):
+            results = self._engine.search_batch(questions[part], depth, mode=mode)
+            for key, hits in zip(self._task.keys[part], results, strict=True):
+                run[key] = _ranking(self._task, key, ((hit.key, hit.score) for hit in hits))
+        return run
+
+    def _batches(self, step: str) -> Iterator[slice]:
+        """Parts of the questions; each is reported when it is done."""
+        for start in range(0, len(self._texts), _BATCH):
+            part = slice(start, min(start + _BATCH, len(self._texts)))
+            yield part
+            self._progress(step, part.stop - part.start)
+
+
+def _run(snapshot: Snapshot, task: Task, keys: Sequence[str], result: SearchResult) -> _Run:
+    """A ranking of passages (q, depth), for questions, as one of documents by the best passage."""
+    documents = documents_of(snapshot, result.rows)
+    return {
+        key: _ranking(task, key, zip(ranked, scores.tolist(), strict=False))
+        for key, ranked, scores in zip(keys, documents, result.scores, strict=True)
+    }
+
+
+def _ranking(task: Task, key: str, results: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The first DEPTH documents, without the question's own if it is excluded."""
+    excluded = key if task.exclude_self else None
+    best = ranked(pair for pair in results if pair[0] != excluded)
+    return dict(islice(best.items(), DEPTH))
+
+
+def _share(run: Run, exact: Run) -> float:
+    """The mean share of the first ten of `exact` that are among the first ten of `run`."""
+    shares = [
+        len(best & set(islice(run[key], _FIRST))) / len(best)
+        for key, documents in exact.items()
+        if (best := set(islice(documents, _FIRST)))
+    ]
+    return float(np.mean(shares)) if shares else 1.0
+
+
+def _left_out(
+    snapshot: Snapshot, queries: Mapping[str, str], qrels: Qrels, judged: Qrels
+) -> Iterator[str]:
+    """Describe questions and judgements that are ignored, or whose documents are missing."""
+    if unjudged := len(queries) - len(judged):
+        yield f"questions without a judgement, left out: {unjudged:,}"
+    if unasked := len(qrels) - len(judged):
+        yield f"judged questions that are not among the questions, left out: {unasked:,}"
+    grades = [pair for documents in judged.values() for pair in documents.items()]
+    stored = snapshot.store.ids_of(document for document, _ in grades)
+    missing = [grade for document, grade in grades if document not in stored]
+    if missing:
+        relevant = sum(grade > 0 for grade in missing)
+        yield (
+            "judgements of documents that the collection does not have: "
+            f"{len(missing):,} of {len(grades):,}; {relevant:,} of them are relevant and count as "
+            "not found"
+        )
+
+
+def _words(text: str) -> str:
+    return f" {' '.join(text.split())} "
+
+
+def _are_documents(snapshot: Snapshot, questions: Mapping[str, str], judged: Qrels) -> bool:
+    """True if the questions seem to be documents that are not relevant to themselves.
+
+    Equal keys do not suffice: two files with line numbers as keys share many.
+    """
+    stored = snapshot.store.ids_of(questions)
+    if 2 * len(stored) < len(questions) or any(judged[key].get(key, 0) > 0 for key in stored):
+        return False
+    contained = 0
+    for document in snapshot.store.documents(stored.values()):
+        contained += _words(questions[document.key]) in _words(document.full_text)
+    return 2 * contained >= len(questions)

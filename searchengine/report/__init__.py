@@ -1,1 +1,0 @@
-"""Measurements as tables, pages and plots: numbers in, text and figures out."""

@@ -1,0 +1,182 @@
+"""Segments built before the write lock is taken: equal to those built under it, and never wrong."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from searchengine import SearchEngine
+from searchengine.backends.folder import ahead
+from searchengine.backends.folder.writer import Writer
+from searchengine.errors import CollectionError
+from searchengine.indexer.segment import Segment
+
+DIM = 8
+DOCUMENTS = [{"_id": f"d{i}", "title": f"Title {i}", "text": f"word{i} sea"} for i in range(300)]
+VECTORS = np.random.default_rng(0).standard_normal((300, DIM)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "MIN_ROWS", 1)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """For each segment that was added: was it built before the lock was taken?"""
+    found: list[bool] = []
+    adopt, add = Writer.adopt, Writer._add
+
+    def adopted(self: Writer, *args: object) -> None:
+        found.append(True)
+        adopt(self, *args)  # type: ignore[arg-type]
+
+    def added(self: Writer, *args: object) -> None:
+        found.append(False)
+        add(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Writer, "adopt", adopted)
+    monkeypatch.setattr(Writer, "_add", added)
+    yield found
+
+
+def begun(path: Path, structure: str = "flat") -> SearchEngine:
+    """A collection with the first hundred documents."""
+    engine = SearchEngine.create(path, None, {"structure": structure, "prefix": DIM}, dim=DIM)
+    engine.add(DOCUMENTS[:100], VECTORS[:100])
+    return engine
+
+
+def once(action: Callable[[], object]) -> Callable[[str, int, int], None]:
+    """A progress callback that does something at its first call."""
+    left = [action]
+
+    def progress(_step: str, _done: int, _total: int) -> None:
+        if left:
+            left.pop()()
+
+    return progress
+
+
+def test_equal_to_one_built_under_the_lock(
+    tmp_path: Path, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors, index and words, byte for byte; a document without vector and one that is known."""
+    vectors = [None if i == 150 else VECTORS[i] for i in range(300)]
+    files = []
+    for name, limit in (("ahead", 1), ("under", 1 << 40)):
+        monkeypatch.setattr(ahead, "MIN_ROWS", limit)
+        with begun(tmp_path / name, "hnsw") as engine:
+            engine.add(DOCUMENTS[99:], vectors[99:])
+            segment = list(engine.collection.segments.values())[1]
+            assert segment.rows == 199
+            files.append({each.name: each.read_bytes() for each in segment.path.iterdir()})
+            assert not list((tmp_path / name / "pending").glob("*"))
+            engine.verify()
+            assert engine.search("word170", mode="text")[0].key == "d170"
+            assert engine.search(VECTORS[171], k=1)[0].key == "d171"
+    assert taken == [False, True, False, False]
+    assert {"vectors.bin", "coarse.faiss", "words.bin"} & set(files[0]) and files[0] == files[1]
+
+
+def test_others_write_meanwhile(tmp_path: Path, taken: list[bool]) -> None:
+    with begun(tmp_path / "c") as engine, SearchEngine.open(tmp_path / "c", wait=0) as other:
+        engine.add(
+            DOCUMENTS[100:],
+            VECTORS[100:],
+            building=once(lambda: other.add([{"_id": "new", "text": "new"}], VECTORS[:1])),
+        )
+        assert len(engine) == 301 and taken == [False, True, True]
+        engine.verify()
+
+
+@pytest.mark.parametrize("change", ["add", "delete", "unchanged"])
+def test_built_anew_if_others_wrote_the_same_documents(
+    tmp_path: Path, taken: list[bool], change: str
+) -> None:
+    """Of two that add one key, the last to commit is stored, or knows that it is the same."""
+    with begun(tmp_path / "c") as engine, SearchEngine.open(tmp_path / "c") as other:
+        document, vector = DOCUMENTS[200], VECTORS[200:201]
+        actions = {
+            "add": lambda: other.add([document | {"text": "other text"}], VECTORS[:1]),
+            "delete": lambda: other.delete(["d50"]),
+            "unchanged": lambda: other.add([document], vector),
+        }
+        taken.clear()
+        engine.add(DOCUMENTS[50:], VECTORS[50:], building=once(actions[change]))
+        assert taken[-1] is (change == "add")
+        assert sorted(engine.keys()) == sorted(each["_id"] for each in DOCUMENTS)
+        assert [engine[f"d{i}"].text for i in (50, 200)] == ["word50 sea", "word200 sea"]
+        for i in (50, 199, 200, 201, 299):
+            assert engine.search(VECTORS[i], k=1)[0].key == f"d{i}"
+            assert engine.search(f"word{i}", mode="text")[0].key == f"d{i}"
+        engine.verify()
+
+
+def test_built_anew_for_another_index_config(tmp_path: Path, taken: list[bool]) -> None:
+    with begun(tmp_path / "c") as engine, SearchEngine.open(tmp_path / "c") as other:
+        config = {"structure": "flat", "prefix": 4, "shortlist": 20}
+
+        def change() -> None:
+            with other.local.own_store() as store, other.local.writing(store) as writer:
+                writer.changes.set("index", store.settings()["index"] | config)
+
+        engine.add(DOCUMENTS[100:], VECTORS[100:], building=once(change))
+        assert taken == [False, False]
+        assert [s.config.prefix for s in engine.collection.segments.values()] == [DIM, 4]
+
+
+def test_interrupted(tmp_path: Path) -> None:
+    """Nothing is stored and nothing is left over."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with begun(tmp_path / "c") as engine:
+        with pytest.raises(KeyboardInterrupt):
+            engine.add(DOCUMENTS[100:], VECTORS[100:], building=once(interrupt))
+        assert len(engine) == 100 and not list((tmp_path / "c" / "pending").glob("*"))
+        engine.add(DOCUMENTS[100:], VECTORS[100:])
+        assert len(engine) == 300
+        engine.verify()
+
+
+def test_folder_replaced_meanwhile(tmp_path: Path) -> None:
+    """The collection that takes the folder's place stays as it is."""
+    with begun(tmp_path / "c") as engine, begun(tmp_path / "other") as other:
+        other.delete(["d0"])
+        other.close()
+
+        def swap() -> None:
+            (tmp_path / "c").rename(tmp_path / "former")
+            shutil.copytree(tmp_path / "other", tmp_path / "c")
+
+        with pytest.raises(CollectionError, match=r"replaced|taken the place"):
+            engine.add(DOCUMENTS[100:], VECTORS[100:], building=once(swap))
+    with SearchEngine.open(tmp_path / "c") as engine:
+        assert len(engine) == 99 and not list((tmp_path / "c" / "pending").glob("*"))
+        engine.verify()
+
+
+def test_built_anew_if_the_rotation_is_gone(
+    tmp_path: Path, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has merged the segment whose rotation was to be shared."""
+    with begun(tmp_path / "c") as engine, SearchEngine.open(tmp_path / "c") as other:
+        other.add([{"_id": "new", "text": "new"}], VECTORS[:1])
+        optimize = once(other.optimize)
+        build = Segment.build
+
+        def late(*args: Any, **how: Any) -> Segment:
+            optimize("", 0, 0)
+            return build(*args, **how)
+
+        monkeypatch.setattr(Segment, "build", late)
+        taken.clear()
+        engine.add(DOCUMENTS[100:], VECTORS[100:])
+        assert len(engine) == 301 and taken[-1] is False
+        engine.verify()
+        assert not list((tmp_path / "c" / "pending").glob("*"))

@@ -1,0 +1,326 @@
+"""Verify, info, backup, export, and what older versions have written."""
+
+import errno
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+
+from searchengine import SearchEngine
+from searchengine.corpus.files import read_corpus
+from searchengine.errors import CollectionError
+from searchengine.indexer.storage import vectors_file
+from searchengine.upkeep import copies
+
+DOCUMENTS: list[dict[str, Any]] = [
+    {"_id": "threes", "title": "", "text": "the cat sat", "year": 2016, "tags": ["a", "ü"]},
+    {"_id": "mixed", "title": "", "text": "the cat slept", "year": 2014},
+    {"_id": "fives", "title": "whale", "text": "sleep", "year": 2020},
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "words.index"
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(path, WordLengths()) as engine:
+        engine.add(DOCUMENTS[:2])
+        engine.add(DOCUMENTS[2:])
+        engine.add([{"_id": "gone", "text": "a"}])
+        engine.delete(["gone"])
+        yield engine
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("DELETE FROM passages WHERE id = 1", "documents without a passage"),
+        ("DELETE FROM documents WHERE key = 'mixed'", "passages without a document"),
+        ("INSERT INTO tombstones VALUES (1)", "passages that are deleted"),
+        ("INSERT INTO passages VALUES (99, 0, 0, 1)", "passages without a row"),
+        ("UPDATE passages SET end = 99 WHERE id = 1", "passages outside of their text"),
+        (
+            "UPDATE segments SET rows = rows + 1, base = base + 100 WHERE id = 1",
+            "manifest.json is not the committed one",
+        ),
+        ("UPDATE documents SET text = 'the cat slipt' WHERE key = 'mixed'", "'mixed' differs from"),
+        ("UPDATE documents SET digest = x'00' WHERE key = 'mixed'", "'mixed' differs from what"),
+        (
+            "DELETE FROM text_index_data WHERE id > 10",
+            r"documents.db is damaged \((the text index|database disk image)",
+        ),
+        ("DROP TRIGGER text_index_insert", "triggers that keep the text index are missing"),
+        ("DELETE FROM field_values", "the index of metadata fields lacks a value"),
+    ],
+)
+def test_verify_finds_what_does_not_agree(
+    engine: SearchEngine, path: Path, damage: str, message: str
+) -> None:
+    engine.index_fields("year")
+    engine.verify()
+    engine.close()
+    db = sqlite3.connect(path / "documents.db")
+    db.execute("PRAGMA foreign_keys = OFF")
+    db.execute(damage)
+    db.commit()
+    db.close()
+    with (
+        pytest.raises(CollectionError, match=message),
+        SearchEngine.open(path, WordLengths()) as again,
+    ):
+        again.verify()
+
+
+def test_warming_reads_every_file_that_searches_touch(engine: SearchEngine, path: Path) -> None:
+    if not Path("/proc/self/io").exists():
+        pytest.skip("the system does not tell what was read")
+
+    def bytes_read() -> int:
+        """Bytes that this process has read so far, from a disk or from the system's cache."""
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    engine.add([{"_id": f"long{i}", "text": f"word{i} " * 5000} for i in range(60)])
+    engine.close()  # which folds SQLite's log into the file
+    segments = [file for file in (path / "segments").rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in [path / "documents.db", *segments])
+    engine = SearchEngine.open(path, WordLengths())
+    before = bytes_read()
+    assert len(segments) > 3 and engine.warm() == size
+    assert size > 2_000_000 and bytes_read() - before >= 0.95 * size  # free pages are not read
+    engine.close()
+    with pytest.raises(CollectionError, match="is closed"):
+        engine.warm()
+
+
+def test_warming_beside_a_writer_and_on_a_failing_disk(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SearchEngine.open(path, WordLengths()) as reader:
+        engine.add([{"_id": "late", "text": "a late dog"}])
+        engine.optimize()
+        assert reader.warm() > 0, "segments that a newer commit replaced are gone"
+
+        def fail(self: Path, *rest: object, **options: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")  # as a read says it: no name
+
+        monkeypatch.setattr(Path, "open", fail)
+        with pytest.raises(CollectionError, match=r"words\.index cannot be read: .*Input/output"):
+            engine.warm()
+
+
+def test_a_backup_is_a_collection_of_its_own(engine: SearchEngine, tmp_path: Path) -> None:
+    copy = tmp_path / "copy" / "words.index"
+    before = engine.search("one dog")
+    engine.backup(copy)
+    engine.delete(["threes"])
+    with SearchEngine.open(copy, WordLengths()) as restored:
+        restored.verify()
+        assert restored.search("one dog") == before
+        restored.add([{"_id": "more", "text": "more"}])
+        assert restored.stats().documents == 4
+    with pytest.raises(CollectionError, match="exists already"):
+        engine.backup(copy)
+    assert [file.name for file in copy.parent.iterdir()] == ["words.index"]
+
+
+def test_a_backup_copies_nothing_damaged_and_nothing_into_itself(
+    engine: SearchEngine, path: Path, tmp_path: Path
+) -> None:
+    for inside in (path / "copy", path / "segments" / "000099"):
+        with pytest.raises(CollectionError, match="is inside the collection"):
+            engine.backup(inside)
+    with pytest.raises(CollectionError, match="is inside the collection"):
+        engine.export(path / "export")
+    vectors = next((path / "segments").glob("*/vectors.faiss"))
+    damaged = bytearray(vectors.read_bytes())
+    damaged[-1] ^= 1
+    vectors.write_bytes(damaged)
+    with pytest.raises(CollectionError, match="does not match its checksum; nothing was copied"):
+        engine.backup(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_text_may_hold_nul(engine: SearchEngine) -> None:
+    engine.add([{"_id": "nul", "text": "ab\0cd ef"}])
+    engine.verify()
+
+
+def test_the_log_stays_small_while_one_writes(engine: SearchEngine, path: Path) -> None:
+    for i in range(40):
+        engine.add([{"_id": "big", "text": f"a{i % 7} " + "bee " * 60_000}])
+    assert (path / "documents.db-wal").stat().st_size < 3 * (1 << 22)
+
+
+def test_what_is_changed_behind_a_frozen_reader_is_said(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.close()
+    with monkeypatch.context() as read_only:
+        read_only.setattr("os.access", lambda *_: False)
+        reader = SearchEngine.open(path, WordLengths())
+        assert len(reader.search("one dog")) == 3
+    with SearchEngine.open(path, WordLengths()) as owner:
+        owner.delete(["threes"])
+    with pytest.raises(CollectionError, match="was changed since it was opened"):
+        reader.search("one dog")
+    reader.close()
+
+
+def test_a_rotation_fitted_on_few_rows_is_not_kept_for_many(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    class Random(WordLengths):
+        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+            found = rng.normal(size=(len(texts), self.dim)).astype(np.float32)
+            return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+    with SearchEngine.create(tmp_path / "x", Random(24), {"prefix": 8}) as engine:
+        engine.add([{"_id": f"a{i}", "text": "a"} for i in range(10)])
+        engine.add([{"_id": f"b{i}", "text": "a"} for i in range(2000)])
+        segments = engine.collection.segments
+        assert [(row.rows, s.manifest.fitted_on) for row, s in segments.items()] == [
+            (10, 10),
+            (2000, 2000),
+        ]
+        engine.verify()
+
+
+@pytest.mark.parametrize("rotation", ["identity", "blocks", "itq"])
+def test_many_after_few_end_whatever_the_rotation(tmp_path: Path, rotation: str) -> None:
+    config = {"prefix": 8, "rotation": rotation, "blocks": (8,) if rotation == "blocks" else ()}
+    with SearchEngine.create(tmp_path / "x", WordLengths(), config) as engine:
+        engine.add([{"_id": f"a{i}", "text": "a" * (i % 16 + 1)} for i in range(10)])
+        engine.add([{"_id": f"b{i}", "text": "a" * (i % 16 + 1) + " bb"} for i in range(1500)])
+        fitted = [segment.manifest.fitted_on for segment in engine.collection.segments.values()]
+        assert fitted == ([0, 0] if rotation == "identity" else [10, 1500])
+        engine.verify()
+
+
+def test_a_backup_of_nothing_is_an_empty_collection(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "x", WordLengths()) as empty:
+        empty.backup(tmp_path / "copy")
+    with SearchEngine.open(tmp_path / "copy", WordLengths()) as restored:
+        restored.verify()
+        restored.add(DOCUMENTS)
+
+
+def test_a_backup_is_of_the_commit_that_it_began_with(
+    engine: SearchEngine, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SearchEngine.open(path, WordLengths()) as other:
+        real, calls = shutil.copyfileobj, 0
+
+        def copyfileobj(*arguments: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:  # another writer replaces all segments, and clears the old away
+                other.optimize()
+                other.update({"threes": {"year": 1}})
+            real(*arguments)
+
+        monkeypatch.setattr(shutil, "copyfileobj", copyfileobj)
+        engine.backup(tmp_path / "copy")
+    with SearchEngine.open(tmp_path / "copy", WordLengths()) as restored:
+        restored.verify()
+        assert restored.search("one dog", where="year = 2016")[0].key == "threes"
+
+
+def test_an_export_can_be_indexed_and_computed_with(engine: SearchEngine, tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    assert engine.export(folder) == 3
+    lines = (folder / "documents.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == DOCUMENTS
+    assert '"ü"' in lines[0]  # as it is read, not as an escape
+    passages = [json.loads(line) for line in (folder / "passages.jsonl").read_text().splitlines()]
+    assert passages == [
+        {"key": "threes", "start": 0, "end": 11},
+        {"key": "mixed", "start": 0, "end": 13},
+        {"key": "fives", "start": 0, "end": 5},
+    ]
+    vectors = np.load(folder / "vectors.npy")
+    expected = WordLengths().encode(["the cat sat", "the cat slept", "whale sleep"])
+    assert vectors.dtype == np.float32
+    assert vectors == pytest.approx(expected, abs=1e-3)
+    with SearchEngine.create(tmp_path / "again", WordLengths()) as again:
+        assert again.add(read_corpus(folder / "documents.jsonl")).added == 3
+        keys = [[hit.key for hit in each.search("one dog")] for each in (again, engine)]
+        assert keys[0] == keys[1]
+
+
+def test_an_export_goes_in_blocks(
+    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.add({"_id": f"k{i}", "text": "a " * (i + 1)} for i in range(5))
+    engine.delete(["k1"])
+    monkeypatch.setattr(copies, "_BLOCK", 2)
+    monkeypatch.setattr(vectors_file, "BLOCK_ROWS", 2)
+    engine.export(tmp_path / "export")
+    lines = (tmp_path / "export" / "passages.jsonl").read_text().splitlines()
+    keys = ["threes", "mixed", "fives", "k0", "k2", "k3", "k4"]
+    assert [json.loads(line)["key"] for line in lines] == keys
+    texts = ["the cat sat", "the cat slept", "whale sleep", *("a " * n for n in (1, 3, 4, 5))]
+    stored = np.load(tmp_path / "export" / "vectors.npy")
+    assert stored == pytest.approx(WordLengths().encode(texts), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("DELETE FROM passages WHERE id = 0", "segment 1 has other rows than passages"),
+        ("DELETE FROM passages WHERE id = 1", "segment 1 has other rows than passages"),
+        ("INSERT INTO passages VALUES (99, 0, 0, 1)", "1 passages have no row"),
+    ],
+)
+def test_an_export_whose_parts_do_not_agree_is_refused(
+    engine: SearchEngine, path: Path, tmp_path: Path, damage: str, message: str
+) -> None:
+    engine.close()
+    with sqlite3.connect(path / "documents.db") as db:
+        db.execute(damage)
+    db.close()
+    with (
+        SearchEngine.open(path, WordLengths()) as again,
+        pytest.raises(CollectionError, match=message),
+    ):
+        again.export(tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+
+
+def test_all_that_is_copied_is_synced(
+    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite syncs the copy of its file itself; scratch.new_folder syncs the folder of all."""
+    synced: list[Path] = []
+    for name in ("sync_file", "sync_folder"):
+        monkeypatch.setattr(copies, name, synced.append)
+    for act, name in ((engine.backup, "copy"), (engine.export, "export")):
+        synced.clear()
+        act(tmp_path / name)
+        inside = {file.relative_to(tmp_path / name) for file in (tmp_path / name).rglob("*")}
+        parts = {Path(*file.parts[file.parts.index(tmp_path.name) + 2 :]) for file in synced}
+        assert parts == inside - {Path("documents.db")}
+        assert len(parts) > 2
+
+
+def test_stats_count_what_is_there(engine: SearchEngine) -> None:
+    engine.index_fields("year", "author.name")
+    stats = engine.stats()
+    assert (stats.documents, stats.passages) == (3, 3)
+    assert (stats.cut, stats.tokenizer, stats.fields) == (None, "porter", ("year", "author.name"))
+    engine.optimize()
+    engine.delete(["mixed"])  # a third of the segment, which is not yet worth a merge
+    stats = engine.stats()
+    assert (stats.documents, stats.segments, stats.tombstones) == (2, 1, 1)
+    commit = stats.commit
+    engine.optimize()
+    stats = engine.stats()
+    assert (stats.segments, stats.tombstones, stats.commit) == (1, 0, commit + 1)

@@ -1,0 +1,82 @@
+"""Checksums of large files are remembered between openings, while the files stay the same."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import WordLengths
+
+from searchengine import SearchEngine
+from searchengine.backends.folder import folders
+from searchengine.errors import CollectionError
+from searchengine.indexer.storage.durable import sha256
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """The names of the files that are read to compute a checksum; all files count as large."""
+    from searchengine.trainer.model import disk
+
+    names: list[str] = []
+    digest = disk.hashlib.file_digest
+
+    def counted(file, algorithm):  # type: ignore[no-untyped-def]
+        names.append(Path(file.name).name)
+        return digest(file, algorithm)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(folders, "_REMEMBERED", 0)
+    monkeypatch.setattr(disk, "SETTLED", -(10**12))
+    monkeypatch.setattr(disk.hashlib, "file_digest", counted)
+    yield names
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    with SearchEngine.create(tmp_path / "c.index", WordLengths()) as engine:
+        engine.add({"_id": str(i), "text": "word " * (i + 1)} for i in range(5))
+    return tmp_path / "c.index"
+
+
+def opened(path: Path) -> None:
+    SearchEngine.open(path, WordLengths()).close()
+
+
+def test_a_second_opening_reads_no_file_again(collection: Path, hashed: list[str]) -> None:
+    opened(collection)
+    assert "coarse.faiss" in hashed
+    hashed.clear()
+    opened(collection)
+    assert not hashed
+
+
+def test_an_altered_file_is_noticed_whatever_its_times_say(
+    collection: Path, hashed: list[str]
+) -> None:
+    opened(collection)
+    (coarse,) = collection.glob("segments/*/coarse.faiss")
+    before = coarse.stat()
+    time.sleep(0.02)  # a tick of the file system's clock
+    damaged = bytearray(coarse.read_bytes())
+    damaged[-1] ^= 1
+    coarse.write_bytes(damaged)
+    os.utime(coarse, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(CollectionError, match=r"coarse\.faiss does not match its checksum"):
+        opened(collection)
+
+
+def test_verify_reads_what_is_remembered(collection: Path, hashed: list[str]) -> None:
+    opened(collection)
+    hashed.clear()
+    with SearchEngine.open(collection, WordLengths()) as engine:
+        engine.verify()
+    assert {"coarse.faiss", "vectors.faiss"} <= {*hashed}
+
+
+def test_small_files_are_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "file").write_bytes(b"small")
+    assert folders.checksum(tmp_path / "file") == sha256(tmp_path / "file")
+    assert not (tmp_path / "cache").exists()

@@ -1,0 +1,415 @@
+"""Damage is never copied under a fresh checksum: merge, rebuild, export and backup refuse it."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from faults import compile_library, missing
+
+from searchengine import SearchEngine
+from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.errors import CollectionError
+from searchengine.indexer.config import Storage
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.storage import durable
+from searchengine.indexer.storage.durable import sha256
+from searchengine.indexer.storage.manifest import FileEntry
+from searchengine.indexer.storage.vectors_file import VectorFile, VectorWriter
+
+DIM = 24
+CONFIG = SegmentConfig(prefix=8, shortlist=40)
+DOCUMENTS = [
+    {"_id": f"d{i}", "text": "x" * (i % 9 + 1) + " " + "y" * (i % 7 + 1)} for i in range(60)
+]
+
+
+def flip(path: Path, place: int, bit: int = 0) -> None:
+    """Flip a bit of a file where it is: a second name for the file shows it too."""
+    with path.open("r+b") as file:
+        file.seek(place, os.SEEK_SET if place >= 0 else os.SEEK_END)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+@contextmanager
+def sqlite_page(path: Path, holding: bytes) -> Iterator[bytearray]:
+    """The page of a closed database that holds some bytes, to be changed."""
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[16:18], "big")
+    start = data.index(holding) // size * size
+    page = data[start : start + size]
+    yield page
+    assert len(page) == size
+    data[start : start + size] = page
+    path.write_bytes(data)
+
+
+def rows(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, DIM)).astype(np.float32)
+
+
+# ------------------------------------------------------------------------------------- segments
+
+
+@pytest.mark.parametrize("place", [3, 81, 81 + 2 * DIM * 10, -2])
+@pytest.mark.parametrize("refit", [False, True])
+def test_a_merge_refuses_a_flipped_bit(tmp_path: Path, place: int, refit: bool) -> None:
+    """In the header, in a row, in a row that is not taken, and in the last number."""
+    first = Segment.build(tmp_path / "a", rows(50), CONFIG)
+    second = Segment.build(tmp_path / "b", rows(30, 1), CONFIG, rotation_of=first)
+    flip(second.path / "vectors.faiss", place)
+    live = np.setdiff1d(np.arange(30), [10])
+    with pytest.raises(SegmentError, match=r"b/vectors\.faiss does not match its checksum"):
+        Segment.merge(tmp_path / "m", [(first, None), (second, live)], CONFIG, refit=refit)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_merge_refuses_a_file_that_was_cut_short(tmp_path: Path) -> None:
+    first = Segment.build(tmp_path / "a", rows(50), CONFIG)
+    os.truncate(first.path / "vectors.faiss", 900)
+    with pytest.raises(SegmentError, match=r"vectors\.faiss was truncated"):
+        Segment.merge(tmp_path / "m", [(first, None)], CONFIG, refit=False)
+
+
+@pytest.mark.parametrize("storage", Storage)
+@pytest.mark.parametrize("refit", [False, True])
+@pytest.mark.parametrize("factor", [np.nan, np.inf, 0, 1.01])
+def test_a_row_that_is_no_unit_vector_is_refused_whatever_its_checksum(
+    tmp_path: Path, storage: Storage, refit: bool, factor: float
+) -> None:
+    config = replace(CONFIG, storage=storage)
+    segment = Segment.build(tmp_path / "a", rows(20), config)
+    path = segment.path / "vectors.faiss"
+    stored = np.memmap(
+        path,
+        "<f2" if storage is Storage.FLOAT16 else "<f4",
+        "r+",
+        segment.manifest.vectors_offset,
+        (20, DIM),
+    )
+    with np.errstate(all="ignore"):
+        stored[7] *= factor
+    stored.flush()
+    del stored
+    files = {**segment.manifest.files, "vectors.faiss": FileEntry.of(path)}
+    (segment.path / "manifest.json").write_text(replace(segment.manifest, files=files).to_json())
+    again = Segment.open(segment.path)
+    again.verify()
+    message = r"a/vectors\.faiss: row 7 must be a vector of length 1"
+    for i, taken in enumerate((None, [2, 7, 9])):
+        with pytest.raises(SegmentError, match=message):
+            Segment.merge(tmp_path / f"m{i}", [(again, taken)], config, refit=refit)
+    with pytest.raises(SegmentError, match=message):
+        again.rebuild(tmp_path / "r", replace(config, prefix=12))
+    assert {each.name for each in tmp_path.iterdir()} == {"a"}
+
+
+@pytest.mark.parametrize("storage", Storage)
+@pytest.mark.parametrize("dim", [2, 24, 768, 4096])
+def test_rounding_makes_no_row_a_wrong_one(tmp_path: Path, storage: Storage, dim: int) -> None:
+    """Rows that rounding moves furthest: equal numbers, and one large one beside tiny ones."""
+    rng = np.random.default_rng(0)
+    hard = np.concatenate(
+        [
+            np.ones((1, dim)) * (1 + rng.random((40, 1))) * rng.choice([1, -1], (40, dim)),
+            np.eye(1, dim) + 1e-4 * rng.random((40, dim)),
+            rng.standard_normal((40, dim)),
+        ]
+    )
+    config = SegmentConfig(prefix=2, storage=storage, rotation="identity")  # type: ignore[arg-type]
+    segment = Segment.build(tmp_path / "a", hard, config)
+    assert Segment.merge(tmp_path / "m", [(segment, None)], config).rows == 120
+
+
+def test_the_bytes_that_are_hashed_are_the_bytes_that_are_copied(tmp_path: Path) -> None:
+    """A bit flips in a block that was read before, and in one that comes later."""
+    first = Segment.build(tmp_path / "a", rows(9000), CONFIG)
+    path = first.path / "vectors.faiss"
+    before = first.vectors(np.arange(9000))
+    places = {"read": 81 + 2 * DIM * 5, "to come": path.stat().st_size - 8}
+
+    def merge(name: str) -> Segment:
+        pending = [places[name]]
+
+        def progress(doing: str, *_: int) -> None:
+            if doing == "Merging" and pending:
+                flip(path, pending.pop())
+
+        return Segment.merge(
+            tmp_path / name, [(first, None)], CONFIG, refit=False, progress=progress
+        )
+
+    with merge("read") as merged:
+        merged.verify()
+        np.testing.assert_array_equal(merged.vectors(np.arange(9000)), before)
+    flip(path, places["read"])
+    with pytest.raises(SegmentError, match="does not match its checksum"):
+        merge("to come")
+
+
+def test_linked_files_keep_their_checksum(tmp_path: Path) -> None:
+    first = Segment.build(tmp_path / "a", rows(50), CONFIG)
+    for name in ("rotation.npy", "vectors.faiss"):
+        flip(first.path / name, -2)
+        with pytest.raises(SegmentError, match=rf"a/{name} does not match its checksum"):
+            first.rebuild(tmp_path / "r", replace(CONFIG, prefix=12))
+        with pytest.raises(SegmentError, match=rf"a/{name} does not match its checksum"):
+            Segment.merge(tmp_path / "m", [(first, None)], CONFIG, refit=False)
+        flip(first.path / name, -2)
+    (first.path / "rotation.npy").rename(tmp_path / "moved")
+    with pytest.raises(SegmentError, match=r"a/rotation\.npy is missing"):
+        Segment.build(tmp_path / "b", rows(3), CONFIG, rotation_of=first)
+    assert {each.name for each in tmp_path.iterdir()} == {"a", "moved"}
+    (tmp_path / "moved").rename(first.path / "rotation.npy")
+    rebuilt = first.rebuild(tmp_path / "r", replace(CONFIG, prefix=12))
+    for name in ("rotation.npy", "vectors.faiss"):
+        assert rebuilt.manifest.files[name] == first.manifest.files[name]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_a_disk_does_to_written_rows_is_not_blessed(tmp_path: Path, known: bool) -> None:
+    path = tmp_path / "v"
+    with VectorWriter(path, DIM, Storage.FLOAT16, 40 if known else None) as writer:
+        writer.append(rows(40))
+        writer._file.flush()
+        flip(path, -5)
+        if not known:
+            with pytest.raises(SegmentError, match="does not match its checksum"):
+                writer.seal()
+            return
+        assert writer.seal().sha256 != sha256(path)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_writers_checksum_is_that_of_the_file(tmp_path: Path, known: bool) -> None:
+    with VectorWriter(tmp_path / "v", DIM, Storage.FLOAT32, 5000 if known else None) as writer:
+        writer.append(rows(4000))
+        writer.append(rows(1000))
+        assert writer.seal() == FileEntry.of(tmp_path / "v")
+    list(VectorFile(tmp_path / "v", 5000, DIM, Storage.FLOAT32).verified(sha256(tmp_path / "v")))
+
+
+# ---------------------------------------------------------------------------------- collections
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "words.index"
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SearchEngine]:
+    """Two segments that share a rotation, opened after the last commit."""
+    with SearchEngine.create(path, WordLengths(), {"prefix": 8}) as result:
+        result.add(DOCUMENTS[:40])
+        result.add(DOCUMENTS[40:])
+    with SearchEngine.open(path, WordLengths()) as engine:
+        yield engine
+
+
+def files(path: Path, name: str) -> list[Path]:
+    return sorted((path / "segments").glob(f"*/{name}"))
+
+
+def committed(engine: SearchEngine) -> tuple[list[SegmentRow], int]:
+    with engine.collection.newest() as snapshot:
+        return list(snapshot.segments), snapshot.commit
+
+
+def rebuild(engine: SearchEngine, _: Path) -> None:
+    measured = {row: (segment, None) for row, segment in engine.collection.segments.items()}
+    engine.collection.rebuild(measured, SegmentConfig(prefix=12), {"goal": {}})
+
+
+ACTS = {
+    "optimize": lambda engine, _: engine.optimize(),
+    "rebuild": rebuild,
+    "export": lambda engine, folder: engine.export(folder),
+    "backup": lambda engine, folder: engine.backup(folder),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("name", ["vectors.faiss", "rotation.npy", "coarse.faiss"])
+def test_damage_since_opening_is_refused(
+    engine: SearchEngine, path: Path, tmp_path: Path, act: str, name: str
+) -> None:
+    before, hits = committed(engine), engine.search("xxx yyyy")
+    flip(files(path, name)[-1], -2)
+    derived = {
+        ("optimize", "rotation.npy"),
+        ("optimize", "coarse.faiss"),
+        ("rebuild", "coarse.faiss"),
+        ("export", "rotation.npy"),
+        ("export", "coarse.faiss"),
+    }
+    if (act, name) in derived:
+        # Not read here: what is written comes from rows that were verified, and a rotation that
+        # was verified when it was loaded.
+        ACTS[act](engine, tmp_path / "folder")
+        if act != "export":
+            engine.verify()
+            scores = [hit.score for hit in hits]
+            assert [hit.score for hit in engine.search("xxx yyyy")] == pytest.approx(
+                scores, abs=1e-3
+            )
+        return
+    with pytest.raises(CollectionError, match="does not match its checksum"):
+        ACTS[act](engine, tmp_path / "folder")
+    assert committed(engine) == before
+    assert engine.search("xxx yyyy") == hits
+    assert not (tmp_path / "folder").exists()
+    with pytest.raises(CollectionError, match=rf"{name} does not match its.*searchengine repair"):
+        engine.verify()
+
+
+@pytest.mark.parametrize("name", ["vectors.faiss", "rotation.npy"])
+def test_a_merge_that_comes_by_itself_refuses_damage(
+    engine: SearchEngine, path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    flip(files(path, name)[0], -2)
+    if name == "rotation.npy":  # what is added would link it
+        with pytest.raises(CollectionError, match=r"rotation\.npy does not match its checksum"):
+            engine.add([{"_id": "more", "text": "more"}])
+        assert engine.stats().documents == 60
+    else:
+        with caplog.at_level(logging.WARNING):
+            for i in range(60):
+                engine.add([{"_id": f"more {i}", "text": "more"}])
+        assert "segments were not merged" in caplog.text
+        assert "vectors.faiss does not match its checksum" in caplog.text
+        assert engine.stats().documents == 120
+    with pytest.raises(CollectionError, match=rf"{name} does not match its checksum"):
+        engine.verify()
+
+
+def test_what_was_altered_is_not_exported(engine: SearchEngine, path: Path, tmp_path: Path) -> None:
+    with Store(path / "documents.db") as store, store.transaction():
+        store.connection.execute("UPDATE documents SET text = 'z' WHERE key = 'd7'")
+    assert engine.export(tmp_path / "before") == 60, "it is not in the state that is shown"
+    with (
+        SearchEngine.open(path, WordLengths()) as other,
+        pytest.raises(CollectionError, match="the text of 'd7' differs from what"),
+    ):
+        other.export(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_an_export_of_a_state_whose_segments_are_gone(
+    engine: SearchEngine, path: Path, tmp_path: Path
+) -> None:
+    engine.delete(["d3"])
+    with SearchEngine.open(path, WordLengths()) as other:
+        other.optimize()
+        other.add([{"_id": "more", "text": "more"}])
+    assert engine.export(tmp_path / "folder") == 59
+    lines = (tmp_path / "folder" / "passages.jsonl").read_text().splitlines()
+    keys = [json.loads(line)["key"] for line in lines]
+    assert keys == [each["_id"] for each in DOCUMENTS if each["_id"] != "d3"]
+    expected = WordLengths().encode([each["text"] for each in DOCUMENTS if each["_id"] in keys])
+    np.testing.assert_allclose(np.load(tmp_path / "folder" / "vectors.npy"), expected, atol=1e-3)
+
+
+def test_a_backup_checks_the_pages_of_its_copy(
+    engine: SearchEngine, path: Path, tmp_path: Path
+) -> None:
+    engine.add([{"_id": "long", "text": "needle " * 3000}])
+    engine.close()
+    with sqlite_page(path / "documents.db", b"needle needle") as page:
+        page[:] = b"\xff" * len(page)
+    with (
+        SearchEngine.open(path, WordLengths()) as again,
+        pytest.raises(CollectionError, match=r"documents\.db is damaged .*searchengine repair"),
+    ):
+        again.backup(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+_COPY = """
+import sys
+from pathlib import Path
+from faults import Library, records
+from searchengine.backends.folder.documents.store import Store
+source, target = map(Path, sys.argv[1:])
+library = Library()
+with Store(source) as store:
+    library.arm(target, record=True)
+    store.copy_to(target / "documents.db")
+for record in records(library.journal()):
+    print(record.kind, Path(record.path).name)
+"""
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+def test_sqlite_syncs_the_copy_that_it_writes(
+    engine: SearchEngine, path: Path, tmp_path: Path
+) -> None:
+    library = compile_library(tmp_path)
+    (tmp_path / "target").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", _COPY, str(path / "documents.db"), str(tmp_path / "target")],
+        env={**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    calls = [line.split() for line in done.stdout.splitlines()]
+    of_copy = [kind for kind, name in calls if name == "documents.db"]
+    assert "w" in of_copy
+    assert "s" in of_copy[len(of_copy) - of_copy[::-1].index("w") :], "no sync after the last write"
+
+
+# ------------------------------------------------------------------------------------------ macOS
+
+
+@pytest.mark.parametrize(
+    ("refusal", "fsyncs"), [(None, 0), (errno.ENOTSUP, 1), (errno.ENOTTY, 1), (errno.EIO, None)]
+)
+def test_macos_drives_are_told_to_empty_their_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None, fsyncs: int | None
+) -> None:
+    full, plain = [], []
+
+    def control(descriptor: int, command: int, *_: Any) -> int:
+        assert command == 51
+        full.append(descriptor)
+        if refusal is not None:
+            raise OSError(refusal, os.strerror(refusal))
+        return 0
+
+    with Store(tmp_path / "documents.db", create=True) as store:
+        pragmas = ("fullfsync", "checkpoint_fullfsync")
+        assert [store.read(f"PRAGMA {name}") for name in pragmas] == [[(1,)], [(1,)]]
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", control)
+    monkeypatch.setattr(os, "fsync", plain.append)
+    (tmp_path / "file").write_bytes(b"x")
+    writer = VectorWriter(tmp_path / "v", DIM, Storage.FLOAT16, 3)
+    writer.append(rows(3))
+    for act in (
+        lambda: durable.sync_file(tmp_path / "file"),
+        lambda: durable.sync_folder(tmp_path),
+        writer.seal,
+    ):
+        full.clear(), plain.clear()
+        if fsyncs is None:  # the disk fails: no second, weaker try that would hide it
+            with pytest.raises(OSError, match="Input/output error"):
+                act()
+        else:
+            act()
+        assert (len(full), len(plain)) == (1, fsyncs or 0)
+    writer._file.close()

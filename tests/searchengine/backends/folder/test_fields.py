@@ -1,0 +1,156 @@
+"""Indexed metadata fields: what is kept of them, through every change of a document."""
+
+import json
+import random
+import sqlite3
+from typing import Any
+
+import pytest
+from filtered import collection, found_in
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine.backends.folder.filters import fields
+from searchengine.backends.folder.filters.parser import parse
+from searchengine.backends.folder.filters.sql import compile_sql
+from searchengine.errors import FilterError
+
+
+def kept(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    return db.execute("SELECT * FROM field_values ORDER BY document, field, kind, value").fetchall()
+
+
+def put(db: sqlite3.Connection, number: int, metadata: dict[str, Any]) -> None:
+    db.execute(
+        "INSERT INTO documents VALUES (?, ?, '', '', ?) "
+        "ON CONFLICT (id) DO UPDATE SET metadata = excluded.metadata",
+        (number, str(number), json.dumps(metadata, ensure_ascii=False)),
+    )
+
+
+def test_what_is_kept() -> None:
+    records = [
+        {"x": 1.5},
+        {"x": "2020-03-01T09:00+09:00"},
+        {"x": ["a", "a", 1, 1.0, None, True, "1970", ["b"], {}]},
+        {"x": {"y": 3}},
+        {"y": 4},
+        {"x": None},
+        {"x": []},
+        {"x": False},
+    ]
+    expected = [
+        (1, "real", 1.5, 0),
+        (1, "date", 1_583_020_800_000_000, 1),
+        (1, "text", "2020-03-01T09:00+09:00", 1),
+        (1, "array", 0, 2),
+        (1, "item date", 0, 2),
+        (1, "item integer", 1, 2),
+        (1, "item null", 0, 2),
+        (1, "item real", 1.0, 2),
+        (1, "item text", "1970", 2),
+        (1, "item text", "a", 2),
+        (1, "item true", 1, 2),
+        (1, "object", 0, 3),
+        (1, "null", 0, 5),
+        (1, "array", 0, 6),
+        (1, "false", 0, 7),
+    ]
+    before = collection(records, "x")
+    assert kept(before) == expected
+    after = collection(records)
+    assert kept(after) == []
+    fields.index_field(after, "x")
+    assert kept(after) == expected
+    before.close()
+    after.close()
+
+
+def test_changes_of_documents_are_followed() -> None:
+    db = collection([{"x": 1}, {"x": 2, "`": 1}], "x")
+    put(db, 0, {"x": ["a"]})
+    put(db, 2, {"x": "b"})
+    db.execute("DELETE FROM documents WHERE id = 1")
+    assert kept(db) == [(1, "array", 0, 0), (1, "item text", "a", 0), (1, "text", "b", 2)]
+    db.execute("UPDATE documents SET id = 9 WHERE id = 2")
+    assert kept(db)[-1] == (1, "text", "b", 9)
+    db.execute("BEGIN")
+    put(db, 3, {"x": 3})
+    db.execute("ROLLBACK")
+    assert len(kept(db)) == 3 and fields.check(db) is None
+    db.close()
+
+
+def test_fields_come_and_go() -> None:
+    db = collection([{"x": 1, "a": {"b": 2}, "two words": 3}])
+    for _ in range(2):
+        for name in ("x", "a.b", "`two words`"):
+            fields.index_field(db, name)
+    assert fields.indexed(db) == {("x",): 1, ("a", "b"): 2, ("two words",): 3}
+    assert len(kept(db)) == 3
+    fields.drop_field(db, "a.`b`")
+    fields.drop_field(db, "nothing")
+    assert fields.indexed(db) == {("x",): 1, ("two words",): 3}
+    assert [row[0] for row in kept(db)] == [1, 3]
+    db.close()
+
+
+@pytest.mark.parametrize("name", ["", "x = 1", "not x", "x; DROP TABLE fields", '`a"`', "in"])
+def test_what_is_no_field_is_refused(name: str) -> None:
+    db = collection([{}])
+    for act in (fields.index_field, fields.drop_field):
+        with pytest.raises(FilterError):
+            act(db, name)
+    assert fields.indexed(db) == {}
+    db.close()
+
+
+def test_filters_read_the_index_and_the_index_only() -> None:
+    db = collection([{"x": i, "y": i} for i in range(10)], "x")
+    sql, parameters = compile_sql(parse("x >= 5"), "documents.metadata", fields.indexed(db))
+    assert "json" not in sql and parameters == [1, 5]
+    plan = str(
+        db.execute(f"EXPLAIN QUERY PLAN SELECT id FROM documents WHERE {sql}", [1, 5]).fetchall()
+    )
+    assert "USING PRIMARY KEY (field=? AND kind=? AND value>?)" in plan
+    assert "SCAN" not in plan.replace("SCAN CONSTANT", "")
+    db.close()
+
+
+def test_check_sees_what_is_wrong() -> None:
+    db = collection([{"x": 1}, {"x": 2}], "x")
+    assert fields.check(db) is None
+    db.execute("DELETE FROM field_values WHERE document = 1")
+    assert "lacks a value of the document with id 1" in str(fields.check(db))
+    db.execute("INSERT INTO field_values VALUES (1, 'integer', 2, 1), (1, 'text', 'x', 0)")
+    assert "has 1 values that no document has" in str(fields.check(db))
+    db.close()
+
+
+@given(st.integers(0, 2**32))
+def test_any_history_ends_in_the_right_index(seed: int) -> None:
+    rng = random.Random(seed)
+    values = [1, 2.5, "a", "2020", None, True, [], ["a", 1, "2021-01"], {"b": 1}, {"b": ["2020"]}]
+    db = collection([])
+    documents: dict[int, dict[str, Any]] = {}
+    for _ in range(rng.randint(0, 25)):
+        number = rng.randint(0, 4)
+        match rng.choice(("put", "put", "delete", "index", "drop")):
+            case "put":
+                documents[number] = {n: rng.choice(values) for n in "abc" if rng.random() < 0.6}
+                put(db, number, documents[number])
+            case "delete":
+                documents.pop(number, None)
+                db.execute("DELETE FROM documents WHERE id = ?", (number,))
+            case "index":
+                fields.index_field(db, rng.choice(("a", "b", "a.b")))
+            case "drop":
+                fields.drop_field(db, rng.choice(("a", "b", "a.b")))
+    assert fields.check(db) is None
+    for source in ("a = 1 or b contains 'a'", "exists(a.b)", "a != date('2020')", "b", "c in (1)"):
+        node = parse(source)
+        with_index = found_in(db, node)
+        condition, parameters = compile_sql(node)
+        without = db.execute(f"SELECT id FROM documents WHERE {condition} ORDER BY id", parameters)
+        assert with_index == [row[0] for row in without]
+    db.close()

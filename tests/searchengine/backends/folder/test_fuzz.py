@@ -1,0 +1,333 @@
+"""Bytes that nobody meant: read, or refused in one sentence. See tests/fuzz_targets.py."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzz_targets import (
+    CSV_TOKENS,
+    JSON_TOKENS,
+    LONGEST_MESSAGE,
+    TARGETS,
+    emptied,
+    segment,
+    signed,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from searchengine.corpus import text_files
+from searchengine.corpus.documents import Document
+from searchengine.corpus.files import count_records, read_corpus
+from searchengine.errors import CorpusError
+from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.faiss_calls import read_index
+from searchengine.indexer.search.segment_files import load_rotation
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.manifest import Manifest
+from searchengine.measure.judgements import read_qrels, read_queries
+
+# Run by Hypothesis in this process: those that cannot take it with them. "vectors" is one of them,
+# for its header is compared before faiss reads it.
+HERE = [name for name, target in TARGETS.items() if not target.native] + ["vectors"]
+TOKENS = [*JSON_TOKENS, *CSV_TOKENS, b"\xff", b"\x00", b"\xed\xa0\x80", b"[" * 2000, b"\n"]
+
+
+@st.composite
+def altered(draw: st.DrawFn, name: str) -> bytes:
+    """A seed of a target with some bytes cut out, put in, or said twice; or bytes of no meaning."""
+    data = draw(st.sampled_from([b"", *TARGETS[name].seeds()]))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        end = min(len(data), at + draw(st.integers(0, 8)))
+        token = st.sampled_from(TOKENS) | st.binary(max_size=8) | st.just(data[at : 3 * end])
+        data = data[:at] + draw(token) + data[end:]
+    return data
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_altered_bytes_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    @settings(derandomize=True, deadline=None, database=None)
+    @given(altered(name))
+    def tried(data: bytes) -> None:
+        TARGETS[name].run(data, emptied(tmp_path / "w"))
+
+    tried()
+
+
+# --- values that a manifest's checksum does not keep out ------------------------------------------
+
+ODD: list[Any] = [
+    *(None, True, 0, -1, 1.5, 1e308, float("inf"), float("nan"), 10**30, "", "abc", "\ud800"),
+    *("../../v.faiss", "/etc/passwd", [], {}, [1], {"a": 1}, "x" * 5000),
+]
+
+
+def places(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every value in nested mappings."""
+    for name in values if isinstance(values, dict) else ():
+        yield (*path, name)
+        yield from places(values[name], (*path, name))
+
+
+def odd(values: Any) -> Iterator[Any]:
+    """The values again and again, one of them odd each time."""
+    for path in places(values):
+        for value in ODD:
+            changed = inner = deepcopy(values)
+            for name in path[:-1]:
+                inner = inner[name]
+            inner[path[-1]] = value
+            yield changed
+
+
+@pytest.mark.parametrize("name", ["manifest", "opening"])
+def test_odd_values_in_a_manifest_are_refused(name: str, tmp_path: Path) -> None:
+    for values in odd(json.loads(segment()["manifest.json"])):
+        TARGETS[name].run(signed(values), emptied(tmp_path / "w"))
+
+
+def test_odd_values_in_a_recipe_are_refused(tmp_path: Path) -> None:
+    for values in odd(SegmentConfig().as_dict()):
+        TARGETS["config"].run(json.dumps(values).encode(), tmp_path)
+
+
+HUGE = segment()["rotation.npy"].replace(b"(8, 8), }        ", b"(999999, 999999), }")[:128]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("manifest", b"[" * 100_000),
+        ("manifest", b'{"format": 2, "rows": ' + b"9" * 5000 + b"}"),
+        ("config", b'{"blocks": 3}'),
+        ("config", b'{"stages": "ab"}'),
+        ("config", json.dumps({"x" * 5000: 1}).encode()),
+        ("rotation", b""),
+        ("rotation", b"\x93NUMPY\x01\x00\x76\x00{"),
+        ("rotation", b"PK\x05\x06" + b"\x00" * 18),  # an empty .npz
+        ("rotation", HUGE),
+        ("filter", b"a = '" + b"x" * 100_000),
+        ("filter", b"(" * 100_000),
+        ("filter", b"a\x1b[31m"),
+        ("filter", b"a `\x0f`"),
+        ("filter", b"a = " + b"9" * 5000),
+        ("filter", b"\xed\xa0\x80"),
+    ],
+)
+def test_what_was_found_once(name: str, data: bytes, tmp_path: Path) -> None:
+    TARGETS[name].run(data, emptied(tmp_path / "w"))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), MemoryError("std::bad_alloc"), RuntimeError("x")])
+def test_whatever_faiss_says_of_a_file_is_an_error_of_the_segment(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("searchengine.indexer.faiss_calls.faiss.read_index", refusing)
+    with pytest.raises(SegmentError, match=r"faiss cannot read .*/a\.faiss: \w"):
+        read_index(tmp_path / "a.faiss")
+
+
+@pytest.mark.parametrize("ending", [b"\n", b" " * 53 + b"\n", b" " * 117 + b"\n"])
+def test_rotations_are_read_however_their_header_is_padded(ending: bytes, tmp_path: Path) -> None:
+    whole = segment()["rotation.npy"]
+    text = whole[10:128].rstrip() + ending
+    padded = whole[:8] + len(text).to_bytes(2, "little") + text + whole[128:]
+    folder = emptied(tmp_path / "w")
+    TARGETS["rotation"].run(padded, folder)
+    with Segment.open(folder / "segment") as opened:
+        np.testing.assert_array_equal(opened.rotate(np.eye(8)), np.load(BytesIO(whole)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"<f4", b"<i4", "must hold a float32 matrix"),
+        (b"False", b"True ", "must hold a float32 matrix"),
+        (b"(8, 8)", b"(4,16)", "must hold a float32 matrix"),
+        (b"\x93NUMPY\x01", b"\x93NUMPY\x02", "must hold a float32 matrix"),
+        (segment()["rotation.npy"][-4:], b"\0\0\xc0\x7f", "holds NaN"),
+    ],
+)
+def test_rotations_of_the_right_size_hold_the_right_numbers(
+    old: bytes, new: bytes, message: str, tmp_path: Path
+) -> None:
+    whole = segment()["rotation.npy"]
+    path = tmp_path / "rotation.npy"
+    path.write_bytes(new.join(whole.rsplit(old, 1)))
+    manifest = Manifest.from_json(segment()["manifest.json"])
+    with pytest.raises(SegmentError, match=message):
+        load_rotation(tmp_path, manifest, None)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def refusal(path: str | Path, data: bytes | None = None) -> str:
+    """What is said of a file of documents, all of it printable."""
+    if data is not None:
+        Path(path).write_bytes(data)
+    with pytest.raises(CorpusError) as caught:
+        list(read_corpus(path))
+    message = str(caught.value)
+    assert message.isprintable() and len(message) <= LONGEST_MESSAGE
+    return message
+
+
+def test_names_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="cannot be read"):
+        read_corpus(tmp_path / ("x" * 300 + ".jsonl"))
+    for reader in (read_queries, read_qrels):
+        with pytest.raises(CorpusError, match="cannot be read"):
+            reader("a\0.jsonl")
+    with pytest.raises(CorpusError, match="no such file"):
+        read_corpus("a\0.jsonl")
+    assert count_records(tmp_path / ("x" * 300)) is None
+    assert count_records("a\0.jsonl") is None
+
+
+def test_messages_are_printable_and_short_whatever_is_in_them(tmp_path: Path) -> None:
+    control = tmp_path / "a\nb\x1b[31m.jsonl"
+    assert r"a\nb\x1b[31m.jsonl:1: not JSON" in refusal(control, b"{\n")
+    no_text = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl"))
+    assert r"\udcff.jsonl:1: not JSON" in refusal(no_text, b"{\n")
+    many = json.dumps({f"field{i}": i for i in range(10_000)}).encode()
+    assert "'field9', …)" in refusal(tmp_path / "c.jsonl", many)
+    long = json.dumps({"_id": "1", "x" * 100_000: 1}).encode()
+    assert len(refusal(tmp_path / "c.jsonl", long)) < 300
+    deep = tmp_path.joinpath(*["d" * 200] * 6)
+    deep.mkdir(parents=True)
+    message = refusal(deep / "c.jsonl", b"{\n")
+    assert len(message) < 1000 and " … " in message and "not JSON (Expecting" in message
+    with pytest.raises(CorpusError) as caught:
+        Document("k" * 100_000, 5)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("levels", [101, 500, 980, 10_000])
+def test_metadata_is_nested_so_deep_and_no_deeper(tmp_path: Path, levels: int) -> None:
+    def record(depth: int) -> bytes:
+        return b'{"_id": "1", "text": "a", "x": ' + b"[" * depth + b"]" * depth + b"}\n"
+
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(record(99))  # the metadata itself is a level
+    assert len(list(read_corpus(path))) == 1
+    assert "levels deep" in refusal(path, record(100))
+    assert f"{path}:1: " in refusal(path, record(levels))
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ('{"_id": null, "text": "a"}', "no _id"),
+        ('{"_id": {"a": 1}, "text": "a"}', "key must be text, got dict"),
+        ('{"_id": "1", "text": "\\ud800"}', "half a surrogate"),
+        ('{"_id": "1", "text": ["a"]}', "text must be text, got list"),
+        ('{"_id": "1", "text": " "}', "the question is empty"),
+        ('{"_id": "1"}', "the question is empty"),
+    ],
+)
+def test_questions_are_checked_as_documents_are(tmp_path: Path, record: str, message: str) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(record)
+    with pytest.raises(CorpusError, match=f"q.jsonl:1: .*{message}"):
+        read_queries(path)
+
+
+@pytest.fixture
+def short_lines(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Lines may be of 1 KiB, rows of about twice that."""
+    for module in ("lines", "tables", "formats.parts"):
+        monkeypatch.setattr(f"searchengine.corpus.{module}.LONGEST", 1024)
+    return text_files.LONGEST
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_line_too_long_is_refused_and_can_be_skipped(
+    tmp_path: Path, short_lines: int, suffix: str
+) -> None:
+    good = b'{"_id": "%d", "text": "a"}\n'
+    longest = b'{"_id": "5", "text": "' + b"x" * (short_lines - 25) + b'"}\n'
+    assert len(longest) == short_lines
+    data = good % 1 + b"y" * (5 * short_lines) + b"\n" + good % 3 + b"z" * short_lines + b"\n"
+    path = tmp_path / ("c.jsonl" + suffix)
+    path.write_bytes(gzip.compress(data + longest) if suffix else data + longest)
+    assert f"{path}:2: a line must be at most" in refusal(path)
+    bad: list[CorpusError] = []
+    assert [d.key for d in read_corpus(path, bad.append)] == ["1", "3", "5"]
+    assert [str(b).split(": a line")[0] for b in bad] == [f"{path}:2", f"{path}:4"]
+
+
+def test_a_text_too_long_is_refused(tmp_path: Path, short_lines: int) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("a line\n" * (short_lines // 7))
+    assert len(next(read_corpus(path)).text) == 1022
+    assert "a text must be at most" in refusal(path, b"a line\n" * (short_lines // 7 + 1))
+
+
+def test_a_row_too_long_and_quotes_that_never_close(tmp_path: Path, short_lines: int) -> None:
+    path = tmp_path / "c.csv"
+    path.write_bytes(b'_id,text\n1,"a\n' + b"2,b\n" * 50 + b'3,"c"\n')
+    bad: list[CorpusError] = []
+    assert [d.key for d in read_corpus(path, bad.append)] == ["2"] * 50 + ["3"]
+    assert [str(b) for b in bad] == [
+        f"{path}:2: not CSV (a row has 20 lines; check for a quote that is not closed)"
+    ]
+    path.write_bytes(b"_id,text\n" + b'q","\n' * 5000)  # each of its rows never ends
+    with pytest.raises(CorpusError, match="too many rows have unmatched quotes"):
+        list(read_corpus(path, lambda _: None))
+
+
+def test_folders_that_loop_and_what_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "self").symlink_to(tmp_path)
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "x.txt").symlink_to(tmp_path / "y.txt")
+    (tmp_path / "y.txt").symlink_to(tmp_path / "x.txt")
+    (tmp_path / "linked.md").symlink_to(tmp_path / "a.txt")
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "folder.txt").mkdir()
+    assert [d.key for d in read_corpus(tmp_path)] == ["a.txt", "linked.md"]
+    assert count_records(tmp_path) == 2
+
+
+def test_a_folder_deeper_than_python_recurses(tmp_path: Path) -> None:
+    # Removed by the same process: shutil.rmtree, which pytest cleans up with, recurses as well.
+    script = (
+        "import os, sys; from searchengine.corpus.files import read_corpus\n"
+        "for _ in range(1200): os.mkdir('d'); os.chdir('d')\n"
+        "open('a.txt', 'w').write('deep')\n"
+        "home = os.open(sys.argv[1], os.O_RDONLY); here = os.open('.', os.O_RDONLY)\n"
+        "os.chdir(home)\n"
+        "try: print(len(next(read_corpus('.')).key))\n"
+        "finally:\n"
+        "    os.chdir(here); os.remove('a.txt')\n"
+        "    for _ in range(1200): os.chdir('..'); os.rmdir('d')"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == str(2 * 1200 + len("a.txt"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_named_pipe_is_read_as_it_fills(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    os.mkfifo(path)
+    assert count_records(path) is None
+    script = "import sys; open(sys.argv[1], 'w').write('{\"text\": \"a\"}\\n' * 3)"
+    with subprocess.Popen([sys.executable, "-c", script, str(path)]):
+        texts = [d.text for d in read_corpus(path)]
+        assert texts == ["a", "a", "a"]

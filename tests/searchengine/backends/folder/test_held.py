@@ -1,0 +1,134 @@
+"""Copies and checks of a commit whose segments another process merges and removes meanwhile."""
+
+import hashlib
+import itertools
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from concurrent_writers import writers
+from conftest import WordLengths
+from scenarios import document
+
+from searchengine import SearchEngine
+from searchengine.errors import CollectionError
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.segment import Segment
+from searchengine.upkeep.copying import copy
+
+_PAUSE = 0.1  # seconds for a file
+SLOW: dict[str, tuple[object, str]] = {
+    "backup": (shutil, "copyfileobj"),
+    "verify": (hashlib, "file_digest"),
+    "export": (Segment, "verified"),
+    "copy": (Segment, "vectors"),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "words.index"
+    with SearchEngine.create(path, WordLengths()) as engine:
+        for number in range(1000, 1007):
+            engine.add([document(number)])
+    return path
+
+
+@pytest.fixture
+def writing(path: Path, tmp_path: Path) -> Iterator[None]:
+    """Another process adds, deletes and merges."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with writers(path, logs, count=1):
+        until = time.monotonic() + 30
+        while not (logs / "1").exists() or not (logs / "1").read_text():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        yield
+
+
+@pytest.mark.usefixtures("writing")
+@pytest.mark.parametrize("name", list(SLOW))
+def test_another_process_merges_meanwhile(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    slow, target = getattr(*SLOW[name]), tmp_path / "target"
+    calls = 0
+
+    def slowly(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        time.sleep(_PAUSE)
+        return slow(*arguments, **named)
+
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(*SLOW[name], slowly)
+            if name == "copy":
+                copy(path, target)
+            elif name == "verify":
+                engine.verify()
+            else:
+                getattr(engine, name)(target)
+        removed = [s.path for s in engine.local.segments.values() if not s.path.exists()]
+    assert removed and 0 < calls < 40  # it did not begin again
+    if name in ("backup", "copy"):
+        with SearchEngine.open(target, WordLengths()) as copied:
+            copied.verify()
+            assert {f"d{number}" for number in range(1000, 1007)} <= set(copied.keys())
+    elif name == "export":
+        assert len(np.load(target / "vectors.npy")) >= 7
+
+
+def test_a_try_opens_only_what_those_before_it_did_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a fast writer each try fails on a segment that is replaced meanwhile."""
+    opened: Counter[str] = Counter()
+    original = Segment.open
+
+    def fails_thrice(folder: Path, **options: Any) -> Segment:
+        opened[folder.name] += 1
+        if folder == max(folder.parent.iterdir()) and opened[folder.name] <= 3:
+            raise SegmentError("it was removed")
+        return original(folder, **options)
+
+    with SearchEngine.open(path, WordLengths()) as reader:
+        with SearchEngine.open(path, WordLengths()) as writer:
+            for number in (1007, 1008):
+                writer.add([document(number)])
+        commits = itertools.count()
+        monkeypatch.setattr(reader.local, "_committed", lambda: [next(commits)])
+        monkeypatch.setattr(Segment, "open", fails_thrice)
+        reader.refresh()
+        assert "d1008" in reader
+    other, last = (opened[name] for name in sorted(opened))
+    assert (other, last) == (1, 4)
+
+
+def test_a_backup_lacks_a_file_that_is_lost(path: Path, tmp_path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as engine:
+        lost = next((path / "segments").glob("*/coarse.faiss"))
+        lost.unlink()
+        for act in (lambda: engine.backup(tmp_path / "copy"), engine.verify):
+            with pytest.raises(CollectionError, match=r"coarse\.faiss is missing; the texts are"):
+                act()
+    assert not (tmp_path / "copy").exists()
+
+
+def test_the_rotation_of_a_removed_segment_is_known(tmp_path: Path) -> None:
+    """A copy to a server takes it over."""
+    path = tmp_path / "rows"
+    rows = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+    documents = [{"_id": str(i), "text": ""} for i in range(300)]
+    with SearchEngine.create(path, None, {"prefix": 4}, dim=8) as engine:
+        engine.add(documents, rows)
+        rotation = engine.local.carried()["rotation"]
+        assert rotation.shape == (8, 8)
+        shutil.rmtree(next((path / "segments").iterdir()))
+        np.testing.assert_array_equal(engine.local.carried()["rotation"], rotation)

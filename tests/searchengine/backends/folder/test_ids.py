@@ -1,0 +1,151 @@
+"""Ids are never used again."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from concurrent_writers import during
+from conftest import WordLengths
+from scenarios import document
+
+from searchengine import SearchEngine
+from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.merging import Merging
+from searchengine.errors import CollectionError
+from searchengine.upkeep import blocks
+from searchengine.upkeep.blocks import Blocks
+from searchengine.upkeep.reindexing import Reindexing
+
+TABLES = ("documents", "passages", "segments")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(path, WordLengths()) as engine:
+        engine.add([document(i) for i in range(5)])
+        yield engine
+
+
+def ids(path: Path) -> dict[str, set[int]]:
+    with Store(path / "documents.db", readers=1) as store:
+        return {t: set(store.numbers(f"SELECT id FROM {t}").tolist()) for t in TABLES}
+
+
+def highest(path: Path) -> dict[str, int]:
+    return {table: max(each) for table, each in ids(path).items()}
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path / "documents.db")) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def all_above(path: Path, before: dict[str, int]) -> None:
+    after = ids(path)
+    assert all(min(after[table]) > before[table] for table in TABLES), (before, after)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("optimized", [False, True])
+def test_no_id_is_used_again_after_all_documents_were_deleted(
+    path: Path, engine: SearchEngine, restarted: bool, optimized: bool
+) -> None:
+    before = highest(path)
+    engine.delete([f"d{i}" for i in range(5)])
+    if optimized:
+        engine.optimize()
+    if restarted:
+        engine.close()
+        engine = SearchEngine.open(path, WordLengths())
+    assert ids(path)["documents"] == set()
+    engine.add([document(9)])
+    all_above(path, before)
+    engine.verify()
+    if restarted:
+        engine.close()
+
+
+def test_the_newest_document_leaves_its_id_unused(path: Path, engine: SearchEngine) -> None:
+    engine.delete(["d4"])
+    engine.add([document(7)])
+    assert ids(path)["documents"] == {0, 1, 2, 3, 5}
+    engine.add([document(7, version=1)])  # a document that changes keeps its id
+    assert ids(path)["documents"] == {0, 1, 2, 3, 5}
+
+
+def test_pending_work_gets_new_ids(path: Path, engine: SearchEngine) -> None:
+    numbers, firsts = [], []
+    for _ in range(3):
+        engine.preview_reindex(["x"], WordLengths(8, "narrow"))
+        with Store(path / "documents.db", readers=1) as store:
+            ((number, first),) = store.read("SELECT id, first FROM pending")
+        numbers.append(number)
+        firsts.append(first)
+        assert engine.discard_reindex()
+    assert len(set(numbers)) == len(set(firsts)) == 3
+    before = highest(path)
+    engine.reindex(WordLengths(8, "narrow"))
+    assert min(ids(path)["passages"]) > max(before["passages"], *firsts)
+    engine.verify()
+
+
+def test_a_document_added_during_a_reindex_in_place_of_the_newest_gets_its_vector(
+    path: Path, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted before its block was read, and another added before the block was recorded."""
+    monkeypatch.setattr(blocks, "DOCUMENTS", 2)
+    with SearchEngine.open(path, WordLengths()) as also, monkeypatch.context() as patch:
+        during(patch, Blocks, "_encoded", lambda: also.delete(["d4"]), 3)
+        during(patch, Reindexing, "_record", lambda: also.add([document(7)]), 3)
+        engine.reindex(WordLengths(8, "narrow"))
+    engine.verify()
+    assert {hit.key for hit in engine.search("x", 9)} == {"d0", "d1", "d2", "d3", "d7"}
+
+
+def test_next_ids_that_are_used_are_found_and_mended(path: Path, engine: SearchEngine) -> None:
+    engine.close()
+    change(path, "UPDATE ids SET next = 3 WHERE kind = 'documents'", "DELETE FROM ids WHERE next=1")
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with pytest.raises(CollectionError, match="next ids that are used already"):
+            engine.verify()
+    repaired = SearchEngine.repair(path)
+    assert repaired.whole and any("next ids" in line for line in repaired.mended)
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.add([document(9)])
+        engine.preview_reindex(["x"], WordLengths(8, "narrow"))
+    assert ids(path)["documents"] == set(range(6))
+    change(path, "DELETE FROM ids WHERE kind = 'documents'")
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with pytest.raises(CollectionError, match="the next id of documents is missing"):
+            engine.add([document(10)])
+
+
+def test_a_salvaged_collection_keeps_its_next_ids(path: Path, engine: SearchEngine) -> None:
+    from searchengine.upkeep import salvage
+
+    before = highest(path)
+    engine.delete(["d4"])
+    engine.close()
+    salvage.salvage(path / "documents.db")
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.verify()
+        engine.add([document(9)])
+    assert highest(path)["documents"] == before["documents"] + 1
+
+
+def test_a_discarded_reindex_leaves_the_next_ids_right(
+    path: Path, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its passages are hidden, until they are removed."""
+    engine.preview_reindex(["x"], WordLengths(8, "narrow"))
+    with monkeypatch.context() as patch:
+        during(patch, Merging, "end", engine.verify)
+        assert engine.discard_reindex()

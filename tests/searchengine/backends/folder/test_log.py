@@ -1,0 +1,152 @@
+"""SQLite's log: it stays small beside readers that refresh, and is folded under the write lock."""
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from concurrent_writers import child
+from conftest import WordLengths
+from scenarios import document
+
+from searchengine import SearchEngine
+from searchengine.backends.folder.documents import database
+
+_UNIT = 1 << 18
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A collection whose log is large from two units on, in processes forked from now on."""
+    monkeypatch.setattr(database, "OVERGROWN", (2 * _UNIT, 0))
+    monkeypatch.setattr(database, "FOLDED", _UNIT)
+    monkeypatch.setattr("searchengine.backends.folder.view.FOLDED", _UNIT)
+    path = tmp_path / "words.index"
+    with SearchEngine.create(path, WordLengths()) as engine:
+        engine.add([document(number) for number in range(8)])
+    return path
+
+
+def log(path: Path) -> int:
+    return (path / "documents.db-wal").stat().st_size
+
+
+@contextmanager
+def readers(path: Path, count: int, pause: float) -> Iterator[None]:
+    """Processes that refresh, and search what they then show."""
+
+    def read() -> None:
+        with SearchEngine.open(path, WordLengths()) as engine:
+            while True:
+                engine.refresh()
+                assert engine.search("one dog")
+                time.sleep(pause)
+
+    running = [child(read) for _ in range(count)]
+    time.sleep(0.2)
+    try:
+        yield
+        for number in running:
+            assert os.waitpid(number, os.WNOHANG) == (0, 0), "a reader has failed"
+    finally:
+        for number in running:
+            os.kill(number, signal.SIGKILL)
+            os.waitpid(number, 0)
+
+
+def grow(engine: SearchEngine, path: Path, units: int) -> list[int]:
+    """Write some; the size of the log after each change."""
+    text = "bee " * 15_000
+    sizes = []
+    for i in range(3 * units):
+        engine.add([{"_id": "big", "text": f"a{i % 7} {text}"}])
+        sizes.append(log(path))
+    return sizes
+
+
+def test_the_log_is_bounded_beside_readers_that_refresh(path: Path) -> None:
+    with readers(path, 3, pause=0.05), SearchEngine.open(path, WordLengths()) as engine:
+        sizes = grow(engine, path, units=8)
+        assert max(sizes) < 5 * _UNIT
+        assert min(sizes[sizes.index(max(sizes)) :]) < 2 * _UNIT, "it never fell"
+        engine.verify()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether all was folded, each time that readers were waited for."""
+    folded = []
+    fold = database.Database.fold_log
+
+    def recorded(self: database.Database, follow: Callable[[], None] | None = None) -> bool:
+        complete = fold(self, follow)
+        if follow is not None:
+            folded.append(complete)
+        return complete
+
+    monkeypatch.setattr(database.Database, "fold_log", recorded)
+    return folded
+
+
+def test_more_readers_than_sqlite_has_marks(
+    path: Path, waits: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six commits that are read take all marks; the writer itself then shares an older one."""
+    monkeypatch.setattr("searchengine.backends.folder.view.REOPENED", 0)
+    with ExitStack() as stack:
+        engine = stack.enter_context(SearchEngine.open(path, WordLengths()))
+        old = []
+        for number in range(8, 14):
+            old.append(stack.enter_context(SearchEngine.open(path, WordLengths())))
+            engine.add([document(number)])
+
+        def refresh(seconds: float) -> None:
+            for each in old if seconds else []:
+                each.refresh()
+
+        monkeypatch.setattr(database, "sleep", refresh)
+        grow(engine, path, units=4)
+    assert waits and all(waits)
+
+
+def test_a_reader_that_never_refreshes_is_waited_for_seldom(
+    path: Path, waits: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_PATIENCE", 0.1)
+    with (
+        SearchEngine.open(path, WordLengths()) as old,
+        SearchEngine.open(path, WordLengths()) as engine,
+    ):
+        sizes = grow(engine, path, units=5)
+        assert max(sizes) > 4 * _UNIT and 1 <= len(waits) <= 6
+        assert "big" not in old
+        old.refresh()
+        sizes = grow(engine, path, units=1)  # both are engines of this process
+        assert "big" in old
+
+
+def test_nobody_writes_while_the_log_is_folded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite before 3.51.3 can lose commits if its log begins again while it is folded."""
+    fold = database.Database._fold
+    folded = []
+
+    def during(self: database.Database) -> bool:
+        with (
+            closing(sqlite3.connect(path / "documents.db", timeout=0)) as other,
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+        ):
+            other.execute("BEGIN IMMEDIATE")
+        folded.append(fold(self))
+        return folded[-1]
+
+    monkeypatch.setattr(database.Database, "_fold", during)
+    with SearchEngine.open(path, WordLengths()) as engine:
+        grow(engine, path, units=1)
+        engine.optimize()
+        with engine.local.own_store() as store:
+            assert store.read("PRAGMA wal_autocheckpoint") == [(0,)]
+    assert len(folded) > 1

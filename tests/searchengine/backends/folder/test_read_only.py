@@ -1,0 +1,150 @@
+"""A collection on a disk that cannot be written: a mount of this process alone, or by its mode."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import WordLengths
+from faults import in_child
+from small_disk import enter_namespace, missing
+
+from searchengine import SearchEngine
+from searchengine.errors import CollectionError
+from searchengine.upkeep.repair import Repair, repair
+
+pytestmark = pytest.mark.skipif(
+    os.name != "posix" or (os.geteuid() == 0 and missing() is not None),
+    reason="root needs a mount to have a disk that it cannot write",
+)
+
+
+def cut_vectors(path: Path) -> None:
+    for file in path.glob("segments/*/vectors.faiss"):
+        file.write_bytes(file.read_bytes()[:100])
+
+
+def lose_shared_memory(path: Path) -> None:
+    (path / "documents.db-shm").unlink()
+
+
+def break_database(path: Path) -> None:
+    SearchEngine.open(path, WordLengths()).close()  # without a log
+    content = bytearray((path / "documents.db").read_bytes())
+    content[8192:12288] = b"\xff" * 4096  # the index of keys
+    (path / "documents.db").write_bytes(content)
+
+
+def interrupt_repair(path: Path) -> None:
+    (path / "documents.db").rename(path / "documents.db.repaired")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A folder that was copied while its engine had a log: as after a power cut."""
+    path = tmp_path / "disk" / "c"
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add([{"_id": str(i), "text": "x" * (i + 1)} for i in range(9)])
+        engine.update({"3": {"n": 1}})
+        shutil.copytree(tmp_path / "c", path)
+    assert (path / "documents.db-wal").stat().st_size
+    return path
+
+
+def on_read_only_disk(path: Path, work: Callable[[], Any]) -> Any:
+    """Do something in a child that cannot write the folder above; what it returns."""
+    disk = path.parent
+
+    def child(say: Callable[[Any], None]) -> None:
+        if os.geteuid() == 0:
+            enter_namespace()
+            for options in ("bind", "remount,bind,ro"):
+                command = ["mount", "-o", options, str(disk), str(disk)]
+                subprocess.run(command, check=True, capture_output=True)
+        with pytest.raises(OSError):
+            (path / "written").touch()
+        say(work())
+
+    folders = [each for each in (disk, *disk.rglob("*")) if each.is_dir()]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        outcome = in_child(child)
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert outcome.problem is None, outcome.problem
+    return outcome.said[0]
+
+
+def contents(path: Path) -> dict[str, tuple[int, bytes]]:
+    files = [file for file in path.rglob("*") if file.is_file()]
+    return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
+
+
+@pytest.mark.parametrize(
+    ("harm", "whole", "found"),
+    [
+        (lambda path: None, True, []),
+        (lose_shared_memory, True, []),
+        (cut_vectors, False, ["vectors.faiss has 100 bytes, expected"]),
+        (break_database, False, ["documents.db is damaged", "9 of its documents can be read"]),
+        (interrupt_repair, False, ["documents.db is missing: a repair was interrupted"]),
+    ],
+)
+def test_a_dry_run_only_looks(
+    path: Path, harm: Callable[[Path], None], whole: bool, found: list[str]
+) -> None:
+    harm(path)
+    before = contents(path)
+
+    def look() -> list[Any]:
+        report: Repair = repair(path, dry_run=True)
+        return [report.whole, report.found]
+
+    is_whole, messages = on_read_only_disk(path, look)
+    assert is_whole is whole
+    assert len(messages) == len(found), messages
+    for message, part in zip(messages, found, strict=True):
+        assert part in message
+    assert contents(path) == before
+    assert repair(path, WordLengths()).whole
+
+
+def test_a_closed_collection_needs_no_log(path: Path) -> None:
+    SearchEngine.open(path, WordLengths()).close()
+    assert not (path / "documents.db-wal").exists()
+    assert on_read_only_disk(path, lambda: repair(path, dry_run=True).whole)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_the_last_commit_is_read_from_the_log(path: Path, shared_memory: bool) -> None:
+    if not shared_memory:
+        lose_shared_memory(path)
+
+    def read() -> list[Any]:
+        with SearchEngine.open(path, WordLengths()) as engine:
+            engine.verify()
+            engine.refresh()
+            document = engine.get("3")
+            assert document is not None
+            with pytest.raises(CollectionError, match=r"readonly|read-only"):
+                engine.delete(["3"])
+            return [len(engine), document.metadata, engine.search("xx", 1)[0].text]
+
+    assert on_read_only_disk(path, read) == [9, {"n": 1}, "xx"]
+
+
+def test_a_repair_that_would_write_is_one_sentence(path: Path) -> None:
+    cut_vectors(path)
+
+    def attempt() -> str:
+        with pytest.raises(CollectionError) as refused:
+            repair(path, WordLengths())
+        return str(refused.value)
+
+    assert str(path) in on_read_only_disk(path, attempt)
+    assert repair(path, WordLengths()).whole

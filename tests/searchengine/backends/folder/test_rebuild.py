@@ -1,0 +1,186 @@
+"""The same vectors searched another way: in memory, and as a new segment."""
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import disk_full_at
+
+from searchengine.indexer.config import Structure
+from searchengine.indexer.errors import SegmentConfigError, SegmentError
+from searchengine.indexer.segment import RotationKind, Segment, SegmentConfig
+
+DIM = 24
+CONFIG = SegmentConfig(prefix=8, shortlist=40)
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    fixed = np.random.default_rng(7)
+    basis, _ = np.linalg.qr(fixed.standard_normal((DIM, DIM)))
+    centres = fixed.standard_normal((20, DIM))
+    rng = np.random.default_rng(seed)
+    spread = centres[rng.integers(20, size=n)] + 0.5 * rng.standard_normal((n, DIM))
+    return ((spread * np.arange(1, DIM + 1) ** -0.5) @ basis).astype(np.float32)
+
+
+QUERIES = rows(20, 1)
+
+
+@pytest.fixture(scope="module")
+def segment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Segment]:
+    path = tmp_path_factory.mktemp("rebuild") / "s"
+    with Segment.build(path, rows(1200, 0), CONFIG, provenance={"by": "hand"}) as result:
+        yield result
+
+
+def same(one: Segment, other: Segment) -> None:
+    """Both answer alike, filtered and not."""
+    for allowed in (None, np.arange(0, 1200, 20), np.arange(100, 1200)):
+        first, second = (each.search(QUERIES, 5, allowed=allowed) for each in (one, other))
+        np.testing.assert_array_equal(first.rows, second.rows)
+        np.testing.assert_allclose(first.scores, second.scores, atol=1e-6)
+
+
+OTHER = [
+    replace(CONFIG, prefix=12),
+    replace(CONFIG, prefix=DIM, code="int4"),  # type: ignore[arg-type]
+    replace(CONFIG, structure=Structure.HNSW, effort=80),
+    replace(CONFIG, structure=Structure.IVF, lists=9, effort=3),
+    replace(CONFIG, shortlist=70, stages=((12, 30),)),
+    replace(CONFIG, bounds=DIM),
+]
+
+
+def test_only_another_coarse_stage_is_built_anew(segment: Segment) -> None:
+    narrower = segment.over(replace(CONFIG, shortlist=20, stages=((12, 10),)))
+    assert narrower._opened().coarse is segment._opened().coarse
+    wider = segment.over(replace(CONFIG, prefix=12))
+    assert wider._opened().coarse is not segment._opened().coarse
+    assert (wider.config.prefix, segment.config.prefix) == (12, 8)
+
+
+def test_a_view_searches_by_its_own_recipe(segment: Segment) -> None:
+    """At the full width and with full codes, a shortlist hardly longer than k is already right."""
+    view = segment.over(replace(CONFIG, prefix=DIM, code="fp32"))  # type: ignore[arg-type]
+    found, exact = view.search(QUERIES, 10, shortlist=13), segment.exact(QUERIES, 10)
+    np.testing.assert_array_equal(found.rows, exact.rows)
+    assert (segment.search(QUERIES, 10, shortlist=13).rows != exact.rows).any()
+
+
+def test_closing_a_view_leaves_the_segment_open(segment: Segment) -> None:
+    view = segment.over(replace(CONFIG, shortlist=20))
+    view.close()
+    with pytest.raises(SegmentError, match="is closed"):
+        view.search(QUERIES, 3)
+    assert segment.search(QUERIES, 3).rows.shape == (20, 3)
+
+
+@pytest.mark.parametrize("config", OTHER, ids=str)
+def test_a_rebuilt_segment_is_what_building_makes(
+    segment: Segment, tmp_path: Path, config: SegmentConfig
+) -> None:
+    rebuilt = segment.rebuild(tmp_path / "new", config, tuning={"target": 0.9})
+    expected = Segment.build(tmp_path / "built", rows(1200, 0), config, provenance={"by": "hand"})
+    assert rebuilt.config == expected.config == config
+    assert rebuilt.manifest.files == expected.manifest.files  # all checksums
+    assert rebuilt.manifest.provenance == {"by": "hand"}
+    assert rebuilt.manifest.tuning == {"target": 0.9} and expected.manifest.tuning is None
+    same(rebuilt, expected)
+    if config.bounds == segment.config.bounds:
+        same(rebuilt, segment.over(config))
+    rebuilt.verify()
+
+
+def test_the_vectors_are_linked_and_live_as_long_as_one_name(tmp_path: Path) -> None:
+    first = Segment.build(tmp_path / "a", rows(1200, 0), CONFIG)
+    second = first.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
+    for name in ("vectors.faiss", "rotation.npy"):
+        assert (tmp_path / "a" / name).samefile(tmp_path / "b" / name)
+    assert not (tmp_path / "a" / "coarse.faiss").samefile(tmp_path / "b" / "coarse.faiss")
+    expected = second.search(QUERIES, 5)
+    first.close()
+    for path in (tmp_path / "a").iterdir():
+        path.unlink()
+    again = Segment.open(tmp_path / "b")
+    again.verify()
+    np.testing.assert_array_equal(again.search(QUERIES, 5).rows, expected.rows)
+
+
+def test_without_links_the_vectors_are_copied(
+    segment: Segment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    rebuilt = segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
+    for name in ("vectors.faiss", "rotation.npy"):
+        assert not (segment.path / name).samefile(tmp_path / "b" / name)
+        assert (segment.path / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    same(rebuilt, segment.over(rebuilt.config))
+
+
+def test_the_identity_needs_no_rotation_file(tmp_path: Path) -> None:
+    config = replace(CONFIG, rotation=RotationKind.IDENTITY)
+    first = Segment.build(tmp_path / "a", rows(1200, 0), config)
+    same(first.rebuild(tmp_path / "b", config), first)
+    assert not (tmp_path / "b" / "rotation.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rotation": "identity"}, "rotation must be pca, as in the stored vectors, got identity"),
+        ({"rotation": "blocks", "blocks": [8]}, "rotation must be pca, as in the stored vectors"),
+        ({"storage": "float32"}, "storage must be float16, as in the stored vectors, got float32"),
+    ],
+)
+def test_another_rotation_or_storage_is_refused(
+    segment: Segment, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(SegmentConfigError, match=message):
+        segment.rebuild(tmp_path / "b", SegmentConfig.from_dict(CONFIG.as_dict() | change))
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_other_blocks_are_refused(tmp_path: Path) -> None:
+    config = replace(CONFIG, rotation=RotationKind.BLOCKS, blocks=(8, 16))
+    first = Segment.build(tmp_path / "a", rows(1200, 0), config)
+    with pytest.raises(SegmentConfigError, match=r"blocks must be \(8, 16\), .*, got \(12,\)"):
+        first.rebuild(tmp_path / "b", replace(config, blocks=(12,)))
+
+
+def test_an_existing_folder_is_left_alone(segment: Segment, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine").write_text("mine")
+    with pytest.raises(SegmentError, match="already exists"):
+        segment.rebuild(tmp_path / "b", CONFIG)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("call", range(1, 5))
+def test_a_full_disk_leaves_no_folder_and_the_first_segment_whole(
+    segment: Segment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    disk_full_at(monkeypatch, call)
+    with pytest.raises(OSError, match="No space left"):
+        segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
+    assert [*tmp_path.iterdir()] == []
+    segment.verify()
+
+
+def test_a_prefix_beyond_the_width_leaves_no_folder(segment: Segment, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="prefix"):
+        segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=DIM + 1))
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_small_segment_stays_flat(tmp_path: Path) -> None:
+    first = Segment.build(tmp_path / "a", rows(999, 0), replace(CONFIG, structure=Structure.IVF))
+    assert first.config.structure is Structure.FLAT
+    rebuilt = first.rebuild(tmp_path / "b", replace(CONFIG, structure=Structure.HNSW, effort=9))
+    assert rebuilt.config == CONFIG == first.over(replace(CONFIG, structure=Structure.IVF)).config

@@ -1,0 +1,384 @@
+"""Changing the encoder of a living collection."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from concurrent_writers import during, killed_after, writers
+from conftest import WordLengths
+from faults import in_child
+from scenarios import document, stored, strays
+
+from searchengine import Document, SearchEngine
+from searchengine.backends.folder.documents import pending
+from searchengine.backends.folder.documents.store import Store
+from searchengine.encoders.functions import PROBE, FunctionEncoder
+from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
+from searchengine.indexer.segment import SegmentConfig
+from searchengine.upkeep import blocks, reindexing
+from searchengine.upkeep.blocks import Blocks
+
+CONFIG = SegmentConfig(prefix=8)
+COUNT = 30
+KEYS = {f"d{i}" for i in range(COUNT)}
+
+
+def letters(texts: Sequence[str]) -> np.ndarray:
+    """Counts of x at each position of 24: another width, and another order of the documents."""
+    vectors = np.full((len(texts), 24), 0.01)
+    for row, text in zip(vectors, texts, strict=True):
+        for position, letter in enumerate(text):
+            row[position % 24] += letter == "x"
+    return vectors
+
+
+def other() -> FunctionEncoder:
+    return FunctionEncoder(letters)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "DOCUMENTS", 4)
+    monkeypatch.setattr(reindexing, "REST", 3)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with filled(tmp_path / "c") as engine:
+        yield engine
+
+
+def filled(path: Path) -> SearchEngine:
+    engine = SearchEngine.create(path, WordLengths(), CONFIG)
+    for first in range(0, COUNT, 10):
+        engine.add([document(i) for i in range(first, first + 10)])
+    return engine
+
+
+def works(path: Path) -> list[pending.Work]:
+    with Store(path / "documents.db", readers=1) as store:
+        return pending.works(store)
+
+
+def as_fresh(path: Path, keys: set[str], encoder: Any = None) -> None:
+    """The collection equals one that was made with the new encoder: documents, scores, order."""
+    encoder = encoder or other()
+    held = stored(path)
+    assert set(held) == keys
+    with (
+        SearchEngine.open(path, encoder) as engine,
+        SearchEngine.create(path.with_name("fresh"), encoder, CONFIG) as fresh,
+    ):
+        engine.verify()
+        order = list(engine.documents())
+        fresh.add(order)
+        assert engine.stats().passages == fresh.stats().passages
+        questions = ["x xx", "xxxx", "xxx x xxxxx", *(each.text for each in order[::5])]
+        for mode in ("vector", "text", "hybrid"):
+            expected = fresh.search_batch(questions, k=len(order), mode=mode)
+            got = engine.search_batch(questions, k=len(order), mode=mode)
+            for mine, its in zip(got, expected, strict=True):
+                assert _ranked(mine) == pytest.approx(_ranked(its), abs=2e-3)
+                assert [h.text for h in mine] == [held[h.key].text for h in mine]
+    assert works(path) == []
+    assert strays(path) == []
+
+
+def _ranked(hits: Any) -> dict[str, float]:
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    return {hit.key: hit.score for hit in hits}
+
+
+MOMENTS: list[tuple[type, str, int]] = [
+    (Blocks, "_encoded", 1),
+    (Blocks, "_encoded", 4),
+    (reindexing.Reindexing, "_record", 3),
+    (reindexing.Reindexing, "_build", 1),
+    (reindexing.Reindexing, "_catch_up", 1),
+    (reindexing.Reindexing, "_swap", 1),
+    (reindexing.Merging, "end", 1),
+]
+
+
+def test_a_reindex_equals_a_fresh_index(engine: SearchEngine) -> None:
+    engine.delete(["d3", "d11"])
+    engine.update({"d4": {"seen": True}})
+    reported: list[tuple[str, int, int]] = []
+    engine.reindex(other(), progress=lambda *step: reported.append(step))
+    encoded = [done for step, done, _ in reported if step == "Encoding"]
+    assert sum(encoded) == COUNT - 2
+    stats = engine.stats()
+    assert (stats.dim, stats.encoder, stats.segments, stats.tombstones) == (24, "letters", 1, 0)
+    assert stats.index_config["prefix"] == 8 and stats.index_config["shortlist"] == 100
+    hits = engine.search("xxx", k=40)  # by the new encoder
+    assert len(hits) == COUNT - 2
+    assert stats.words == "words files"
+    engine.add([document(40)])
+    as_fresh(engine.collection.path, KEYS - {"d3", "d11"} | {"d40"})
+
+
+@pytest.mark.parametrize(("owner", "step", "when"), MOMENTS)
+def test_others_read_and_write_meanwhile(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, when: int
+) -> None:
+    path = engine.collection.path
+    swapped = step == "end"
+    encoder = other() if swapped else WordLengths()
+    before = [hit.key for hit in engine.search("x xx", k=50)]
+    versions = {20: 1, 1: 1, 9: 1, 40: 0}  # 9 is in the third block
+    changed = [document(number, version) for number, version in versions.items()]
+
+    def act() -> None:
+        if not swapped:
+            assert [hit.key for hit in engine.search("x xx", k=50)] == before
+        with SearchEngine.open(path, encoder) as also:
+            also.verify()
+            also.delete(["d0", "d29", "d17"])  # the last id is used again
+            also.add(changed)
+            also.optimize()
+            assert len(also.search("x", k=50)) == COUNT - 2
+
+    with monkeypatch.context() as patch:
+        during(patch, owner, step, act, when)
+        engine.reindex(other())
+    as_fresh(path, KEYS - {"d0", "d29", "d17"} | {"d40"})
+
+
+@pytest.mark.parametrize(("owner", "step", "when"), MOMENTS)
+def test_a_killed_reindex_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, when: int
+) -> None:
+    """Killed three times; no text is encoded twice."""
+    path = tmp_path / "c"
+    filled(path).close()
+
+    def reindex(_: Any) -> None:
+        with SearchEngine.open(path, WordLengths()) as engine:
+            engine.reindex(other())
+
+    killed = 0
+    keys = set(KEYS)
+    while killed < 3:
+        with monkeypatch.context() as patch:
+            during(patch, owner, step, lambda: os.kill(os.getpid(), signal.SIGKILL), when)
+            ended = in_child(reindex)
+            assert ended.error is None
+        if not ended.signal:
+            break
+        killed += 1
+        encoder = other() if step == "end" else WordLengths()
+        with SearchEngine.open(path, encoder) as engine:
+            engine.verify()
+            engine.delete([f"d{killed}"])
+            engine.add([document(10 + killed, version=1), document(40 + killed)])
+        keys = keys - {f"d{killed}"} | {f"d{40 + killed}"}
+        if step == "end":  # the swap is committed
+            break
+    # A run that is killed before its fourth block has recorded three.
+    expected = {"end": (1,), "_encoded": (3,) if when == 1 else (2, 3), "_record": (3,)}
+    assert killed in expected.get(step, (3,))
+    if killed == 3:
+        encoded: list[str] = []
+        done = sum(block["rows"] for block in works(path)[0].details["blocks"])
+
+        def counted(texts: Sequence[str]) -> np.ndarray:
+            encoded.extend(texts)
+            return letters(texts)
+
+        with SearchEngine.open(path, WordLengths()) as engine:
+            engine.reindex(FunctionEncoder(counted, "letters"))
+        assert len(encoded) <= len(PROBE) + COUNT + 3 * 2 - done + 3
+    as_fresh(path, keys)
+
+
+def test_readers_keep_their_commit_until_they_have_the_new_encoder(engine: SearchEngine) -> None:
+    path = engine.collection.path
+    with SearchEngine.open(path, WordLengths()) as reader, SearchEngine.open(path) as lazy:
+        before = reader.search("x xx", k=5)
+        engine.reindex(other())
+        assert reader.search("x xx", k=5) == before
+        for act in (
+            reader.refresh,
+            lambda: reader.add([document(50)]),
+            lambda: reader.delete(["d1"]),
+        ):
+            with pytest.raises(
+                EncoderMismatch, match=r"was built by the encoder letters .*, got one of 16"
+            ):
+                act()
+        assert reader.search("x xx", k=5) == before
+        lazy.delete(["d1"])  # has loaded no encoder, and needs none
+        assert lazy.stats().encoder == "letters"
+    as_fresh(path, KEYS - {"d1"})
+
+
+def test_a_preview_changes_nothing_and_keeps_what_is_encoded(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = engine.collection.path
+    questions = ["x xx", "xxxx"]
+    before = engine.search_batch(questions, 5, mode="vector")
+    previews = engine.preview_reindex(questions, other(), 5)
+    assert [p.before for p in previews] == [tuple(h.key for h in hits) for hits in before]
+    assert engine.search_batch(questions, 5, mode="vector") == before
+    (line,) = engine.stats().pending
+    assert line.startswith("reindex by letters: 30 passages encoded; started ")
+    calls: list[object] = []
+    with monkeypatch.context() as patch:
+        during(patch, Blocks, "_encoded", lambda: calls.append(1), 1)
+        engine.reindex(other())
+    assert not calls
+    for preview, hits in zip(
+        previews, engine.search_batch(questions, 40, mode="vector"), strict=True
+    ):
+        scores = {hit.key: hit.score for hit in hits}
+        got = [scores[key] for key in preview.after]  # documents of equal scores in any order
+        assert got == pytest.approx([hit.score for hit in hits[:5]], abs=2e-3)
+    assert previews[0].overlap == len(set(previews[0].before) & set(previews[0].after))
+    as_fresh(path, KEYS)
+
+
+def test_a_pending_reindex_can_be_discarded(engine: SearchEngine) -> None:
+    path = engine.collection.path
+    assert not engine.discard_reindex()
+    engine.preview_reindex(["x"], other())
+    with pytest.raises(EncoderMismatch, match=r"reindex of .* by letters is pending, got words"):
+        engine.reindex(FunctionEncoder(letters, "words"))
+    assert engine.discard_reindex()
+    assert works(path) == [] and strays(path) == []
+    with pytest.raises(QueryError, match=r"no reindex of .* is pending; name the encoder"):
+        engine.reindex()
+    engine.reindex(FunctionEncoder(letters, "words"))
+    as_fresh(path, KEYS, FunctionEncoder(letters, "words"))
+
+
+def test_only_one_process_reindexes(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = engine.collection.path
+
+    def act() -> None:
+        with SearchEngine.open(path, WordLengths()) as also:
+            with pytest.raises(CollectionBusy, match="being reindexed by another process"):
+                also.reindex(other())
+            with pytest.raises(CollectionBusy, match="being reindexed by another process"):
+                also.discard_reindex()
+
+    with monkeypatch.context() as patch:
+        during(patch, Blocks, "_encoded", act, 2)
+        engine.reindex(other())
+    as_fresh(path, KEYS)
+
+
+def test_vectors_without_text_are_refused_by_key(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    rng = np.random.default_rng(0)
+    with SearchEngine.create(path, None, dim=12) as engine:
+        engine.add([document(1), Document("bare", "")], rng.standard_normal((2, 12)))
+        engine.add([document(2)], [None])
+        with pytest.raises(CollectionError, match="the document 'bare' came with vectors and"):
+            engine.reindex(other())
+        assert works(path) == []
+        engine.delete(["bare"])
+        engine.reindex(other())
+        assert engine.add([document(1)]).unchanged == 1
+    with SearchEngine.open(path, other()) as engine:
+        assert {hit.key for hit in engine.search("x", k=5, mode="vector")} == {"d1", "d2"}
+
+
+def test_a_backup_and_a_repair_leave_a_pending_reindex_out(
+    engine: SearchEngine, tmp_path: Path
+) -> None:
+    path = engine.collection.path
+    engine.preview_reindex(["x"], other())
+    engine.backup(tmp_path / "copy")
+    assert works(tmp_path / "copy") == []
+    with SearchEngine.open(tmp_path / "copy", WordLengths()) as copy:
+        copy.verify()
+        copy.add([document(50)])
+    (path / "segments" / "000002" / "coarse.faiss").unlink()
+    repaired = SearchEngine.repair(path, WordLengths())
+    assert repaired.whole
+    assert "the pending reindex was dropped; start it again" in repaired.lost
+    with SearchEngine.open(path, WordLengths()) as mended:
+        mended.delete(["d1"])
+    assert works(path) == [] and strays(path) == []
+
+
+def test_a_tuned_index_loses_its_operating_point(engine: SearchEngine) -> None:
+    with engine.collection.own_store() as store, engine.collection.writing(store) as writer:
+        config = SegmentConfig(prefix=12, shortlist=70)
+        segments = engine.collection.segments
+        measured = {row: (segment, None) for row, segment in segments.items()}
+        writer.rebuild(measured, config, {"goal": {"recall": 0.9}})
+    engine.reindex(other())
+    stats = engine.stats()
+    assert stats.tuning is None
+    assert (stats.index_config["prefix"], stats.index_config["shortlist"]) == (12, 0)
+    engine.verify()
+
+
+def test_passages_are_cut_for_the_new_encoder(tmp_path: Path) -> None:
+    class Cutting(WordLengths):
+        """Reads eight words."""
+
+        fingerprint = "cutting"
+
+        def token_spans(self, texts: Sequence[str]) -> list[np.ndarray]:
+            result = []
+            for text in texts:
+                ends = np.cumsum([len(word) + 1 for word in text.split(" ")]) - 1
+                starts = np.concatenate([[0], ends[:-1] + 1])
+                result.append(np.stack([starts, ends], axis=1) if text else np.empty((0, 2), int))
+            return result
+
+        def room(self, role: str) -> int:
+            return 8
+
+    path = tmp_path / "c"
+    long = [
+        Document(f"l{i}", " ".join("x" * (1 + (i + j) % 7) for j in range(30))) for i in range(9)
+    ]
+    with SearchEngine.create(path, WordLengths(), CONFIG) as engine:
+        engine.add(long)
+        engine.reindex(Cutting(), passages=True)
+        assert engine.stats().passages > 9 * 4
+    as_fresh(path, {each.key for each in long}, Cutting())
+
+
+@pytest.mark.parametrize("documents", [40, pytest.param(400, marks=pytest.mark.long)])
+def test_writers_and_readers_beside_a_reindex_that_is_killed_three_times(
+    tmp_path: Path, documents: int
+) -> None:
+    path, logs, random = tmp_path / "c", tmp_path / "logs", Random(documents)
+    logs.mkdir()
+    with SearchEngine.create(path, WordLengths(), CONFIG) as engine:
+        engine.add([document(1000 + i) for i in range(documents)])
+    reader = SearchEngine.open(path, WordLengths())
+    before = reader.search("x xx", k=50)
+
+    def slow(texts: Sequence[str]) -> np.ndarray:
+        time.sleep(0.004 * len(texts))
+        return letters(texts)
+
+    def reindex() -> None:
+        with SearchEngine.open(path, WordLengths(), wait=60) as engine:
+            engine.reindex(FunctionEncoder(slow, "letters"))
+
+    with writers(path, logs) as acknowledged:
+        for _ in range(3):
+            assert killed_after(0.1 + 0.1 * random.random(), reindex)
+            assert reader.search("x xx", k=50) == before
+            with SearchEngine.open(path, WordLengths()) as also:
+                also.verify()
+        reindex()
+    assert reader.search("x xx", k=50) == before
+    reader.close()
+    with SearchEngine.open(path, other()) as engine:
+        engine.delete(["d1000"])
+    as_fresh(path, {f"d{1000 + i}" for i in range(1, documents)} | acknowledged())

@@ -1,0 +1,291 @@
+"""A reindex beside other threads of the same engine: vectors and encoder never differ."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from concurrent_writers import during
+from conftest import Remainders, WordLengths
+from scenarios import document
+
+from searchengine import Document, SearchEngine
+from searchengine.backends.folder import ahead
+from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.merging import Merging
+from searchengine.backends.folder.writer import WritableView
+from searchengine.corpus.files import read_corpus
+from searchengine.encoders.loading import CollectionEncoder
+from searchengine.errors import CollectionError, EncoderMismatch
+from searchengine.ingest.encoding.run import encode_corpus
+from searchengine.ingest.ingestion import Ingestion
+from searchengine.ingest.passages import PassageReader
+from searchengine.upkeep import repair
+from searchengine.upkeep.reindexing import Reindexing
+
+Act = Callable[[SearchEngine], object]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(path, WordLengths()) as engine:
+        engine.add([document(i) for i in range(5)])
+        yield engine
+
+
+def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None:
+    """These documents, each with its vector of this encoder; also in a new engine."""
+    with SearchEngine.open(engine.collection.path, encoder) as fresh:
+        for each in (engine, fresh):
+            each.verify()
+            documents = list(each.documents())
+            assert {document.key for document in documents} == {f"d{n}" for n in numbers}
+            for document_ in documents:
+                (stored,) = each.vectors([document_.key])[0]
+                (expected,) = encoder.encode([document_.text])
+                assert stored @ expected == pytest.approx(1, abs=1e-3), document_.key
+            hits = each.search(documents[0].text, len(documents), mode="vector")
+            assert len(hits) == len(documents) and hits[0].score == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize("owner, step, when", [
+    (Ingestion, "_read_block", 1),
+    (Ingestion, "_read_block", 2),
+    (Ingestion, "_collect", 1),
+    (Ingestion, "_write", 1),
+    (Ingestion, "_write", 2),
+    (WritableView, "own_store", 2),
+    (WritableView, "opened", 1),
+    (PassageReader, "cut", 1),
+])  # fmt: skip
+@pytest.mark.parametrize("every, ahead_of", [(None, 1), (5, 1000)])
+def test_what_was_encoded_before_a_reindex_is_encoded_again(
+    engine: SearchEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    step: str,
+    when: int,
+    every: int | None,
+    ahead_of: int,
+) -> None:
+    monkeypatch.setattr("searchengine.ingest.ingestion._FIRST_BLOCK", (2, 1 << 16))
+    monkeypatch.setattr(ahead, "MIN_ROWS", ahead_of)
+    called: list[object] = []
+
+    def reindex() -> None:
+        called.append(1)
+        engine.reindex(Remainders())
+
+    with monkeypatch.context() as patch:
+        during(patch, owner, step, reindex, when)
+        added = engine.add(
+            [document(i, version=int(i == 4)) for i in range(20)], commit_every=every
+        )
+    expected = (15, 1, 0, 4)
+    assert (added.added, added.changed, added.metadata_updated, added.unchanged) == expected
+    if not called:  # a single commit, or no segment built ahead
+        assert when == 2 or step == "opened"
+        engine.reindex(Remainders())
+    holds(engine, set(range(20)), Remainders())
+
+
+@pytest.mark.parametrize("owner, step", [
+    (Merging, "end"),  # the swap is committed, and nothing shows it yet
+    (Collection, "refresh"),
+    (CollectionEncoder, "settle"),  # the new state is shown
+])  # fmt: skip
+@pytest.mark.parametrize("act", [
+    lambda engine: engine.add([document(7)]),
+    lambda engine: engine.delete(["d4"]),
+    lambda engine: engine.update({"d4": {"seen": True}}),
+    lambda engine: engine.refresh(),
+    lambda engine: engine.optimize(),
+    lambda engine: engine.search("x"),
+    lambda engine: engine.index_fields("n"),
+])  # fmt: skip
+def test_between_the_swap_and_its_end_everything_goes_on(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, act: Act
+) -> None:
+    with monkeypatch.context() as patch:
+        during(patch, owner, step, lambda: act(engine), 1)
+        engine.reindex(Remainders())
+    numbers = {document.key for document in engine.documents()}
+    holds(engine, {int(key[1:]) for key in numbers}, Remainders())
+
+
+def test_vectors_that_came_with_documents_are_not_stored_beside_those_of_another_encoder(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        during(patch, Ingestion, "_write", lambda: engine.reindex(Remainders()))
+        with pytest.raises(EncoderMismatch, match="reindexed by the encoder remainders after"):
+            engine.add([document(7)], np.eye(1, 16))
+    holds(engine, set(range(5)), Remainders())
+
+
+def test_an_encoded_folder_of_the_former_encoder_is_refused(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("x xx")
+    encode_corpus(tmp_path / "corpus", tmp_path / "out", WordLengths())
+    with monkeypatch.context() as patch:
+        during(patch, Ingestion, "_write", lambda: engine.reindex(Remainders()))
+        with pytest.raises(EncoderMismatch, match="encode the corpus by the encoder of the coll"):
+            engine.add(read_corpus(tmp_path / "corpus"), tmp_path / "out")
+    holds(engine, set(range(5)), Remainders())
+
+
+@pytest.mark.parametrize("shows", [False, True])
+def test_another_engine_loses_its_add_and_stores_nothing(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch, shows: bool
+) -> None:
+    with SearchEngine.open(path, WordLengths()) as other:
+
+        def reindex() -> None:
+            other.reindex(Remainders())
+            if shows:  # whatever the view shows, the vectors are what counts
+                engine.collection.accepts = lambda _: None
+                engine.collection.refresh()
+
+        with monkeypatch.context() as patch:
+            during(patch, Ingestion, "_write", reindex)
+            with pytest.raises(EncoderMismatch, match=r"remainders|in memory"):
+                engine.add([document(7)])
+        holds(other, set(range(5)), Remainders())
+
+
+def test_a_reindex_by_the_same_encoder_with_other_passages_counts_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cutting(WordLengths):
+        """Reads eight words of a document."""
+
+        def token_spans(self, texts: Any) -> list[np.ndarray]:
+            spans = []
+            for text in texts:
+                ends = np.cumsum([len(word) + 1 for word in text.split(" ")]) - 1
+                starts = np.concatenate([[0], ends[:-1] + 1])
+                spans.append(np.stack([starts, ends], axis=1) if text else np.empty((0, 2), int))
+            return spans
+
+        def room(self, role: str) -> int:
+            return 8
+
+    with SearchEngine.create(path, Cutting(), passages=True) as engine:
+        engine.add([document(1)])
+        with monkeypatch.context() as patch:
+            during(patch, Ingestion, "_write", lambda: engine.reindex(Cutting(), passages=False))
+            engine.add([Document("d9", " ".join(["x"] * 30))])
+        assert engine.stats().passages == 2
+        holds(engine, {1, 9}, Cutting())
+
+
+def test_a_mirror_of_a_folder_goes_on(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    for i in range(4):
+        (folder / f"d{i}.txt").write_text(document(i + 9).text)
+    with monkeypatch.context() as patch:
+        during(patch, Ingestion, "_write", lambda: engine.reindex(Remainders()))
+        assert engine.mirror(folder).added == 4
+    engine.delete([f"d{i}" for i in range(5)])
+    for key, (vector,) in zip(engine.keys(), engine.vectors(list(engine.keys())), strict=True):
+        (expected,) = Remainders().encode([engine.get(key).full_text])
+        assert vector @ expected == pytest.approx(1, abs=1e-3)
+
+
+def test_a_repair_encodes_by_the_encoder_of_the_moment_when_it_writes(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing = repair.writing
+
+    def reindexed(*arguments: Any) -> Any:
+        alter(path, document(3).text)
+        engine.reindex(Remainders())
+        alter(path)
+        return writing(*arguments)
+
+    alter(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(repair, "writing", reindexed)
+        with pytest.raises(EncoderMismatch, match="got one of 16 with fingerprint word-lengths"):
+            SearchEngine.repair(path, WordLengths())
+    assert SearchEngine.repair(path, Remainders()).whole
+    engine.refresh()
+    holds(engine, set(range(5)), Remainders())
+
+
+def alter(path: Path, text: str = "x xxxx") -> None:
+    """As another program might."""
+    with closing(sqlite3.connect(path / "documents.db")) as connection, connection:
+        connection.execute("UPDATE documents SET text = ? WHERE key = 'd3'", [text])
+
+
+def test_an_altered_text_is_named_and_not_left_without_a_vector(
+    engine: SearchEngine, path: Path
+) -> None:
+    alter(path)
+    with pytest.raises(CollectionError, match="the text of 'd3' differs from what was stored"):
+        engine.reindex(Remainders())
+    assert SearchEngine.repair(path, WordLengths()).whole
+    engine.reindex(Remainders())
+    holds(engine, set(range(5)), Remainders())
+
+
+def test_two_reindexes_of_one_engine_follow_each_other(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again() -> None:
+        with pytest.raises(CollectionError, match="is pending, got narrow"):
+            engine.reindex(WordLengths(8, "narrow"))
+
+    with monkeypatch.context() as patch:
+        during(patch, Reindexing, "_swap", again)
+        engine.reindex(Remainders())
+    holds(engine, set(range(5)), Remainders())
+    engine.reindex(WordLengths())
+    holds(engine, set(range(5)), WordLengths())
+
+
+def test_a_reindex_that_begins_before_the_one_before_is_shown_keeps_its_encoder(
+    engine: SearchEngine,
+) -> None:
+    encoder, narrow = engine._encoder, WordLengths(8, "narrow")
+    first = encoder.expect(Remainders(), None)
+    second = encoder.expect(narrow, None)
+    with SearchEngine.open(engine.collection.path, WordLengths()) as other:
+        other.reindex(Remainders())
+        engine.refresh()
+        encoder.settle(first)
+        other.reindex(narrow)
+    engine.refresh()
+    encoder.settle(second)
+    assert encoder.load() is narrow
+    assert encoder._expected == ()
+
+
+@pytest.mark.parametrize("act, method", [
+    (lambda engine: engine.search_batch(["x"]), "questions"),
+    (lambda engine: engine.add([document(7)]), "load"),
+    (lambda engine: engine.verify(encode=9), "load"),
+])  # fmt: skip
+def test_the_encoder_is_asked_for_again_if_a_reindex_has_ended_meanwhile(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, act: Act, method: str
+) -> None:
+    with monkeypatch.context() as patch:
+        during(patch, CollectionEncoder, method, lambda: engine.reindex(Remainders()))
+        act(engine)
+    numbers = {int(key[1:]) for key in engine.keys()}
+    assert numbers >= set(range(5))
+    holds(engine, numbers, Remainders())

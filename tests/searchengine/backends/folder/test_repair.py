@@ -1,0 +1,428 @@
+"""A damaged collection is mended from its texts, and then answers as a new one does."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from conftest import WordLengths
+from faults import compile_library, missing
+
+from searchengine import SearchEngine
+from searchengine.backends.folder.documents.changes import Changes
+from searchengine.cli import cli
+from searchengine.corpus.analyzer import Tokenizer
+from searchengine.encoders.protocol import WrappedEncoder
+from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
+from searchengine.upkeep import repair as repairing
+from searchengine.upkeep import salvage
+from searchengine.upkeep.repair import repair
+
+FILLER = " ".join("abcdefgh"[i % 8] * (i % 3 + 1) for i in range(60))
+DOCUMENTS: list[dict[str, Any]] = [
+    {
+        "_id": f"d{i}",
+        "title": f"t{i}",
+        "text": f"{'x' * (i % 11 + 1)} {'y' * (i % 7 + 1)} {FILLER}",
+        "year": 1990 + i,
+    }
+    for i in range(90)
+]
+QUESTIONS = ["xxx yyyy", "xxxxxxxx", "yy x", "x"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three segments that share a rotation; documents replaced and deleted; closed."""
+    path = tmp_path_factory.mktemp("repair") / "words.index"
+    with SearchEngine.create(path, WordLengths(), {"prefix": 8}) as engine:
+        engine.index_fields("year")
+        for start, end in ((0, 40), (40, 70), (70, 90)):
+            engine.add(DOCUMENTS[start:end])
+        engine.delete(["d3", "d50"])
+        assert len(engine.collection.segments) == 3
+    return path
+
+
+@pytest.fixture
+def path(source: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(source, tmp_path / "words.index"))
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What a collection built of the same documents answers."""
+    path = tmp_path_factory.mktemp("new") / "words.index"
+    with SearchEngine.create(path, WordLengths(), {"prefix": 8}) as engine:
+        engine.add(each for each in DOCUMENTS if each["_id"] not in ("d3", "d50"))
+        return answers(engine)
+
+
+def answers(engine: SearchEngine, without: str | None = None) -> list[Any]:
+    """Documents and their scores: by vector, with a filter, and by words."""
+    found = []
+    for question in QUESTIONS:
+        for options in ({}, {"where": "year > 2030"}, {"mode": "text"}):
+            hits = engine.search(question, k=200, **options)  # type: ignore[arg-type]
+            scores = {hit.key: round(hit.score, 2) for hit in hits if hit.key != without}
+            found.append(scores if "mode" not in options else set(scores))
+    return found
+
+
+def close(first: list[Any], second: list[Any]) -> bool:
+    return all(
+        one == two
+        if isinstance(one, set)
+        else one.keys() == two.keys() and all(abs(one[key] - two[key]) < 0.02 for key in one)
+        for one, two in zip(first, second, strict=True)
+    )
+
+
+def check(path: Path, expected: list[Any]) -> None:
+    """Whole, searchable, and it can be written to."""
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.verify()
+        assert close(answers(engine), expected)
+        engine.add([{"_id": "new", "text": "zz"}])
+        engine.optimize()
+        engine.verify()
+        assert engine.search("zz", mode="text")[0].key == "new"
+
+
+def flip(file: Path, place: int = -2) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
+
+
+def in_segment(number: int, name: str, act: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda path: act(sorted((path / "segments").iterdir())[number] / name)
+
+
+def sql(*statements: str) -> Callable[[Path], object]:
+    def act(path: Path) -> None:
+        with closing(sqlite3.connect(path / "documents.db")) as db:
+            for statement in statements:
+                db.execute(statement)
+            db.commit()
+
+    return act
+
+
+def flip_shared_rotation(path: Path) -> None:
+    """Flip a bit where it is: the three segments name the same file."""
+    with (path / "segments" / "000001" / "rotation.npy").open("r+b") as file:
+        file.seek(500)
+        byte = file.read(1)[0]
+        file.seek(500)
+        file.write(bytes([byte ^ 1]))
+    for other in ("000002", "000003"):
+        target = path / "segments" / other / "rotation.npy"
+        target.unlink()
+        os.link(path / "segments" / "000001" / "rotation.npy", target)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
+    "vectors flipped": (in_segment(0, "vectors.faiss", flip), 39),
+    "coarse flipped": (in_segment(1, "coarse.faiss", flip), 29),
+    "manifest flipped": (in_segment(0, "manifest.json", lambda f: flip(f, 100)), 39),
+    "manifest missing": (in_segment(0, "manifest.json", Path.unlink), 39),
+    "rotation missing": (in_segment(2, "rotation.npy", Path.unlink), 20),
+    "vectors cut": (in_segment(0, "vectors.faiss", lambda f: os.truncate(f, 700)), 39),
+    "a segment missing": (in_segment(2, "", shutil.rmtree), 20),
+    "the rotation of all flipped": (flip_shared_rotation, 88),
+    "all segments missing": (lambda path: shutil.rmtree(path / "segments"), 88),
+    "words damaged": (sql("DELETE FROM text_index_data WHERE id > 10"), 0),
+    "trigger missing": (sql("DROP TRIGGER text_index_insert"), 0),
+    "fields damaged": (sql("DELETE FROM field_values WHERE document < 9"), 0),
+    "digest changed": (sql("UPDATE documents SET digest = x'00' WHERE key = 'd7'"), 1),
+    "passage missing": (sql("DELETE FROM passages WHERE id = 20"), 3),
+    "passage outside": (sql("UPDATE passages SET end = 99999 WHERE id = 20"), 1),
+    "passage without row": (sql("UPDATE passages SET id = 5000 WHERE id = 20"), 39),
+    "passage of nobody": (
+        sql("PRAGMA foreign_keys = OFF", "UPDATE passages SET document = 7777 WHERE id = 20"),
+        3,
+    ),
+    "live and deleted": (sql("INSERT INTO tombstones VALUES (20)"), 0),
+    "the last segment elsewhere": (sql("UPDATE segments SET base = base + 7 WHERE id = 3"), 20),
+    "segment elsewhere": (sql("UPDATE segments SET base = base + 7 WHERE id = 1"), 68),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_every_kind_of_damage_is_mended(path: Path, expected: list[Any], kind: str) -> None:
+    act, encoded = DAMAGE[kind]
+    act(path)
+    before = (path / "documents.db").read_bytes()
+    planned = repair(path, WordLengths(), dry_run=True)
+    assert (path / "documents.db").read_bytes() == before, "a dry run changes nothing"
+    assert planned.found and not planned.whole and not planned.mended and planned.encoded == encoded
+    encoder = WordLengths()
+    done = repair(path, encoder)
+    assert (done.whole, done.complaint, done.lost) == (True, None, ())
+    assert (done.found, done.encoded) == (planned.found, encoded)
+    assert sum(map(len, encoder.calls)) == encoded, "only what is damaged is encoded"
+    check(path, expected)
+    again = repair(path)  # nothing to do: no encoder is needed
+    assert (again.found, again.mended, again.whole) == ((), (), True)
+
+
+def test_a_whole_segment_is_not_touched(path: Path) -> None:
+    folders = sorted((path / "segments").iterdir())
+    flip(folders[0] / "coarse.faiss")
+    before = {file: file.stat().st_mtime_ns for file in folders[1].iterdir()}
+    assert repair(path, WordLengths()).whole
+    assert {file: file.stat().st_mtime_ns for file in folders[1].iterdir()} == before
+    assert not folders[0].exists()
+
+
+def test_a_text_that_was_changed_is_kept_and_encoded(path: Path) -> None:
+    sql("UPDATE documents SET text = 'zzzzzzzzzzzzzz' WHERE key = 'd7'")(path)
+    done = repair(path, WordLengths())
+    assert done.whole
+    assert "document 'd7' has a text that differs from what was stored; it was kept" in done.found
+    with SearchEngine.open(path, WordLengths()) as engine:
+        assert engine.search("z" * 14 + " t7", k=1)[0].key == "d7"
+        assert engine.search("z" * 14, k=1, mode="text")[0].key == "d7"
+
+
+def test_a_text_that_is_no_utf_8_is_read_as_far_as_it_can_be(path: Path) -> None:
+    sql("UPDATE documents SET text = CAST(x'7a7aff7a' AS TEXT) WHERE key = 'd7'")(path)
+    done = repair(path, WordLengths())
+    assert done.whole and "'d7'" in done.found[-1]
+    with SearchEngine.open(path, WordLengths()) as engine:
+        assert engine.search("zz", k=1, mode="text")[0].text == "zz\ufffdz"
+
+
+def test_a_document_of_which_nothing_is_left_is_named(path: Path) -> None:
+    sql("UPDATE documents SET text = '', title = '' WHERE key = 'd7'")(path)
+    done = repair(path, WordLengths())
+    assert done.whole and done.lost == ("the text of document 'd7'",)
+
+
+@pytest.mark.parametrize("holding", [b"t45", b"t89xx", b"tail"])
+def test_a_damaged_page_costs_its_own_rows_at_most(path: Path, holding: bytes) -> None:
+    database = path / "documents.db"
+    data = bytearray(database.read_bytes())
+    size = int.from_bytes(data[16:18], "big")
+    leaves = [
+        start
+        for start in range(size, len(data), size)
+        if data[start] == 13 and FILLER.encode() in data[start : start + size]
+    ]
+    start = {b"t45": leaves[len(leaves) // 2], b"t89xx": leaves[-1], b"tail": leaves[0]}[holding]
+    keys = {
+        each["_id"]
+        for each in DOCUMENTS
+        if each["title"].encode() + b"x" in data[start : start + size]
+    }
+    data[start : start + size] = b"\xff" * size
+    database.write_bytes(data)
+    with pytest.raises(CollectionError), SearchEngine.open(path, WordLengths()) as damaged:
+        damaged.verify()
+    planned = repair(path, WordLengths(), dry_run=True)
+    assert not planned.whole and not (path / "documents.db.damaged").exists()
+    assert database.read_bytes() == data
+    done = repair(path, WordLengths())
+    assert done.whole, done.complaint
+    assert (path / "documents.db.damaged").read_bytes() == data
+    assert any("pages that cannot be read" in sentence for sentence in done.lost)
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.verify()
+        left = {hit.key for hit in engine.search("x", k=200)}
+        gone = {each["_id"] for each in DOCUMENTS} - {"d3", "d50"} - left
+        assert 0 < len(gone) <= 20
+        assert keys - {"d3", "d50"} <= gone
+        assert {hit.key for hit in engine.search(FILLER[:4], k=200, mode="text")} <= left
+        assert engine.stats().fields == ("year",)
+
+
+def test_a_database_of_which_nothing_can_be_read_stays(path: Path) -> None:
+    database = path / "documents.db"
+    for bad in (b"\xff" * 40_000, database.read_bytes()[:4096] + b"\xff" * 90_000):
+        database.write_bytes(bad)
+        with pytest.raises(CollectionError, match="can be read"):
+            repair(path, WordLengths())
+        assert database.read_bytes() == bad
+        names = {file.name for file in path.iterdir()}
+        assert not names & {"documents.db.damaged", "documents.db.repaired"}
+
+
+def test_a_new_database_that_has_a_log_is_not_taken(
+    path: Path, expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are in the log, which a full disk keeps from being folded: here, a reader does."""
+    database = path / "documents.db"
+    content = bytearray(database.read_bytes())
+    content[-4096:] = b"\xff" * 4096
+    database.write_bytes(content)
+    index_text, readers = Changes.index_text, []
+
+    def read(self: Changes, tokenizer: Tokenizer) -> None:
+        readers.append(sqlite3.connect(self.store.path))
+        readers[0].execute("SELECT count(*) FROM documents").fetchall()
+        index_text(self, tokenizer)
+
+    monkeypatch.setattr(Changes, "index_text", read)
+    with pytest.raises(CollectionError, match=r"unfinished could not be completed.*has room"):
+        repair(path, WordLengths())
+    readers[0].close()
+    monkeypatch.undo()
+    assert database.read_bytes() == content
+    assert not [*path.glob("documents.db.*")]
+    assert repair(path, WordLengths()).whole
+    check(path, expected)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        (sqlite3.SQLITE_BUSY, CollectionBusy, "being written to by another process"),
+        (sqlite3.SQLITE_FULL, CollectionError, r"documents.db: no lock; .*has room"),
+    ],
+)
+def test_why_a_database_cannot_be_locked(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception], message: str
+) -> None:
+    class Refusing(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if not sql.startswith("BEGIN"):
+                return super().execute(sql, *arguments)
+            error = sqlite3.OperationalError("no lock")
+            error.sqlite_errorcode = code
+            raise error
+
+    def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+        return sqlite3.connect(path, factory=Refusing)
+
+    monkeypatch.setattr(salvage, "_connect", connect)
+    with pytest.raises(CollectionError, match=message) as caught:
+        salvage.salvage(path / "documents.db")
+    assert type(caught.value) is kind
+    assert not [*path.glob("documents.db.*")]
+
+
+def test_an_interrupted_exchange_of_the_database_is_completed(
+    path: Path, expected: list[Any]
+) -> None:
+    database = path / "documents.db"
+    shutil.copy(database, path / "documents.db.repaired")
+    database.rename(path / "documents.db.damaged")
+    (path / "documents.db-wal").write_bytes(b"the log of the damaged file")
+    done = repair(path, WordLengths())
+    assert done.whole and "interrupted repair" in done.mended[0]
+    assert (path / "documents.db.damaged-wal").read_bytes() == b"the log of the damaged file"
+    check(path, expected)
+
+
+def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:
+    flip(next((path / "segments").glob("*1/vectors.faiss")))
+    with pytest.raises(CollectionError, match="is not a collection"):
+        repair(tmp_path / "nowhere")
+    with pytest.raises(EncoderMismatch):
+        repair(path, WordLengths(fingerprint="other"))
+    with pytest.raises(CollectionError, match="encoder made in Python"):
+        repair(path)
+    with closing(sqlite3.connect(path / "documents.db", isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(CollectionBusy):
+            repair(path, WordLengths())
+
+
+_REPAIR = """
+import json, shutil, sys
+from pathlib import Path
+from conftest import WordLengths
+from faults import Action, Library, in_child
+from searchengine.upkeep.repair import repair
+from searchengine.backends.folder.documents.changes import Changes
+from searchengine.corpus.analyzer import Tokenizer
+path, folder = map(Path, sys.argv[1:])
+library = Library()
+
+def run(number):
+    work = Path(shutil.copytree(path, folder / f"{number}.index"))
+
+    def repaired(say):
+        library.arm(work, number, Action.KILL if number else Action.COUNT)
+        assert repair(work, WordLengths()).whole
+        say(library.count())
+
+    return in_child(repaired)
+
+(calls,) = run(0).said
+numbers = range(2, calls, max(1, calls // 8))
+print(json.dumps([calls, {number: run(number).signal for number in numbers}]))
+"""
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.parametrize("salvaging", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_repair_that_is_killed_can_be_repeated(
+    path: Path, expected: list[Any], tmp_path: Path, salvaging: bool
+) -> None:
+    library = compile_library(tmp_path)
+    shutil.rmtree(sorted((path / "segments").iterdir())[0])
+    if salvaging:  # a page of an index: no row is lost
+        with closing(sqlite3.connect(path / "documents.db")) as db:
+            name = "sqlite_autoindex_documents_1"
+            page = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,))
+            start = 4096 * (page.fetchone()[0] - 1)
+        data = bytearray((path / "documents.db").read_bytes())
+        data[start : start + 4096] = b"\xff" * 4096
+        (path / "documents.db").write_bytes(data)
+
+    (tmp_path / "killed").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", _REPAIR, str(path), str(tmp_path / "killed")],
+        env={
+            **os.environ,
+            "LD_PRELOAD": str(library),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    calls, signals = json.loads(done.stdout)
+    assert calls > 30 and len(signals) >= 8
+    for number, ended in signals.items():
+        assert ended == signal.SIGKILL
+        work = tmp_path / "killed" / f"{number}.index"
+        again = repair(work, WordLengths())
+        assert again.whole and not again.lost, (number, again)
+        check(work, expected)
+
+
+def test_the_command_says_what_it_did(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repairing, "load_built_by", lambda *_: WrappedEncoder(WordLengths()))
+    flip(next((path / "segments").glob("*1/vectors.faiss")))
+    run = CliRunner().invoke
+    dry = run(cli, ["repair", str(path), "--dry-run"])
+    assert dry.exit_code == 1, dry.output
+    assert "found" in dry.stdout and "to do    encode 39 documents again" in dry.stdout
+    assert "searchengine repair" in dry.stdout
+    done = run(cli, ["repair", str(path), "--json"])
+    report = json.loads(done.stdout)
+    assert (done.exit_code, report["whole"], report["encoded"]) == (0, True, 39)
+    assert "segment 000001 was replaced" in report["mended"]
+    whole = run(cli, ["repair", str(path)])
+    assert whole.exit_code == 0
+    assert whole.stdout.splitlines()[-1] == f"{path} is whole"
+
+
+def test_the_engine_has_it(path: Path) -> None:
+    assert SearchEngine.repair(path, WordLengths()).whole
+    with pytest.raises(CollectionError, match="searchengine repair"):
+        shutil.rmtree(path / "segments" / "000001")
+        SearchEngine.open(path, WordLengths())

@@ -1,0 +1,320 @@
+"""What a process that was stopped leaves of a new folder, and who removes it."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from conftest import REPOSITORY, WordLengths
+
+from searchengine import SearchEngine
+from searchengine.backends.folder.scratch import new_folder, remove_abandoned
+from searchengine.cli.console import Terminated, orderly_exit
+from searchengine.errors import CollectionBusy, CollectionError
+
+# Stops in the midst of a backup or of creating a collection, and says so.
+PROGRAM = """\
+import shutil, signal, sys, time
+import searchengine.backends.folder.documents.changes
+from searchengine import SearchEngine
+from searchengine.upkeep import copies
+from searchengine.cli import cli
+from conftest import REPOSITORY, WordLengths
+
+def stop(*_):
+    print("filling", flush=True)
+    while True:
+        time.sleep(0.05)  # not one long sleep: a signal just before it would wait for its end
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run the tests, ignores it
+copies.shutil = type("", (), {**vars(shutil), "copyfileobj": staticmethod(stop)})
+what, source, target = sys.argv[1:]
+if what == "create":
+    searchengine.backends.folder.documents.changes.Changes.index_text = stop
+    SearchEngine.create(target, WordLengths())
+else:
+    if what == "export":
+        searchengine.upkeep.copies._export_passages = stop
+    cli([what, source, target])
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(tmp_path / "source" / "c", WordLengths()) as engine:
+        engine.add([{"_id": "a", "text": "a bee"}, {"_id": "b", "text": "two bees"}])
+        yield engine
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Path:
+    """The folder that copies are written to."""
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    return copies
+
+
+@contextmanager
+def filling(what: str, source: Path, target: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has begun to fill a new folder, and goes on throughout the block."""
+    command = [sys.executable, "-c", PROGRAM, what, str(source), str(target)]
+    with subprocess.Popen(
+        command,
+        cwd=REPOSITORY / "tests",  # where conftest is
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "filling\n", process.stderr.read()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def scratch_folders(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if re.fullmatch(r"\..+\.new", path.name)]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize("what", ["backup", "export"])
+def test_a_signal_ends_a_command_in_order(
+    engine: SearchEngine, copies: Path, what: str, number: signal.Signals, status: int
+) -> None:
+    with filling(what, engine.collection.path, copies / "copy") as process:
+        assert len(scratch_folders(copies)) == 1
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert stderr == f"Ended by {number.name}\n"
+    assert names(copies) == []
+
+
+@pytest.mark.parametrize("what", ["backup", "export", "create"])
+def test_what_a_killed_process_left_is_removed_by_the_next(
+    engine: SearchEngine, copies: Path, what: str
+) -> None:
+    with filling(what, engine.collection.path, copies / "dead") as process:
+        process.kill()
+        process.wait()
+    (left,) = scratch_folders(copies)
+    assert len(names(copies)) == 2, "the folder and its lock"
+    if what == "create":
+        SearchEngine.create(copies / "next", WordLengths()).close()
+    else:
+        getattr(engine, what)(copies / "next")
+    assert not left.exists() and names(copies) == ["next"]
+
+
+def test_what_a_living_process_fills_is_left_alone(engine: SearchEngine, copies: Path) -> None:
+    with filling("backup", engine.collection.path, copies / "slow"):
+        (living,) = scratch_folders(copies)
+        before = names(copies)
+        engine.backup(copies / "quick")
+        engine.export(copies / "export")
+        SearchEngine.create(copies / "new", WordLengths()).close()
+        assert names(copies) == sorted([*before, "quick", "export", "new"])
+        assert (living / "segments").is_dir()
+    engine.backup(copies / "after")
+    assert names(copies) == ["after", "export", "new", "quick"]
+
+
+def test_what_another_thread_fills_is_left_alone(copies: Path) -> None:
+    with new_folder(copies / "a") as scratch:
+        (scratch / "file").write_text("a")
+        thread = Thread(target=remove_abandoned, args=[copies])
+        thread.start()
+        thread.join()
+        remove_abandoned(copies)
+        assert (scratch / "file").exists()
+    assert names(copies) == ["a"] and names(copies / "a") == ["file"]
+
+
+def test_what_bears_no_lock_is_left_alone(engine: SearchEngine, copies: Path) -> None:
+    """A version without locks may be filling it; and other programs have hidden folders too."""
+    for name in (f".copy.{'a' * 32}.new", ".notes.new", f".copy.{'b' * 31}.new.lock"):
+        (copies / name).mkdir()
+    before = names(copies)
+    engine.backup(copies / "copy")
+    assert names(copies) == sorted([*before, "copy"])
+
+
+def test_a_lock_without_its_folder_is_removed(engine: SearchEngine, copies: Path) -> None:
+    (copies / f".copy.{'a' * 32}.new.lock").touch()
+    engine.backup(copies / "copy")
+    assert names(copies) == ["copy"]
+
+
+def fail(scratch: Path) -> None:
+    (scratch / "file").write_text("half")
+    raise ValueError
+
+
+def busy(scratch: Path) -> None:
+    (scratch / "file").write_text("mine")
+    other = scratch.parent / "new"
+    other.mkdir()
+    (other / "theirs").touch()
+
+
+@pytest.mark.parametrize(("fill", "error"), [(fail, ValueError), (busy, CollectionBusy)])
+def test_nothing_is_left_of_what_failed(
+    copies: Path, fill: Callable[[Path], None], error: type[Exception]
+) -> None:
+    with pytest.raises(error), new_folder(copies / "new") as scratch:
+        fill(scratch)
+    shutil.rmtree(copies / "new", ignore_errors=True)
+    assert names(copies) == []
+
+
+def test_a_parent_that_cannot_be_written_is_named(engine: SearchEngine, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CollectionError, match="file is a file; the change was undone"):
+        engine.backup(tmp_path / "file" / "copy")
+
+
+def test_an_ignored_signal_stays_ignored_and_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with orderly_exit():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            with pytest.raises(Terminated) as end:
+                signal.raise_signal(signal.SIGTERM)
+            assert end.value.code == 143
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        worker = Thread(target=lambda: orderly_exit().__enter__())
+        worker.start()
+        worker.join()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGHUP, before[1])
+
+
+def create(path: Path) -> None:
+    with SearchEngine.create(path, WordLengths()) as engine:
+        engine.add([{"_id": "a", "text": "a bee"}])
+
+
+def test_an_empty_folder_stays_and_is_filled(tmp_path: Path) -> None:
+    """Its owner and mode were chosen, and a shell may be in it."""
+    path = tmp_path / "volume"
+    path.mkdir(mode=0o2750)
+    path.chmod(0o2750)
+    (path / "lost+found").mkdir()  # as a new file system has it
+    before = path.stat()
+    with chdir(path):
+        create(Path("."))
+        with SearchEngine.open(".", WordLengths()) as engine:
+            assert [hit.key for hit in engine.search("a bee")] == ["a"]
+    after = path.stat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert {entry.name for entry in path.iterdir()} == {"lost+found", "segments", "documents.db"}
+    with pytest.raises(CollectionError, match="exists already"):
+        create(path)
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c" / "segments").mkdir(parents=True)
+    (tmp_path / "c" / "segments" / "notes.txt").touch()
+    with pytest.raises(CollectionError, match="exists already"):
+        create(tmp_path / "c")
+    assert (tmp_path / "c" / "segments" / "notes.txt").exists()
+
+
+def test_a_mount_point(tmp_path: Path) -> None:
+    """A file system of its own, as the volume of a container: it cannot be renamed or replaced."""
+    script = """
+mount -t tmpfs none "$1" || exit 77
+exec "$2" -c '
+import sys
+from searchengine import SearchEngine
+from conftest import WordLengths
+with SearchEngine.create(sys.argv[1], WordLengths()) as engine:
+    engine.add([{"_id": "a", "text": "a bee"}])
+with SearchEngine.open(sys.argv[1], WordLengths()) as engine:
+    print(list(engine.keys()))
+' "$1"
+"""
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare")
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path), sys.executable]
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY / "tests",
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode in (1, 77) and "permitted" in done.stderr + done.stdout:
+        pytest.skip("mounting is not permitted here")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "['a']\n"
+
+
+def test_one_of_several_creates_it_in_an_empty_folder(tmp_path: Path) -> None:
+    for i in range(10):
+        path = tmp_path / str(i)
+        path.mkdir()
+        outcomes: list[str] = []
+
+        def run(path: Path = path, outcomes: list[str] = outcomes) -> None:
+            try:
+                SearchEngine.create(path, WordLengths()).close()
+            except CollectionError as error:
+                outcomes.append(str(error))
+            else:
+                outcomes.append("")
+
+        threads = [Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outcomes.count("") == 1, outcomes
+        assert {entry.name for entry in path.iterdir()} == {"segments", "documents.db"}
+        with SearchEngine.open(path, WordLengths()) as engine:
+            engine.verify()
+
+
+def test_what_a_killed_process_left_in_an_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had moved the folder of segments up, and not yet the database."""
+    path = tmp_path / "c"
+    path.mkdir()
+    moved = Path.replace
+
+    def replace(entry: Path, target: Path) -> Path:
+        if entry.name == "documents.db":
+            raise Killed
+        return moved(entry, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        patch.setattr("searchengine.backends.folder.scratch.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(Killed):
+            create(path)
+    left = {entry.name.rpartition(".")[2] for entry in path.iterdir()}
+    assert left == {"segments", "new", "lock"}
+    create(path)
+    assert {entry.name for entry in path.iterdir()} == {"segments", "documents.db"}
+
+
+class Killed(BaseException):
+    """The process ends here."""

@@ -1,0 +1,922 @@
+"""One collection, several processes: forks, folders that are replaced, locks that must not go."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from clean_process import clean
+from conftest import REPOSITORY, WordLengths
+from faults import in_child
+
+from searchengine import Document, SearchEngine
+from searchengine.backends.folder.documents.connections import turns
+from searchengine.backends.folder.documents.store import Store
+from searchengine.errors import (
+    CollectionBusy,
+    CollectionError,
+    DuplicateKey,
+    EncoderMismatch,
+    QueryError,
+)
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.tuning.tune import Goal
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+FLAT = {"prefix": 4}
+
+
+def documents(numbers: range, **metadata: Any) -> list[dict[str, Any]]:
+    return [
+        {"_id": f"k{i}", "text": "a" * (i % 16 + 1) + " bb" * (i % 3), "n": i, **metadata}
+        for i in numbers
+    ]
+
+
+def keys(engine: SearchEngine, where: str | None = None) -> set[str]:
+    return {hit.key for hit in engine.search("a bb", 10_000, where=where)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "x.index"
+    with SearchEngine.create(path, WordLengths(), FLAT) as engine:
+        engine.add(documents(range(40)))
+    return path
+
+
+def in_another_process(work: Callable[..., None], *arguments: Any) -> None:
+    """Run in a process started afresh, and expect it to succeed."""
+    process = clean.Process(target=work, args=arguments)
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
+
+
+def _add(path: Path, start: int, stop: int) -> None:
+    with SearchEngine.open(path, WordLengths(), wait=60) as engine:
+        engine.add(documents(range(start, stop)))
+
+
+def _add_one_by_one(path: Path, start: int, stop: int) -> None:
+    with SearchEngine.open(path, WordLengths(), wait=60) as engine:
+        for i in range(start, stop):
+            engine.add(documents(range(i, i + 1)))
+
+
+def _delete(path: Path, numbers: Sequence[int]) -> None:
+    with SearchEngine.open(path, WordLengths(), wait=60) as engine:
+        engine.delete([f"k{i}" for i in numbers])
+
+
+# --- only SQLite opens documents.db ---------------------------------------------------------------
+
+OPENS = """
+import sys
+from pathlib import Path
+opened = []
+def note(event, arguments):
+    if event == "open" and "documents.db" in str(arguments[0]):
+        opened.append(str(arguments[0]))
+sys.addaudithook(note)
+sys.path.insert(0, "tests")
+from conftest import REPOSITORY, WordLengths
+from searchengine import SearchEngine
+from searchengine.cli import cli
+path = Path(sys.argv[1])
+with SearchEngine.open(path, WordLengths()) as engine:
+    engine.warm()
+    engine.add([{"_id": "x", "text": "x"}])
+    engine.update({"x": {"n": 1}})
+    engine.search("x", mode="hybrid", where="n = 1")
+    engine.delete(["x"])
+    engine.index_fields("n")
+    engine.optimize()
+    engine.refresh()
+    engine.stats()
+    engine.verify()
+    engine.backup(path.with_name("copy"))
+    engine.export(path.with_name("export"))
+for command in ("info", "verify"):
+    cli.main([command, str(path)], standalone_mode=False)
+assert not opened, opened
+open(path / "documents.db").close()
+assert opened, "the hook sees nothing"
+"""
+
+
+def test_nothing_but_sqlite_opens_the_database(path: Path) -> None:
+    """Closing any descriptor of a file drops every lock that the process holds on it (POSIX)."""
+    done = subprocess.run(
+        [sys.executable, "-c", OPENS, str(path)], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_warmed_reader_keeps_its_locks(path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as reader:
+        assert reader.warm() > 0
+        for start in range(40, 160, 60):
+            in_another_process(_add, path, start, start + 60)
+            assert keys(reader, "n >= 0") == {f"k{i}" for i in range(start)}
+            reader.refresh()
+            reader.warm()
+        reader.add(documents(range(160, 170)))
+        in_another_process(_add, path, 170, 180)
+        reader.add(documents(range(180, 190)))
+        assert keys(reader, "n >= 0") == {f"k{i}" for i in range(190)}
+        reader.verify()
+    with SearchEngine.open(path, WordLengths()) as again:
+        again.verify()
+        assert again.stats().documents == 190
+
+
+def test_what_another_process_deletes_is_gone_after_a_refresh(path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as reader:
+        in_another_process(_delete, path, [1, 2])
+        assert len(keys(reader)) == 40
+        reader.refresh()
+        assert len(keys(reader)) == 38
+        in_another_process(_delete, path, [3, 4])
+        reader.refresh()
+        assert keys(reader) == {f"k{i}" for i in range(40)} - {"k1", "k2", "k3", "k4"}
+
+
+def test_warming_finds_a_damaged_page(path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.add([{"_id": f"long{i}", "text": "word " * 5000} for i in range(40)])
+    size = (path / "documents.db").stat().st_size
+    with (path / "documents.db").open("r+b") as file:
+        for page in range(30, size // 4096):
+            file.seek(4096 * page)
+            file.write(b"\xff" * 8)
+    with (
+        SearchEngine.open(path, WordLengths()) as engine,
+        pytest.raises(CollectionError, match=r"documents\.db is damaged"),
+    ):
+        engine.warm()
+
+
+# --- forks ----------------------------------------------------------------------------------------
+
+
+@FORKS
+def test_a_forked_child_opens_the_collection_again(path: Path) -> None:
+    """The parent closes, another process writes: the child must see one state or the other."""
+    with SearchEngine.open(path, WordLengths()) as engine:
+        keys(engine, "n >= 0")
+        begin, tell = os.pipe()
+
+        def child(say: Callable[[Any], None]) -> None:
+            os.read(begin, 1)
+            say(sorted(keys(engine, "n >= 0")))
+            engine.verify()
+            engine.add(documents(range(100, 110)))
+            say(sorted(keys(engine, "n >= 0")))
+            engine.close()
+
+        def parent() -> None:
+            engine.close()
+            in_another_process(_delete, path, range(10))
+            in_another_process(_add, path, 40, 60)
+            os.write(tell, b"x")
+
+        thread = threading.Thread(target=lambda: (time.sleep(0.5), parent()))
+        thread.start()
+        ended = in_child(child, seconds=60)
+        thread.join()
+    expected = {f"k{i}" for i in range(10, 60)}
+    assert ended.problem is None
+    assert set(ended.said[0]) == expected
+    assert set(ended.said[1]) == expected | {f"k{i}" for i in range(100, 110)}
+    with SearchEngine.open(path, WordLengths()) as again:
+        again.verify()
+        assert again.stats().documents == 60
+
+
+@FORKS
+@pytest.mark.parametrize("first", ["parent", "child"])
+def test_a_child_that_closes_takes_no_lock_from_its_parent(path: Path, first: str) -> None:
+    with SearchEngine.open(path, WordLengths()) as engine:
+        if first == "child":
+            ended = in_child(lambda say: engine.close())
+        else:
+            ended = in_child(lambda say: say(len(keys(engine))))
+        assert ended.problem is None
+        for start in (40, 60):  # another folds the log if it can, and starts it again
+            in_another_process(_add, path, start, start + 20)
+        assert keys(engine, "n >= 0") == {f"k{i}" for i in range(40)}
+        engine.add(documents(range(80, 90)))
+        assert keys(engine, "n >= 0") == {f"k{i}" for i in range(90)}
+        engine.verify()
+
+
+@FORKS
+def test_a_fork_amid_searches_of_other_threads(path: Path) -> None:
+    """No lock that another thread held is waited for in the child."""
+    stop = threading.Event()
+    with SearchEngine.open(path, WordLengths()) as engine:
+
+        def ask() -> None:
+            while not stop.is_set():
+                keys(engine, "n >= 0")
+                engine.refresh()
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(12):
+                ended = in_child(lambda say: say(len(keys(engine, "n >= 0"))), seconds=20)
+                assert (ended.problem, ended.said) == (None, [40])
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+@FORKS
+def test_a_child_forked_while_its_parent_writes_is_refused(path: Path) -> None:
+    """The parent's locks are counted in the child's memory, so nothing there can be trusted."""
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with Store(path / "documents.db") as store, store.transaction():
+
+            def child(say: Callable[[Any], None]) -> None:
+                for ask in (engine.stats, lambda: SearchEngine.open(path, WordLengths())):
+                    with pytest.raises(CollectionError, match="was being written when this"):
+                        ask()
+                say("refused")
+
+            ended = in_child(child)
+        assert (ended.problem, ended.said) == (None, ["refused"])
+        engine.add(documents(range(40, 50)))
+        engine.verify()
+        # Not for ever: a child of now is fine again.
+        assert in_child(lambda say: say(len(keys(engine)))).said == [50]
+
+
+@FORKS
+def test_a_stream_that_forks_does_no_harm(path: Path) -> None:
+    """Documents may come from multiprocessing's own workers: reading takes no lock."""
+    fork = multiprocessing.get_context("fork")
+    with SearchEngine.open(path, WordLengths()) as engine, fork.Pool(2) as pool:
+        engine.add(pool.imap(_numbered, range(40, 1240)), commit_every=500)
+        assert engine.stats().documents == 1240
+        engine.verify()
+
+
+def _numbered(i: int) -> dict[str, Any]:
+    return documents(range(i, i + 1))[0]
+
+
+def _count(engine: SearchEngine) -> int:
+    return len(keys(engine, "n >= 0"))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_engine_goes_to_workers(path: Path, method: str) -> None:
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"no {method} on this system")
+    context: BaseContext = multiprocessing.get_context(method)
+    with SearchEngine.open(path, WordLengths()) as engine, context.Pool(2) as pool:
+        assert pool.map(_count, [engine] * 4) == [40] * 4
+        engine.add(documents(range(40, 50)))
+        assert pool.map(_count, [engine] * 4) == [50] * 4
+
+
+@FORKS
+def test_native_calls_end_in_a_child(tmp_path: Path) -> None:
+    """OpenMP's threads do not come along: a parallel call in the child would wait for them."""
+    with SearchEngine.create(tmp_path / "x.index", WordLengths(), FLAT) as engine:
+        engine.add(documents(range(3000)))
+        vectors = np.random.default_rng(0).random((512, 16), np.float32)
+        expected = [hit.key for hits in engine.search_batch(vectors, 3) for hit in hits]
+
+        def child(say: Callable[[Any], None]) -> None:
+            hits = engine.search_batch(vectors, 3)
+            say([hit.key for each in hits for hit in each] == expected)
+            engine.add(documents(range(3000, 4500)))
+            engine.optimize()
+            say(engine.stats().documents)
+
+        ended = in_child(child, seconds=60)
+        assert (ended.problem, ended.said) == (None, [True, 4500])
+
+
+@FORKS
+def test_a_loaded_encoder_is_refused_in_a_child(tmp_path: Path) -> None:
+    from tiny_model import write_sentence_transformer  # torch, which no other test here needs
+
+    # Run by torch in tests, whose threads a child lacks.
+    encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"))
+    encoder.encode(["whales"])
+
+    def child(say: Callable[[Any], None]) -> None:
+        with pytest.raises(ModelError, match="loaded before this process was forked"):
+            encoder.encode(["whales"])
+        say("refused")
+
+    ended = in_child(child)
+    assert (ended.problem, ended.said) == (None, ["refused"])
+
+
+@FORKS
+def test_a_child_waits_for_no_thread_of_its_parent(path: Path) -> None:
+    """Another thread had the turn to write, and has it for ever in the child's memory."""
+    with SearchEngine.open(path, WordLengths()) as engine:
+        begun, end = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with turns.of(engine.collection.store.identity):
+                begun.set()
+                end.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert begun.wait(20)
+        try:
+            ended = in_child(lambda say: say(engine.add(documents(range(40, 45))).added))
+        finally:
+            end.set()
+            thread.join()
+        assert (ended.problem, ended.said) == (None, [5])
+
+
+# --- a folder that is replaced --------------------------------------------------------------------
+
+
+def replace(path: Path, by: Path) -> None:
+    """Give another folder the name of this one, as a restore does."""
+    path.rename(path.with_name(f"away-{time.monotonic_ns()}"))
+    shutil.copytree(by, path)
+
+
+def test_a_restored_backup_is_noticed(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.backup(copy)
+        engine.add(documents(range(40, 60)))
+        replace(path, copy)
+        assert len(keys(engine, "n >= 0")) == 60  # what is shown stays
+        engine.refresh()
+        assert keys(engine, "n >= 0") == {f"k{i}" for i in range(40)}
+        engine.verify()
+
+
+@pytest.mark.parametrize("writes", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3))])
+def test_what_is_added_after_a_restore_is_found(path: Path, tmp_path: Path, writes: int) -> None:
+    """With two writes both histories have a commit of the same number."""
+    copy = tmp_path / "copy"
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.backup(copy)
+        engine.add(documents(range(40, 60)))
+        engine.add(documents(range(60, 70)))
+        replace(path, copy)
+        for i in range(writes):
+            in_another_process(_add, path, 100 + i, 101 + i)
+        engine.add(documents(range(200, 210)))
+        expected = {f"k{i}" for i in [*range(40), *range(100, 100 + writes), *range(200, 210)]}
+        assert keys(engine, "n >= 0") == expected
+        engine.verify()
+
+
+def test_two_histories_with_a_commit_of_the_same_number(path: Path, tmp_path: Path) -> None:
+    """Restored, and changed as often as before: neither numbers nor counts tell them apart."""
+    copy = tmp_path / "copy"
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.backup(copy)
+        engine.delete(["k1", "k4"])
+        number = engine.stats().commit
+        replace(path, copy)
+        in_another_process(_delete, path, [2, 3])
+        engine.refresh()
+        assert engine.stats().commit == number
+        assert keys(engine) == {f"k{i}" for i in range(40)} - {"k2", "k3"}
+
+
+def test_a_commit_of_the_same_file_is_told_by_its_id(path: Path, tmp_path: Path) -> None:
+    """SQLite's own restore writes an older state into the same file."""
+    copy = tmp_path / "copy"
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.backup(copy)
+        engine.update({"k1": {"n": 1000}})
+        before = engine.stats().commit
+        with SearchEngine.open(copy, WordLengths()) as other:
+            other.update({"k2": {"n": 2000}})
+        engine.close()
+        source, target = (sqlite3.connect(p / "documents.db") for p in (copy, path))
+        with SearchEngine.open(path, WordLengths()) as reader:
+            source.backup(target)
+            source.close()
+            target.close()
+            reader.refresh()
+            assert reader.stats().commit == before
+            assert {hit.key for hit in reader.search("a", 50, where="n >= 1000")} == {"k2"}
+
+
+def test_a_folder_replaced_during_a_change_is_left_alone(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.backup(copy)
+
+        def stream() -> Iterator[dict[str, Any]]:
+            yield from documents(range(40, 50))
+            replace(path, copy)
+            yield from documents(range(50, 60))
+
+        with pytest.raises(CollectionError, match="was replaced by another folder"):
+            engine.add(stream())
+        engine.refresh()
+        assert keys(engine) == {f"k{i}" for i in range(40)}
+        engine.verify()
+
+
+def test_a_folder_replaced_while_an_index_is_built(path: Path, tmp_path: Path) -> None:
+    """The last moment before the commit: neither folder may change."""
+    copy = tmp_path / "copy"
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.backup(copy)
+        done: list[Path] = []
+
+        def building(what: str, rows: int, total: int) -> None:
+            if not done:
+                done.append(path.with_name("moved"))
+                path.rename(done[0])
+                shutil.copytree(copy, path)
+
+        with pytest.raises(CollectionError, match="was replaced by another folder"):
+            engine.add(documents(range(40, 50)), building=building)
+    for folder in (path, done[0]):
+        with SearchEngine.open(folder, WordLengths()) as again:
+            again.verify()
+            assert keys(again) == {f"k{i}" for i in range(40)}
+
+
+@pytest.mark.parametrize("change", ["add", "optimize", "tune", "interrupted"])
+def test_a_writer_writes_over_nothing_of_another_collection(
+    path: Path, tmp_path: Path, change: str
+) -> None:
+    """The collection that takes the place has segments of the same numbers."""
+    other = tmp_path / "other"
+    with SearchEngine.create(other, WordLengths(), FLAT) as engine:
+        for start in (0, 500, 700):
+            engine.add(documents(range(start, start + 300)))
+        engine.optimize()
+        engine.add(documents(range(1000, 1005)))
+        numbers = {folder.name for folder in (other / "segments").iterdir()}
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.add(documents(range(40, 640)))
+        engine.delete([f"k{i}" for i in range(5)])
+        wanted = f"{max(row.id for row in engine.collection.segments) + 1:06d}"
+        if wanted not in numbers:  # give the other the number that is next here
+            (name,) = [folder for folder in sorted(numbers)][-1:]
+            (other / "segments" / name).rename(other / "segments" / wanted)
+            with closing(sqlite3.connect(other / "documents.db")) as connection:
+                sql = "UPDATE segments SET id = ? WHERE id = ?"
+                connection.execute(sql, (int(wanted), int(name)))
+                connection.commit()
+        done: list[bool] = []
+
+        def building(what: str, rows: int, total: int) -> None:
+            if not done:
+                done.append(True)
+                replace(path, other)
+                if change == "interrupted":
+                    raise KeyboardInterrupt
+
+        changes: dict[str, Callable[[], object]] = {
+            "add": lambda: engine.add(documents(range(5000, 5010)), building=building),
+            "optimize": lambda: engine.optimize(progress=building),
+            "tune": lambda: engine.tune(goal=Goal(k=5, recall=0.5), building=building),
+            "interrupted": lambda: engine.add(documents(range(5000, 5010)), building=building),
+        }
+        error = KeyboardInterrupt if change == "interrupted" else CollectionError
+        with pytest.raises(error):
+            changes[change]()
+        assert done
+    with SearchEngine.open(path, WordLengths()) as again:
+        again.verify()
+        assert again.stats().documents == 905 - 100
+
+
+def test_a_collection_that_another_fills_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "new.index"
+    engine = SearchEngine.create(path, WordLengths(), FLAT)
+    with SearchEngine.open(path, WordLengths()) as filling:
+        engine.collection.remove_if_empty()  # as an index that failed does
+        filling.add(documents(range(3)))
+    with SearchEngine.open(path, WordLengths()) as again:
+        again.collection.remove_if_empty()
+        assert path.exists()
+    empty = SearchEngine.create(tmp_path / "empty.index", WordLengths(), FLAT)
+    empty.collection.remove_if_empty()
+    assert not (tmp_path / "empty.index").exists()
+
+
+def test_two_processes_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None:
+    """The other commits its file after this one has compared its own, and before it commits."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "readme.md").write_text(f"of {name}")
+
+    def readme(name: str) -> Document:
+        root = tmp_path / name
+        return Document("readme.md", f"of {name}", origin=str(root / "readme.md"), root=str(root))
+
+    class Late(WordLengths):
+        def encode(self, texts: Sequence[str], *, role: str | None = None) -> Any:
+            with SearchEngine.open(path, WordLengths()) as other:
+                other.add([readme("one")])
+            return super().encode(texts, role=role)
+
+    with SearchEngine.open(path, Late()) as engine:
+        with pytest.raises(DuplicateKey, match=r"is that of a file of .*one"):
+            engine.add([readme("two")])
+        engine.refresh()
+        (document,) = engine.collection.store.documents(
+            engine.collection.store.ids_of(["readme.md"]).values()
+        )
+        assert document.text == "of one"
+
+
+def test_the_segments_of_a_new_folder_are_not_taken_for_garbage(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is replaced after the lock was taken: the other's segments are no garbage."""
+    from searchengine.backends.folder import folders
+
+    other = tmp_path / "other"
+    with SearchEngine.create(other, WordLengths(), FLAT) as engine:
+        for start in range(0, 30, 10):
+            engine.add(documents(range(start, start + 10)))
+        held = engine.stats().documents
+    opens = folders.open_folder
+    done: list[bool] = []
+
+    def opened(folder: Path) -> Any:
+        if not done:
+            done.append(True)
+            replace(path, other)
+        return opens(folder)
+
+    with SearchEngine.open(path, WordLengths()) as engine:
+        monkeypatch.setattr(folders, "open_folder", opened)
+        with pytest.raises(CollectionError, match="was replaced by another folder"):
+            engine.add(documents(range(50, 60)))
+    with SearchEngine.open(path, WordLengths()) as again:
+        again.verify()
+        assert again.stats().documents == held
+
+
+def test_a_replaced_folder_of_another_encoder_is_refused(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    with SearchEngine.create(other, WordLengths(fingerprint="another"), FLAT) as engine:
+        engine.add(documents(range(3)))
+    with SearchEngine.open(path, WordLengths()) as engine:
+        replace(path, other)
+        for change in (
+            engine.refresh,
+            lambda: engine.add(documents(range(50, 51))),
+            lambda: engine.delete(["k1"]),
+        ):
+            with pytest.raises(EncoderMismatch, match="fingerprint another"):
+                change()
+            assert len(keys(engine)) == 40
+    with SearchEngine.open(other, WordLengths(fingerprint="another")) as engine:
+        assert engine.stats().documents == 3
+
+
+def test_a_folder_that_is_gone(path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as engine:
+        path.rename(path.with_name("elsewhere"))
+        for change in (engine.refresh, lambda: engine.add(documents(range(1)))):
+            with pytest.raises(CollectionError, match="is missing"):
+                change()
+        assert len(keys(engine, "n >= 0")) == 40
+
+
+# --- writers --------------------------------------------------------------------------------------
+
+
+def test_threads_of_one_process_queue(path: Path) -> None:
+    errors: list[BaseException] = []
+
+    def add(engine: SearchEngine, start: int) -> None:
+        try:
+            for i in range(start, start + 10):
+                engine.add(documents(range(i, i + 1)))
+        except BaseException as error:
+            errors.append(error)
+
+    with (
+        SearchEngine.open(path, WordLengths()) as one,
+        SearchEngine.open(path, WordLengths()) as other,
+    ):
+        threads = [
+            threading.Thread(target=add, args=(engine, start))
+            for engine, start in ((one, 40), (one, 50), (other, 60), (other, 70))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        one.refresh()
+        assert keys(one) == {f"k{i}" for i in range(80)}
+        one.verify()
+
+
+def test_processes_that_wait_all_succeed(path: Path) -> None:
+    processes = [
+        clean.Process(target=_add_one_by_one, args=(path, start, start + 10))
+        for start in (40, 50, 60, 70)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * 4
+    with SearchEngine.open(path, WordLengths()) as engine:
+        assert keys(engine) == {f"k{i}" for i in range(80)}
+        engine.verify()
+
+
+def _make_and_add(path: Path, start: int, ready: Any) -> None:
+    from searchengine.encoders import loading as module
+
+    module.load = lambda *_: WordLengths()  # type: ignore[assignment]
+    ready.wait()
+    with SearchEngine.open_or_create(path, "words", FLAT, wait=60) as engine:
+        engine.add(documents(range(start, start + 3)))
+
+
+def test_processes_that_make_a_collection_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "new.index"
+    ready = clean.Barrier(3)
+    processes = [
+        clean.Process(target=_make_and_add, args=(path, start, ready)) for start in (0, 3, 6)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * 3
+    with SearchEngine.open(path, WordLengths()) as engine:
+        assert engine.stats().documents == 9
+
+
+class Watching(WordLengths):
+    """Looks, while it encodes, whether another may write."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path, self.free = path, []  # type: tuple[Path, list[bool]]
+
+    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+        with Store(self.path / "documents.db") as store:
+            try:
+                with store.transaction(queue=False):
+                    self.free.append(True)
+            except CollectionBusy:
+                self.free.append(False)
+        return super().encode(texts, role=role)
+
+
+def test_the_lock_is_not_held_while_encoding(path: Path) -> None:
+    encoder = Watching(path)
+    with SearchEngine.open(path, encoder) as engine:
+        engine.add(documents(range(40, 2000)))
+    assert len(encoder.free) > 1
+    assert all(encoder.free)
+
+
+def test_a_change_of_another_while_encoding(path: Path) -> None:
+    """What another adds, changes or deletes meanwhile is compared again before the commit."""
+    encoder = WordLengths()
+    theirs = [{"_id": "k1", "text": "theirs"}, *documents(range(40, 41))]
+    with SearchEngine.open(path, encoder) as engine:
+
+        def stream() -> Iterator[dict[str, Any]]:
+            yield from documents(range(39))  # stored as they are
+            yield from documents(range(40, 1100))  # so that the first block has been compared
+            with SearchEngine.open(path, WordLengths()) as other:
+                other.add(theirs)
+                other.delete(["k0"])
+                other.update({"k2": {"n": -2}})
+            yield from documents(range(1100, 1110))
+
+        summary = engine.add(stream())
+        assert (summary.added, summary.changed, summary.unchanged) == (1070, 1, 38)
+        texts = {document.key: document for document in engine.collection.store.all_documents()}
+        assert len(texts) == 1110
+        for document in documents(range(1110)):
+            assert texts[document["_id"]].text == document["text"]
+        assert texts["k2"].metadata["n"] == -2  # set by hand, and the source says nothing new
+        assert keys(engine) == set(texts)
+        engine.verify()
+
+
+def test_a_slow_filter_does_not_hold_up_others(path: Path) -> None:
+    """Statements that may take long leave a connection to the quick ones."""
+    with SearchEngine.open(path, WordLengths()) as engine:
+        running, done = threading.Event(), threading.Event()
+        with engine.collection.reading() as snapshot:
+            count = len(snapshot.store._pool.connections)
+            endless = (
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+                "SELECT count(*) FROM n WHERE i < 0"
+            )
+            for connection in snapshot.store._pool.connections:
+                connection.set_progress_handler(lambda: (running.set(), done.is_set())[1], 1000)
+
+            def slow() -> None:
+                with pytest.raises(CollectionError):  # interrupted by `done`
+                    snapshot.store.scan(endless)
+
+            threads = [threading.Thread(target=slow) for _ in range(count + 2)]
+            for thread in threads:
+                thread.start()
+            assert running.wait(20)
+            try:
+                assert len(snapshot.store.ids_of(["k1", "k2"])) == 2
+                assert len(engine.search("a", 5)) == 5
+            finally:
+                done.set()
+                for thread in threads:
+                    thread.join()
+
+
+def test_connections_of_one_snapshot_show_one_commit(path: Path) -> None:
+    """They are begun one after the other: those that a commit came between are let go of."""
+    from searchengine.backends.folder.documents import database as module
+
+    begun = module._begun
+    calls: list[int] = []
+
+    def slowly(connection: Any) -> object:
+        calls.append(1)
+        if len(calls) == 2:
+            _add(path, 40, 50)
+        return begun(connection)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_begun", slowly)
+        with Store(path / "documents.db", readers=4) as store:
+            store.hold()
+            counts = {store.counts()[0] for _ in range(10)}
+            assert counts == {50}
+            assert len(store._pool.connections) == 3
+
+
+def test_metadata_set_by_hand_survive_another_index(path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as engine:
+        nested = {"_id": "d", "text": "a bb", "year": 1990, "by": {"name": "x", "place": "y"}}
+        engine.add([nested])
+        engine.update({"d": {"year": 2001, "seen": True, "by": {"name": "hand"}}})
+
+        def stored() -> dict[str, Any]:
+            with engine.collection.reading() as snapshot:
+                ids = snapshot.store.ids_of(["d"])
+                return dict(snapshot.store.documents(ids.values())[0].metadata)
+
+        assert engine.add([nested]).unchanged == 1
+        assert stored() == {"year": 2001, "seen": True, "by": {"name": "hand", "place": "y"}}
+        # The source says something new of one field: that counts, and all others stay.
+        newer = {**nested, "by": {"name": "x", "place": "z"}}
+        assert engine.add([newer]).metadata_updated == 1
+        assert stored() == {"year": 2001, "seen": True, "by": {"name": "hand", "place": "z"}}
+        # A new text does not lose them either.
+        assert engine.add([{**newer, "text": "ccc"}]).changed == 1
+        assert stored()["seen"] is True
+        # A field that the source changes or drops is the source's again.
+        without = {name: value for name, value in newer.items() if name != "year"}
+        engine.add([without])
+        assert "year" not in stored()
+        engine.delete(["d"])
+        engine.add([nested])
+        assert stored() == {"year": 1990, "by": {"name": "x", "place": "y"}}
+
+
+def test_two_folders_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None:
+
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "readme.md").write_text(f"of {name}")
+
+    def readme(name: str, text: str = "") -> Document:
+        root = tmp_path / name
+        text = text or f"of {name}"
+        return Document("readme.md", text, origin=name, root=str(root), file="readme.md")
+
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.add([readme("one")])
+        commit = engine.stats().commit
+        assert engine.add([readme("one")]).unchanged == 1
+        assert engine.stats().commit == commit
+        with pytest.raises(DuplicateKey, match=r"is that of a file of .*one; .*--key-prefix NAME/"):
+            engine.add([readme("two")])
+        summary = engine.add([readme("two"), *documents(range(40, 41))], skip_bad=True)
+        assert (summary.added, summary.bad.count) == (1, 1)
+        assert engine.add([readme("one", "new words")]).changed == 1
+        (tmp_path / "one").rename(tmp_path / "moved")  # the folder itself, then, not another
+        assert engine.add([readme("moved", "new words")]).unchanged == 1
+        with pytest.raises(DuplicateKey, match=r"is that of a file of .*moved"):
+            engine.add([readme("two")])
+        (tmp_path / "moved" / "readme.md").unlink()  # nothing is left that it could be mistaken for
+        assert engine.add([readme("two")]).changed == 1
+
+
+def test_the_same_record_twice_is_left_out_and_counted(path: Path) -> None:
+
+    twice = [Document("0123abcd", "the same", derived=True) for _ in range(2)]
+    with SearchEngine.open(path, WordLengths()) as engine:
+        summary = engine.add(twice)
+        assert (summary.added, summary.repeated.count, summary.bad.count) == (1, 1, 0)
+
+
+def test_a_writer_that_is_killed_leaves_its_turn(path: Path) -> None:
+    """SQLite's lock ends with the process that holds it."""
+    ready = clean.Event()
+    holder = clean.Process(target=_hold, args=(path, ready))
+    holder.start()
+    assert ready.wait(60)
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with pytest.raises(CollectionBusy, match="wait for it: --wait SECONDS"):
+            engine.add(documents(range(40, 41)))
+        assert holder.pid is not None
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.join()
+        engine.add(documents(range(40, 41)))
+        engine.verify()
+
+
+def _hold(path: Path, ready: Any) -> None:
+    with Store(path / "documents.db") as store, store.transaction():
+        ready.set()
+        time.sleep(120)
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_commit(path: Path) -> None:
+    """Not before: its commit may be in SQLite's log, where the next recovery finds it."""
+    left = path / "segments" / "000009"
+    shutil.copytree(next((path / "segments").iterdir()), left)
+    half = path / "segments" / f"000010.{'a' * 32}.new"
+    half.mkdir()
+
+    def fail(what: str, done: int, total: int) -> None:
+        raise ZeroDivisionError
+
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with pytest.raises(ZeroDivisionError):
+            engine.add(documents(range(40, 50)), building=fail)
+        assert left.exists() and not half.exists()
+        assert len(list((path / "segments").iterdir())) == 2
+        engine.add(documents(range(40, 50)))
+        assert not left.exists()
+        numbers = [row.id for row in engine.collection.segments]
+        assert max(numbers) == 10  # its number was not given again
+        engine.verify()
+
+
+def test_an_unknown_key_of_an_update_changes_nothing(path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with pytest.raises(QueryError, match="nothing was changed"):
+            engine.update({"k1": {"n": 7}, "nobody": {"n": 7}})
+        assert len(engine.search("a", 50, where="n = 7")) == 1
+
+
+def test_what_can_scan_is_said_before_anything_is_opened(path: Path) -> None:
+    with pytest.raises(QueryError, match="device must be one of cpu, gpu, got 'tpu'"):
+        SearchEngine.open(path, WordLengths(), device="tpu")
+    if not faiss.get_num_gpus():
+        with pytest.raises(SegmentError, match=r"GPU.*(leave out the device|search on the CPU)"):
+            SearchEngine.open(path, WordLengths(), device="gpu")
+
+
+@pytest.mark.skipif(not faiss.get_num_gpus(), reason="faiss sees no GPU here")
+def test_a_collection_on_a_gpu_finds_what_the_cpu_finds(path: Path) -> None:
+    with (
+        SearchEngine.open(path, WordLengths()) as cpu,
+        SearchEngine.open(path, WordLengths(), device="gpu") as gpu,
+    ):
+        gpu.add(documents(range(40, 60)))
+        cpu.refresh()
+        assert keys(gpu) == keys(cpu) and len(keys(gpu)) == 60
+        assert gpu.search("a bb", 5)[0].score == pytest.approx(cpu.search("a bb", 5)[0].score)
+        assert in_child(lambda say: say(len(keys(gpu)))).said == [60]  # on the CPU

@@ -1,0 +1,513 @@
+"""The bench: what it measures, in what order, and what it says of it."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from cut_documents import Words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine import SearchEngine
+from searchengine.errors import CorpusError, QueryError
+from searchengine.indexer.arrays import evenly
+from searchengine.indexer.config import Code, SegmentConfig, Structure
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.tuning.points import ColdRows, _drop, recalls
+from searchengine.ingest.passages import PassageConfig
+from searchengine.measure import rounds as running
+from searchengine.measure.bench_data import (
+    MAX_QUERIES,
+    Dataset,
+    collection_dataset,
+    vectors_dataset,
+)
+from searchengine.measure.bench_tables import frontier, table
+from searchengine.measure.operating_points import (
+    FULL_EFFORTS,
+    Grid,
+    PlannedPoint,
+)
+from searchengine.measure.results import Kind, Results, Spread
+from searchengine.measure.retrieval import measure, task
+from searchengine.measure.rounds import Bench, Settings
+from searchengine.measure.significance import interval
+
+DIM, ROWS = 24, 1200
+
+
+def random_rows(n: int, seed: int) -> np.ndarray:
+    falling = np.arange(1, DIM + 1) ** -0.7
+    rows = np.random.default_rng(seed).standard_normal((n, DIM)) * falling[::-1]
+    return rows.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
+    folder = tmp_path_factory.mktemp("subject")
+    np.save(folder / "rows.npy", random_rows(ROWS, 1))
+    np.save(folder / "queries.npy", random_rows(40, 2))
+    config = SegmentConfig(prefix=8)
+    with vectors_dataset(folder / "rows.npy", folder / "queries.npy", config, folder) as found:
+        yield found
+
+
+def silent(*_: object) -> None:
+    pass
+
+
+def settings(subject: Dataset, **options: Any) -> Settings:
+    chosen: dict[str, Any] = {"prefixes": (8,), "shortlists": (20, 100)}
+    kept = {name: options.pop(name) for name in ("repeats", "cold") if name in options}
+    grid = Grid.fitting(subject.rows, DIM, 5, **(chosen | options))
+    return Settings(grid, **({"repeats": 3, "cold": 1, "target": 0.5} | kept))
+
+
+@pytest.fixture(scope="module")
+def results(subject: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    scratch = tmp_path_factory.mktemp("scratch")
+    return Bench(subject, settings(subject), scratch, silent).run()
+
+
+def test_everything_asked_for_is_measured(results: Results) -> None:
+    names = [row.name for row in results.rows]
+    assert names[:2] == ["exact", "as configured: flat fp16 8 → 100"]
+    for structure in ("flat", "hnsw", "ivf"):
+        assert {f"{structure} int8 8 → {size}" for size in (20, 100)} <= {*names}
+    assert {f"hnsw int8 8 → {size}, not rotated" for size in (20, 100)} <= {*names}
+    for structure, efforts in FULL_EFFORTS.items():
+        assert sum(name.startswith(f"{structure} fp32 {DIM}, ") for name in names) == len(efforts)
+    assert len(names) == len({*names})
+    assert results.complete and results.subject["rows"] == ROWS
+    assert results.subject["queries"] == 40 and results.encode_ms is None
+
+
+def test_what_is_said_of_each(results: Results) -> None:
+    exact = results.rows[0]
+    assert (exact.kind, exact.structure, exact.code) == (Kind.EXACT, "exact", "float16")
+    assert (exact.prefix, exact.shortlist) == (DIM, ROWS)
+    assert (exact.recall, exact.recall_low, exact.theoretical) == (1, 1, 1)
+    assert exact.measured == Spread(1, 1, 1) and exact.build_s is None
+    for row in results.rows:
+        assert 0 < row.recall_low <= row.recall <= row.recall_high <= 1
+        assert len(row.rounds_ms) in (3, 9) and len(row.percentiles_ms) == 101
+        assert row.p50_ms.low <= row.p50_ms.median <= row.p95_ms.median <= row.p99_ms.median
+        assert list(row.percentiles_ms) == sorted(row.percentiles_ms)
+        assert row.batch_qps is not None and row.batch_qps.median > 0
+        ratios = [a / b for a, b in zip(exact.rounds_ms, row.rounds_ms, strict=False)]
+        assert row.measured.median == pytest.approx(np.median(ratios))
+        assert row.multiply_adds is not None and row.theoretical is not None
+        assert row.theoretical == pytest.approx(ROWS * DIM / row.multiply_adds)
+        stored = ROWS * DIM * 2
+        assert (
+            (row.cold_bytes, row.hot_bytes) == (0, stored)
+            if row is exact
+            else (row.cold_bytes == stored)
+        )
+        assert row.ndcg is None
+
+
+def test_recall_is_that_of_the_searches_themselves(subject: Dataset, results: Results) -> None:
+    (segment,) = subject.segments
+    exact = segment.exact(subject.queries, 5).rows
+    for row in results.rows:
+        if row.kind is not Kind.CASCADE or row.name.startswith("as configured"):
+            continue
+        config = replace(
+            segment.config,
+            prefix=row.prefix,
+            structure=Structure(row.structure),
+            code=Code(row.code),
+            effort=row.effort,
+        )
+        found = segment.over(config).search(subject.queries, 5, row.shortlist).rows
+        assert row.recall == pytest.approx(recalls(found, exact).mean(), abs=0.02), row.name
+
+
+def test_a_rotation_is_undone_for_comparison(subject: Dataset, results: Results) -> None:
+    """The first numbers of these vectors hold the least: cut off as they are, they find little."""
+    back = np.concatenate(list(subject.unrotated()))
+    unit = random_rows(ROWS, 1) / np.linalg.norm(random_rows(ROWS, 1), axis=1, keepdims=True)
+    assert np.abs(back - unit).max() < 2e-3  # float16
+    by_name = {row.name: row for row in results.rows}
+    turned, bare = by_name["hnsw int8 8 → 100"], by_name["hnsw int8 8 → 100, not rotated"]
+    assert (turned.kind, bare.kind) == (Kind.CASCADE, Kind.TRUNCATED)
+    assert bare.recall_high < turned.recall_low
+
+
+def test_finals(results: Results) -> None:
+    more = [row for row in results.rows if len(row.rounds_ms) == 9]
+    assert len(more) <= running.FINALISTS
+    assert all(row.recall_low >= 0.5 and row.kind is not Kind.EXACT for row in more)
+
+
+def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path) -> None:
+    path = results.write(tmp_path / "out")
+    assert Results.read(path) == Results.read(tmp_path / "out")
+    assert json.loads(path.read_text()) == json.loads(json.dumps(results.as_dict()))
+    assert Results.read(path).rows == results.rows
+    assert [file.name for file in path.parent.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "must contain bench results"),
+        ('{"format": 99}', "got format 99"),
+        ('{"format": 2, "made": ""}', "is damaged"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(QueryError, match=message):
+        Results.read(tmp_path)
+
+
+def test_missing_results_are_told(tmp_path: Path) -> None:
+    with pytest.raises(QueryError, match="--out DIR writes one"):
+        Results.read(tmp_path / "none")
+
+
+def test_every_round_is_told_of_and_an_interruption_keeps_them(
+    subject: Dataset, tmp_path: Path
+) -> None:
+    seen: list[Results] = []
+
+    def heard(results: Results) -> None:
+        seen.append(results)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    bench = Bench(subject, settings(subject, structures=[Structure.FLAT]), tmp_path, silent)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(on_round=heard)
+    assert [len(row.rounds_ms) for row in seen[0].rows] == [1] * len(seen[0].rows)
+    kept = bench.results(complete=False)
+    assert not kept.complete and all(len(row.rounds_ms) == 2 for row in kept.rows)
+    assert kept.rows[0].cold_ms is None
+
+
+def test_an_interruption_before_the_first_round_leaves_no_rows(
+    subject: Dataset, tmp_path: Path
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    bench = Bench(subject, settings(subject), tmp_path, stop)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert bench.results(complete=False).rows == ()
+
+
+def test_cold_latencies_of_some_alone_are_not_kept(
+    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def once(*_: object) -> tuple[float, int]:
+        if not taken:
+            taken.append(1)
+            return 1.0, 5
+        raise KeyboardInterrupt
+
+    taken: list[int] = []
+    monkeypatch.setattr(ColdRows, "first", once)
+    bench_settings = settings(subject, structures=[Structure.FLAT], baselines=False, repeats=1)
+    bench = Bench(subject, bench_settings, tmp_path, silent)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert taken and all(row.cold_ms is None for row in bench.results(complete=False).rows)
+
+
+def test_what_does_not_go_together_is_told(subject: Dataset, tmp_path: Path) -> None:
+    bench_settings = settings(
+        subject,
+        structures=[Structure.HNSW],
+        codes=[Code.PQ],
+        baselines=False,
+        cold=0,
+        repeats=1,
+    )
+    found = Bench(subject, bench_settings, tmp_path, silent).run()
+    assert "code must be one of" in found.missing["hnsw pq 8 → 20"]
+    assert [row.kind for row in found.rows] == [Kind.EXACT, Kind.CASCADE]
+    assert found.rows[0].cold_ms is None
+
+
+def test_what_would_not_fit_is_left_out(
+    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("searchengine.measure.operating_points._memory", lambda: 100_000)
+    bench_settings = settings(subject, structures=[Structure.FLAT], cold=0, repeats=1)
+    found = Bench(subject, bench_settings, tmp_path, silent).run()
+    assert "left of half the available memory" in found.missing["hnsw fp32 24, ef 32"]
+    assert "flat int8 8 → 20" in {row.name for row in found.rows}
+
+
+def test_a_system_that_drops_no_pages_is_not_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS has no posix_fadvise."""
+    monkeypatch.delattr("os.posix_fadvise", raising=False)
+    (tmp_path / "rows").write_bytes(b"rows")
+    _drop(tmp_path / "rows")
+
+
+def test_pages_that_stay_in_memory_are_no_cold_measurement(
+    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ColdRows, "first", lambda *_: (1.0, 0))
+    bench_settings = settings(subject, structures=[Structure.FLAT], baselines=False, repeats=1)
+    found = Bench(subject, bench_settings, tmp_path, silent).run()
+    assert "keeps the rows in memory" in found.missing["cold latency"]
+    assert all(row.cold_ms is None for row in found.rows)
+    monkeypatch.setattr(ColdRows, "first", lambda *_: (0.5, 3))
+    found = Bench(subject, bench_settings, tmp_path, silent).run()
+    assert all((row.cold_ms, row.cold_reads) == (Spread(500, 500, 500), 3) for row in found.rows)
+
+
+def test_a_slow_point_gets_fewer_queries(
+    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "TIME_LIMIT", 0.0)
+    bench_settings = settings(subject, baselines=False, cold=0, repeats=1)
+    bench = Bench(subject, bench_settings, tmp_path, silent)
+    bench.run()
+    assert {entry.count for entry in bench._entries} == {running.MIN_TIMED}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    """Two segments and a deleted document; "bb" is nearest to itself."""
+    with SearchEngine.create(tmp_path / "c", WordLengths(), SegmentConfig(prefix=4)) as engine:
+        engine.add([{"_id": f"a{i}", "text": " ".join(["a"] * (i + 1))} for i in range(20)])
+        engine.add([{"_id": f"b{i}", "text": "a bb" + " ccc" * i} for i in range(20)])
+        engine.delete(["b0"])
+        yield engine
+
+
+def test_a_collection_with_judgements(engine: SearchEngine, tmp_path: Path) -> None:
+    engine.add([{"_id": "c", "text": "bb"}])
+    questions = {"q1": "bb", "q2": "a bb ccc ccc", "q3": "not judged"}
+    qrels = {"q1": {"c": 1}, "q2": {"b2": 1}}
+    with collection_dataset(engine, questions, qrels) as subject:
+        assert subject.rows == 40 and len(subject.queries) == 2 and subject.judged == 2
+        assert subject.encode_ms is not None
+        numbers = subject.live_numbers()
+        assert len(numbers) == 40 and len({*numbers.tolist()}) == 40
+        bench_settings = Settings(Grid.fitting(40, 16, 10, prefixes=(4,)), repeats=1, cold=0)
+        found = Bench(subject, bench_settings, tmp_path, silent).run()
+    assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.shortlist == 40)
+    assert found.subject["judged"] == 2
+
+
+def test_the_loss_of_ndcg_is_paired(subject: Dataset, tmp_path: Path) -> None:
+    def judge(rankings: Iterable[np.ndarray]) -> np.ndarray:
+        scores: np.ndarray = (next(iter(rankings)) % 7 == 0).mean(axis=1)
+        return scores
+
+    judged = replace(subject, judge=judge, judged=40)
+    asked = settings(subject, structures=[Structure.FLAT], baselines=False, cold=0, repeats=1)
+    found = Bench(judged, asked, tmp_path, silent).run()
+    (segment,) = subject.segments
+    exact = judge([segment.exact(subject.queries, 5).rows])
+    short = segment.over(SegmentConfig(prefix=8, code="int8", shortlist=20))  # type: ignore[arg-type]
+    loss = interval(exact - judge([short.search(subject.queries, 5).rows]))
+    losses = {row.name: row.ndcg_loss for row in found.rows}
+    assert losses["exact"] == (0, 0)
+    assert losses["flat int8 8 → 20"] == pytest.approx(loss) and loss[0] < loss[1]
+    assert Results.read(found.write(tmp_path)).rows == found.rows
+
+
+def test_the_judges_rows_are_the_documents(engine: SearchEngine) -> None:
+    with collection_dataset(engine, {"q": "a"}, {"q": {"b5": 1}}) as subject:
+        assert subject.judge is not None
+        snapshot = engine.collection._current()
+        order = list(snapshot.segments)
+        document = snapshot.store.ids_of(["b5"])["b5"]
+        passage = snapshot.store.passages_of([document])[0].id
+        start = 0
+        for row in order:
+            if row.base <= passage < row.base + row.rows:
+                number = start + passage - row.base
+            start += row.rows
+        best = np.full((1, 40), -1)
+        assert subject.judge([best]) == [0]
+        best[0, 0] = number
+        assert subject.judge([best]) == [1]
+
+
+def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
+    """By documents: ten passages are of fewer; without those that the questions are."""
+    rng = np.random.default_rng(0)
+    texts = [
+        " ".join("x" * n for n in rng.integers(1, 17, rng.integers(20, 90))) for _ in range(60)
+    ]
+    config = SegmentConfig(prefix=3, shortlist=12, rotation="identity", storage="float32")  # type: ignore[arg-type]
+    cut = PassageConfig(tokens=10, overlap=0)
+    questions = {str(i): " ".join(texts[i].split()[:6]) for i in range(0, 60, 5)}
+    qrels = {key: {str((int(key) + i) % 60): 1 for i in range(1, 25)} for key in questions}
+    with SearchEngine.create(tmp_path / "c", Words(), config, passages=cut) as engine:
+        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts[:40])])
+        engine.add([{"_id": str(i + 40), "text": text} for i, text in enumerate(texts[40:])])
+        judged = task(engine, questions, qrels)
+        assert judged.exclude_self
+        exact, configured = measure(engine, judged, modes=["vector"])
+        with collection_dataset(engine, questions, qrels) as subject:
+            assert subject.notes == judged.notes and subject.mode == "hybrid"
+            grid = Grid.fitting(subject.rows, 16, 10, prefixes=(8,), shortlists=(10,))
+            bench_settings = Settings(grid, repeats=1, cold=0)
+            found = Bench(subject, bench_settings, tmp_path, silent).run()
+    rows = {row.name: row for row in found.rows}
+    assert rows["exact"].ndcg == pytest.approx(exact.ndcg_10) != 1
+    assert rows["as configured: flat fp16 3 → 12"].ndcg == pytest.approx(configured.ndcg_10)
+    assert rows["exact"].ndcg_loss == (0, 0)
+    assert found.subject["default_mode"] == "hybrid"
+
+
+def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
+    with (
+        pytest.raises(CorpusError, match="no question has a judgement"),
+        collection_dataset(engine, {"q": "a"}, {"other": {"b5": 1}}),
+    ):
+        pass
+    with (
+        SearchEngine.create(tmp_path / "empty", WordLengths()) as empty,
+        pytest.raises(QueryError, match="is empty"),
+        collection_dataset(empty, {"q": "a"}),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (None, "no such file"),
+        (b"no array", "cannot be read as a .npy file"),
+        (np.zeros(3, np.float32), "floating-point rows"),
+        (np.zeros((3, 2), np.int64), "floating-point rows"),
+        (np.zeros((0, 2), np.float32), "contains no rows"),
+        (np.array([[{}]], object), "cannot be read as a .npy file"),
+        (np.ones((5, 2), np.float32), "10 or more, but .* has 5"),
+        (np.full((50, 2), np.nan, np.float32), "not finite|NaN"),
+        (np.zeros((50, 2), np.float32), "zero"),
+    ],
+)
+def test_files_of_vectors_that_cannot_be(tmp_path: Path, array: Any, message: str) -> None:
+    path = tmp_path / "rows.npy"
+    if isinstance(array, bytes):
+        path.write_bytes(array)
+    elif array is not None:
+        np.save(path, array, allow_pickle=True)
+    with (
+        pytest.raises(ValueError, match=message),
+        vectors_dataset(path, None, SegmentConfig(prefix=2), tmp_path),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("bad", [0, 9, 10, 11, 4999, 17_001])
+def test_a_bad_row_is_named_by_its_number_in_the_file(tmp_path: Path, bad: int) -> None:
+    rows = random_rows(17_100, 3)
+    rows[bad] = np.nan
+    np.save(tmp_path / "bad.npy", rows)
+    np.save(tmp_path / "good.npy", random_rows(40, 4))
+    for files in (("bad.npy", None), ("bad.npy", "good.npy"), ("good.npy", "bad.npy")):
+        vectors, queries = (None if name is None else tmp_path / name for name in files)
+        assert vectors is not None
+        is_query = files[1] != "bad.npy" or bad in evenly(len(rows), MAX_QUERIES)
+        if is_query:
+            with (
+                pytest.raises(QueryError, match=rf"bad\.npy: row {bad} holds NaN"),
+                vectors_dataset(vectors, queries, SegmentConfig(prefix=2), tmp_path),
+            ):
+                pass
+
+
+def test_queries_of_another_width(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.ones((50, 4), np.float32))
+    np.save(tmp_path / "queries.npy", np.ones((5, 3), np.float32))
+    with (
+        pytest.raises(QueryError, match=r"got 3 in .* and 4 in"),
+        vectors_dataset(tmp_path / "rows.npy", tmp_path / "queries.npy", SegmentConfig(), tmp_path),
+    ):
+        pass
+
+
+def test_rows_that_are_queries_are_not_searched(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", random_rows(100, 3).astype(np.float16))
+    with vectors_dataset(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as subject:
+        assert subject.rows == 90 and len(subject.queries) == 10
+        (segment,) = subject.segments
+        assert (segment.exact(subject.queries, 1).scores < 0.999).all()
+
+
+@given(
+    st.integers(1, 3000),
+    st.integers(2, 600),
+    st.integers(1, 50),
+)
+def test_a_grid_always_fits(rows: int, dim: int, k: int) -> None:
+    grid = Grid.fitting(rows, dim, k)
+    assert 1 <= grid.k <= rows and all(p <= dim for p in grid.prefixes)
+    assert all(grid.k <= size <= rows for size in grid.shortlists)
+    recipes = list(grid.cascades(SegmentConfig(), rows))
+    assert all(isinstance(recipe, PlannedPoint) for recipe in recipes)
+    assert len(recipes) >= len(grid.prefixes) * len(grid.shortlists)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefixes": (65,)}, "a prefix must be between 1 and 64"),
+        ({"shortlists": (5,)}, "a shortlist must be between 10 and 2000"),
+        ({"shortlists": (2001,)}, "a shortlist must be between"),
+        ({"funnels": [((65, 20),)]}, "a funnel's width must be between 1 and 64"),
+    ],
+)
+def test_a_grid_that_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        Grid.fitting(2000, 64, **options)
+
+
+def test_shortlists_follow_k() -> None:
+    assert Grid.fitting(100_000, 384, 100).shortlists == (200, 500, 1000, 2000, 5000)
+    assert Grid.fitting(100_000, 384).shortlists == (20, 50, 100, 200, 500)
+
+
+def test_few_rows_and_narrow_funnels_are_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", random_rows(300, 3))
+    with vectors_dataset(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as few:
+        grid = Grid.fitting(few.rows, DIM, 5, prefixes=(16,), funnels=[((8, 20),)])
+        bench_settings = Settings(grid, repeats=1, cold=0)
+        found = Bench(few, bench_settings, tmp_path, silent).run()
+    assert "searched exactly" in found.missing["graphs, lists and baselines"]
+    assert found.missing["funnel 8:20"] == "its first stage is no wider than any prefix"
+
+
+def test_the_table_shows_what_one_would_choose_among(results: Results) -> None:
+    shown = table(results)
+    assert [row[""] for row in shown[:2]] == [row.name for row in results.rows[:2]]
+    assert {"recall@5", "p50 ms", "× theory", "× measured"} <= shown[0].keys()
+    assert "ndcg@10" not in shown[0]  # nobody has one
+    best = frontier(results.rows)
+    assert best[-1].recall == 1
+    for row in results.rows:
+        better = [
+            r for r in best if r.recall >= row.recall and r.p50_ms.median <= row.p50_ms.median
+        ]
+        assert better
+
+
+def test_a_segment_with_bounds_is_scanned_for_the_comparison(tmp_path: Path) -> None:
+    with Segment.build(
+        tmp_path / "s", random_rows(ROWS, 1), SegmentConfig(prefix=8, bounds=16)
+    ) as one:
+        assert one.exact(random_rows(3, 2), 5).read is not None
+        bare = one.unbounded().exact(random_rows(3, 2), 5)
+        assert bare.read is not None and (bare.read == ROWS).all()
+        assert (bare.rows == one.exact(random_rows(3, 2), 5).rows).all()

@@ -1,0 +1,450 @@
+"""Retrieval quality of a collection, against hand-computed values and a plain oracle."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import WordLengths
+from cut_documents import Words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine import SearchEngine
+from searchengine.errors import CollectionError, CorpusError, QueryError
+from searchengine.indexer.arrays import prefix
+from searchengine.indexer.segment import SegmentConfig
+from searchengine.ingest.passages import PassageConfig
+from searchengine.measure.differences import worst
+from searchengine.measure.metrics import Setting, cells, table
+from searchengine.measure.retrieval import (
+    Task,
+    default_dims,
+    default_modes,
+    measure,
+    names,
+    ndcg_10,
+    task,
+)
+from searchengine.measure.significance import compare, holm, interval, significant
+from searchengine.trainer.model.modules import prefix as tensor_prefix
+
+MODES = ("text", "hybrid", "vector")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    """Two segments; for the question "a" the ranking is one, both, other, none."""
+    with SearchEngine.create(tmp_path / "c", WordLengths(), SegmentConfig(prefix=4)) as engine:
+        engine.add([{"_id": "none", "text": "three"}, {"_id": "both", "text": "a a bb"}])
+        engine.add([{"_id": "one", "text": "a"}, {"_id": "other", "text": "a bb bb"}])
+        yield engine
+
+
+def test_metrics_by_hand(engine: SearchEngine) -> None:
+    qrels = {"q": {"one": 1, "other": 2, "absent": 1}}
+    judged = task(engine, {"q": "a", "unjudged": "bb"}, qrels)
+    rows = list(measure(engine, judged, [16, 4], modes=["vector"]))
+    gain = 1 / math.log2(2) + 2 / math.log2(4)
+    ideal = 2 / math.log2(2) + 1 / math.log2(3) + 1 / math.log2(4)
+    for row in rows:
+        assert row.ndcg_10 == pytest.approx(gain / ideal)
+        assert row.scores["recall@100"] == pytest.approx([2 / 3])
+        assert row.scores["mrr@10"] == [1]
+        assert row.scores["map"] == pytest.approx([(1 / 1 + 2 / 3) / 3])
+        assert row.exact_recall_10 == 1
+    assert [(row.name, row.dim, row.shortlist) for row in rows] == [
+        ("exact", 16, None),
+        ("4", 4, 100),
+        ("configured", None, 100),
+    ]
+    fields = table(rows, "4")[0].as_dict()
+    same = pytest.approx(gain / ideal, rel=1e-5)
+    assert fields == {
+        "setting": "exact",
+        "mode": "vector",
+        "default": False,
+        "dim": 16,
+        "shortlist": None,
+        "questions": 1,
+        "ndcg@10": same,
+        "recall@100": 0.666667,
+        "mrr@10": 1,
+        "map": 0.555556,
+        "prefix_ndcg@10": same,
+        "exact_recall@10": 1,
+        "intervals": {},  # of one question
+        "baseline": "4",
+        "difference": 0,
+        "difference_interval": None,
+        "p": 1,
+        "p_uncorrected": 1,
+    }
+    json.dumps(fields)
+
+
+def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
+    """Recall of the exact top 10 by prefix and shortlist, as numpy finds it on the same rows."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 17, (300, 5))
+    texts = [" ".join("x" * n for n in row) for row in lengths]
+    encoder = WordLengths()
+    questions = {str(i): texts[i] for i in range(0, 300, 30)}
+    qrels = {key: {key: 1} for key in questions}
+    config = SegmentConfig(prefix=8, rotation="identity", storage="float32")
+    with SearchEngine.create(tmp_path / "c", encoder, config) as engine:
+        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
+        judged = task(engine, questions, qrels)
+        exact, cut, _ = measure(engine, judged, [16, 3], 20, ["vector"])
+    queries, rows = encoder.encode(list(questions.values())), encoder.encode(texts)
+    shares = []
+    for query in queries:
+        full, short = rows @ query, prefix(rows, 3) @ query[:3]
+        best = np.lexsort((np.arange(300), -full))[:10]
+        shortlist = np.lexsort((np.arange(300), -short))[:20]
+        shares.append(len(set(best) & set(shortlist)) / 10)
+    assert exact.exact_recall_10 == 1
+    # The top 10 of the shortlist at full width holds whatever of the exact top 10 is in it.
+    assert cut.exact_recall_10 == pytest.approx(float(np.mean(shares)))
+    assert cut.prefix_ndcg_10 < cut.ndcg_10 <= exact.ndcg_10
+
+
+def test_a_prefix_row_does_not_tell_the_number_of_segments(tmp_path: Path) -> None:
+    """The shortlist is cut once: two segments give the row of one, with a deleted document too."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join("x" * n for n in row) for row in rng.integers(1, 17, (300, 5))]
+    documents = [{"_id": str(i), "text": text} for i, text in enumerate(texts)]
+    config = SegmentConfig(prefix=8, rotation="identity", storage="float32")
+    found = []
+    with SearchEngine.create(tmp_path / "c", WordLengths(), config) as engine:
+        engine.add(documents[:100])
+        engine.add(documents[100:])
+        engine.delete(["150"])
+        questions = {f"q{i}": texts[i] for i in range(0, 300, 30)}
+        judged = task(engine, questions, {key: {key[1:]: 1} for key in questions})
+        for segments in (2, 1):
+            with engine.collection.reading() as snapshot:
+                assert len(snapshot.segments) == segments
+            found.append(next(row for row in measure(engine, judged, [3], 20) if row.name == "3"))
+            engine.optimize()
+    two, one = found
+    assert all(len(ranking) == 20 for ranking in two.run.values())
+    assert two.run == one.run
+    assert (two.ndcg_10, two.prefix_ndcg_10) == (one.ndcg_10, one.prefix_ndcg_10)
+    assert two.exact_recall_10 == one.exact_recall_10 < 1
+
+
+def test_default_dims(engine: SearchEngine) -> None:
+    assert default_dims(engine) == (16,)
+    engine.encoder.matryoshka_dims = (16, 8, 4)  # type: ignore[attr-defined]
+    assert default_dims(engine) == (16, 8, 4)
+
+
+def test_prefix_outside_the_width_and_unjudged_questions(engine: SearchEngine) -> None:
+    with pytest.raises(QueryError, match="between 1 and 16, got 17"):
+        list(measure(engine, task(engine, {"q": "a"}, {"q": {"one": 1}}), [17]))
+    with pytest.raises(CorpusError, match="no question has a judgement"):
+        task(engine, {"q": "a"}, {"other": {"one": 1}})
+
+
+def test_empty_collection(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        assert engine.search("a") == []
+        with pytest.raises(CollectionError, match="is empty"):
+            list(measure(engine, task(engine, {"q": "a"}, {"q": {"one": 1}}), [16]))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    """400 documents of one to four passages, found by a short prefix; the keys are numbers."""
+    rng = np.random.default_rng(0)
+    documents = [
+        {"_id": str(i), "text": " ".join("x" * n for n in rng.integers(1, 17, rng.integers(4, 40)))}
+        for i in range(400)
+    ]
+    config = SegmentConfig(prefix=3, shortlist=15, rotation="identity", storage="float32")
+    path = tmp_path_factory.mktemp("many") / "c"
+    cut = PassageConfig(tokens=10, overlap=0)
+    with SearchEngine.create(path, Words(), config, passages=cut) as engine:
+        engine.add(documents[:300])
+        engine.add(documents[300:])
+        yield engine
+
+
+QUESTIONS = {f"q{n}": " ".join("x" * i for i in range(n, n + 5)) for n in range(1, 9)}
+JUDGED = {key: {str(40 * i + j): 1 + j % 2 for j in range(20)} for i, key in enumerate(QUESTIONS)}
+
+
+def test_modes_are_the_engines_own_rankings(many: SearchEngine) -> None:
+    """And the configured row has the ten that a search for ten finds, and no better ones."""
+    found = {
+        each.name: each for each in measure(many, task(many, QUESTIONS, JUDGED), [4], 20, MODES)
+    }
+    assert list(found) == names(many, [4], MODES) == ["text", "hybrid", "exact", "4", "configured"]
+    texts = list(QUESTIONS.values())
+    for name, options in (
+        ("text", {"mode": "text"}),
+        ("hybrid", {"mode": "hybrid"}),
+        ("exact", {"exact": True}),
+    ):
+        for key, hits in zip(QUESTIONS, many.search_batch(texts, 100, **options), strict=True):  # type: ignore[arg-type]
+            assert list(found[name].run[key]) == [hit.key for hit in hits]
+    configured = found["configured"]
+    short = many.search_batch(texts, 10, mode="vector")
+    for key, hits in zip(QUESTIONS, short, strict=True):
+        assert list(configured.run[key])[:10] == [hit.key for hit in hits]
+        assert len(configured.run[key]) == len(found["exact"].run[key]) == 100
+    best = many.search_batch(texts, 10, exact=True)
+    shares = [
+        len({hit.key for hit in some} & {hit.key for hit in all_}) / 10
+        for some, all_ in zip(short, best, strict=True)
+    ]
+    assert configured.exact_recall_10 == pytest.approx(np.mean(shares))
+    assert found["4"].exact_recall_10 != configured.exact_recall_10 != 1
+    assert found["text"].exact_recall_10 is None
+
+
+def test_what_users_get_comes_first(many: SearchEngine, tmp_path: Path) -> None:
+    """It is the search that names no mode, once in the table; by default with mode vector."""
+    judged = task(many, QUESTIONS, JUDGED)
+    rows = list(measure(many, judged))
+    assert [row.name for row in rows] == names(many) == ["hybrid", "exact", "configured"]
+    assert [row.default for row in rows] == [True, False, False]
+    assert [row.mode for row in rows] == ["hybrid", "vector", "vector"]
+    texts = list(QUESTIONS.values())
+    for key, hits in zip(QUESTIONS, many.search_batch(texts, 100), strict=True):
+        assert list(rows[0].run[key]) == [hit.key for hit in hits]
+    assert names(many, modes=["hybrid", "auto"]) == names(many, modes=["auto"]) == ["hybrid"]
+    with pytest.raises(QueryError, match="mode must be one of auto, vector, text, hybrid, got 'x'"):
+        names(many, modes=["x"])
+    with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer="none") as engine:
+        engine.add([{"_id": "one", "text": "a"}, {"_id": "two", "text": "bb"}])
+        judged = task(engine, {"q": "a"}, {"q": {"one": 1}})
+        rows = list(measure(engine, judged, [4]))
+        assert [row.name for row in rows] == ["configured", "exact", "4"]
+        assert [(row.default, row.exact_recall_10) for row in rows] == [
+            (True, 1), (False, 1), (False, 1)
+        ]  # fmt: skip
+        (alone,) = measure(engine, judged, modes=["auto"])
+        assert (alone.name, alone.exact_recall_10) == ("configured", None)
+
+
+def test_what_users_get_without_an_encoder(tmp_path: Path) -> None:
+    """Words alone: nothing can be measured by vectors."""
+    with SearchEngine.create(tmp_path / "c", None, dim=4) as engine:
+        engine.add([{"_id": "one", "text": "whales"}], np.ones((1, 4)))
+        assert default_modes(engine) == ("auto",) and names(engine) == ["text"]
+        (row,) = measure(engine, task(engine, {"q": "whales"}, {"q": {"one": 1}}))
+        assert (row.name, row.default, row.ndcg_10) == ("text", True, 1)
+
+
+def test_progress_counts_questions(many: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch by batch, which changes no ranking."""
+    judged = task(many, QUESTIONS, JUDGED)
+    whole = list(measure(many, judged, [4], 20))
+    monkeypatch.setattr("searchengine.measure.retrieval._BATCH", 3)
+    steps: list[tuple[str, int]] = []
+    rows = list(measure(many, judged, [4], 20, progress=lambda *step: steps.append(step)))
+    assert steps == [
+        (step, done)
+        for step in ("hybrid", "encoding", "exact", "4", "configured")
+        for done in (3, 3, 2)
+    ]
+    for row, same in zip(rows, whole, strict=True):
+        assert row.run == same.run and row.prefix_ndcg_10 == same.prefix_ndcg_10
+
+
+def test_text_needs_no_encoder(many: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Words, "encode", None)
+    (row,) = measure(many, task(many, QUESTIONS, JUDGED), modes=["text"])
+    assert row.dim is None and row.ndcg_10 > 0
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+def test_a_questions_own_document_is_left_out(many: SearchEngine, exclude: bool) -> None:
+    """The ranks after it move up, and a hundred are left."""
+    texts = _texts(many, ["7", "8", "350"])
+    judged = task(many, texts, {key: {"1": 1} for key in texts}, exclude)
+    for row in measure(many, judged, [4], 240, ["vector", "text", "hybrid"]):
+        for key, found in row.run.items():
+            assert (key in found) != exclude, row.name
+            assert len(found) == 100
+    exact = next(measure(many, judged, modes=["vector"]))
+    expected = [hit.key for hit in many.search(texts["7"], 101, exact=True)]
+    assert list(exact.run["7"]) == [key for key in expected if not exclude or key != "7"][:100]
+
+
+def test_a_hundred_others_are_left_of_whole_documents(tmp_path: Path) -> None:
+    """The ranking and the shortlist are one longer for the document that is left out."""
+    texts = {str(i): "x" * (1 + i % 16) + " x" * i for i in range(130)}
+    with SearchEngine.create(tmp_path / "c", WordLengths(), SegmentConfig(prefix=4)) as engine:
+        engine.add([{"_id": key, "text": text} for key, text in texts.items()])
+        judged = task(engine, {"9": texts["9"]}, {"9": {"1": 1}}, exclude_self=True)
+        assert [len(row.run["9"]) for row in measure(engine, judged, [8], 100)] == [100] * 4
+
+
+def test_questions_that_are_documents_are_found_out(many: SearchEngine) -> None:
+    """By key and text; keys alone are shared by any two files that number their lines."""
+    texts = _texts(many, [str(i) for i in range(10)])
+    other = {key: {"99": 1} for key in texts}
+    found = task(many, texts, other)
+    assert found.exclude_self
+    assert found.notes == (
+        "the questions are documents of the collection: each is left out of its results "
+        "(--no-exclude-self keeps it)",
+    )
+    forbidden = task(many, texts, other, exclude_self=False)
+    assert not forbidden.exclude_self and not forbidden.notes
+    numbered = {key: "xx xxx" for key in texts}
+    assert not task(many, numbered, other).exclude_self
+    assert task(many, numbered, other, exclude_self=True).exclude_self
+    assert not task(many, texts, other | {"3": {"3": 1}}).exclude_self
+    half = texts | {f"q{i}": "x" for i in range(10)}
+    assert task(many, half, {key: {"99": 1} for key in half}).exclude_self
+    most = half | {"q10": "x"}
+    assert not task(many, most, {key: {"99": 1} for key in most}).exclude_self
+
+
+def test_what_is_left_out_is_told(many: SearchEngine) -> None:
+    qrels = {"q": {"1": 1, "gone": 2, "lost": 0}, "unasked": {"2": 1}}
+    assert task(many, {"q": "x", "r": "x", "s": "x"}, qrels).notes == (
+        "questions without a judgement, left out: 2",
+        "judged questions that are not among the questions, left out: 1",
+        "judgements of documents that the collection does not have: 2 of 3; 1 of them are relevant "
+        "and count as not found",
+    )
+
+
+def test_ndcg_of_passages(many: SearchEngine) -> None:
+    """A document counts once, at its first passage's rank, and padding not at all."""
+    with many.collection.reading() as snapshot:
+        numbers = snapshot.store.ids_of("13")
+        one, three = (snapshot.store.passages_of([numbers[key]]) for key in "13")
+        ids = np.full((3, snapshot.rows), -1)
+        ids[0, :3] = one[0].id, one[1].id, three[0].id
+        ids[1, 0] = three[0].id
+        judged = Task({"a": "x", "b": "x", "c": "x"}, {key: {"3": 1} for key in "abc"})
+        found = ndcg_10(snapshot, judged, [ids])
+        assert found is not None and found.dtype == np.float64
+        assert found == pytest.approx([1 / math.log2(3), 1, 0])
+
+
+@pytest.mark.parametrize("excluded", [True, False])
+def test_ndcg_needs_ten_documents(many: SearchEngine, excluded: bool) -> None:
+    """Rankings are read until every question has ten documents; the first ones keep their ranks."""
+    with many.collection.reading() as snapshot:
+        numbers = snapshot.store.ids_of([str(i) for i in range(14)])
+        passages = [snapshot.store.passages_of([numbers[str(i)]])[0].id for i in range(14)]
+        judged = Task({"0": "x"}, {"0": {"10": 1}}, exclude_self=excluded)
+
+        def rankings() -> Iterator[np.ndarray]:
+            for documents in ([0, 0, 1, 2], [3, 4, 1, 0, 2, 5], range(13, -1, -1), None):
+                assert documents is not None, "enough documents are known"
+                yield np.array([[passages[i] for i in documents]])
+
+        # 0 to 5 first, then 13, 12, 11 and 10, the next one.
+        ranks = 9 if excluded else 10
+        assert ndcg_10(snapshot, judged, rankings()) == pytest.approx([1 / math.log2(ranks + 1)])
+        shallow = np.array([passages[:9]])
+        assert ndcg_10(snapshot, judged, [shallow, shallow]) is None
+
+
+def test_rows_are_compared_with_the_baseline() -> None:
+    """By pairs of questions, corrected for the number of rows."""
+    rng = np.random.default_rng(0)
+    base = rng.random(80) / 2
+    gains = {"exact": base, "worse": base - 0.02 * rng.random(80), "noise": rng.random(80) / 2}
+    settings = [
+        Setting(name, {}, {metric: gain for metric in ("ndcg@10", "recall@100", "mrr@10", "map")})
+        for name, gain in gains.items()
+    ]
+    exact, worse, noise = table(settings)
+    assert (exact.baseline, exact.comparison, exact.p) == (None, None, None)
+    for row, name in ((worse, "worse"), (noise, "noise")):
+        assert row.baseline == "exact"
+        assert row.comparison == compare(gains[name], base)
+        assert row.intervals["map"] == pytest.approx(interval(gains[name]))
+    ps = [row.comparison.p for row in (worse, noise) if row.comparison]
+    assert [worse.p, noise.p] == holm(ps)
+    assert ps[0] < 0.001 < 0.05 < ps[1]
+    assert worse.as_cells()["p"] == "<0.001" and worse.as_cells()["difference"].startswith("-0.0")
+    assert list(cells([exact])[0]) == ["setting", "ndcg@10", "recall@100", "mrr@10", "map"]
+    assert table(settings, "noise")[0].baseline == "noise"
+    assert table(settings[1:])[1].baseline == "worse"  # the first where nothing is exact
+    with pytest.raises(QueryError, match="no row is called 'x'; rows: exact, worse, noise"):
+        table(settings, "x")
+
+
+def test_a_short_line_leaves_columns_out(many: SearchEngine) -> None:
+    """The least important ones; what compares settings stays, however short it is."""
+    rows = table(list(measure(many, task(many, QUESTIONS, JUDGED), [4])))
+    everything = list(cells(rows)[0])
+    assert cells(rows)[0]["setting"] == "hybrid (default)"
+    assert len(everything) == 10 and list(cells(rows, 1000)[0]) == everything
+    shown = {width: list(cells(rows, width)[0]) for width in range(40, 141)}
+    assert shown[40] == ["setting", "ndcg@10", "difference", "p"]
+    assert "recall@100" in shown[70] and "exact_recall@10" in shown[100]
+    for width, names_ in shown.items():
+        assert [name for name in everything if name in names_] == names_
+        lines = cells(rows, width)
+        needed = sum(max(len(str(line[name])) for line in lines) for name in names_)
+        assert width < 70 or needed + 3 * len(names_) + 1 <= width
+
+
+def test_printed_numbers_have_six_digits() -> None:
+    assert significant(6 * 0.0002) == 0.0012 != 6 * 0.0002
+    assert significant({"a": [0.1234567, 1e-9], "b": (1, "x"), "c": None}) == {
+        "a": [0.123457, 1e-9],
+        "b": (1, "x"),
+        "c": None,
+    }
+    rng = np.random.default_rng(0)
+    values = dict.fromkeys(("recall@100", "mrr@10", "map"), rng.random(80))
+    better = {f"s{i}": rng.random(80) + (i > 0) for i in range(7)}
+    rows = table([Setting(name, {}, {"ndcg@10": v, **values}) for name, v in better.items()])
+    assert [row.as_dict()["p"] for row in rows] == [None] + [0.0012] * 6
+
+
+def test_worst_questions_and_what_slipped(engine: SearchEngine) -> None:
+    """For the question "a" the ranking is one, both, other, none; the other way round, it loses."""
+    qrels = {"q": {"one": 1, "both": 2, "none": 1}, "r": {"one": 1}, "s": {"one": 1}}
+    qrels["q"]["late"] = 1  # the eleventh, which nDCG@10 does not see
+    judged = task(engine, {"q": "a", "r": "a", "s": "a"}, qrels)
+    good = dict.fromkeys(["one", "both", "other", "none", *"abcdef", "late"], 0.0)
+    bad = dict.fromkeys(["none", "one", "other"], 0.0)
+    before = Setting.of("exact", dict.fromkeys("qrs", good), judged.keys, qrels)
+    after = Setting.of("bad", {"q": bad, "r": bad, "s": good}, judged.keys, qrels)
+    most, second = worst(engine, judged, after, before, 5)
+    gain = 1 / math.log2(3)
+    best = 2 + gain + 1 / 2 + 1 / math.log2(5)
+    assert (most.key, most.question, most.before, most.after) == ("r", "a", 1, pytest.approx(gain))
+    assert [(d.key, d.before, d.after) for d in most.documents] == [("one", 1, 2)]
+    assert second.before == pytest.approx((1 + 2 * gain + 1 / math.log2(5)) / best)
+    assert second.after == pytest.approx((1 + gain) / best)
+    assert [(d.key, d.title, d.grade, d.before, d.after) for d in second.documents] == [
+        ("one", "a", 1, 1, 2),
+        ("both", "a a bb", 2, 2, None),
+    ]
+    assert worst(engine, judged, after, before, 1) == [most]
+    assert worst(engine, judged, before, before, 5) == worst(engine, judged, before, after, 0) == []
+
+
+def _texts(engine: SearchEngine, keys: list[str]) -> dict[str, str]:
+    with engine.collection.reading() as snapshot:
+        found = snapshot.store.documents(snapshot.store.ids_of(keys).values())
+        return {document.key: document.text for document in found}
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(st.lists(st.floats(-4, 4, width=32), min_size=8, max_size=8), min_size=1, max_size=4),
+)
+def test_prefix_of_arrays_and_of_tensors_agree(dim: int, values: list[list[float]]) -> None:
+    """Two packages that never meet cut a prefix the same way."""
+    rows = np.array(values, np.float32)
+    large = np.linalg.norm(rows[:, :dim], axis=1) > 1e-6  # torch floors smaller norms at 1e-12
+    expected = tensor_prefix(torch.from_numpy(rows), dim).numpy()
+    assert prefix(rows, dim)[large] == pytest.approx(expected[large], abs=1e-6)

@@ -1,0 +1,163 @@
+"""Mode and weight chosen by judged questions."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+
+from searchengine import SearchEngine
+from searchengine.backends.folder.mode import WEIGHT, Mode
+from searchengine.errors import CorpusError, QueryError
+from searchengine.measure import fusing
+from searchengine.measure.fusing import FusionTuning, tune_fusion
+from searchengine.measure.judgements import Qrels
+
+COUNT = 120
+
+
+class Numbers:
+    """The vector of a text is that of its number, "n17", and as much of all its letters."""
+
+    dim, fingerprint = 32, "numbers"
+
+    def encode(self, texts: Any, *, role: str | None = None) -> np.ndarray:
+        stacked = np.stack([self.vector(text) for text in texts])
+        return (stacked / np.linalg.norm(stacked, axis=1, keepdims=True)).astype(np.float32)
+
+    @staticmethod
+    def vector(text: str) -> np.ndarray:
+        seeds = [10**6 + sum(ord(c) * 31**i for i, c in enumerate(text))]
+        seeds += [int(each[1:]) for each in text.split() if each[0] == "n" and each[1:].isdigit()]
+        return np.sum([np.random.default_rng(n).standard_normal(32) for n in seeds], axis=0)
+
+
+def word(i: int) -> str:
+    return "".join(chr(97 + i // 26**place % 26) for place in range(3)) + "x"
+
+
+def by_words() -> tuple[list[dict[str, str]], dict[str, str], Qrels]:
+    """A question has one of the words of its document, which few others have."""
+    words = [word(i) for i in range(40)]
+    texts = [
+        f"{words[i % 40]} {words[(i * 7 + i // 40) % 40]} {words[(i * 3 + 1) % 40]}"
+        for i in range(COUNT)
+    ]
+    documents = [{"_id": str(i), "text": text} for i, text in enumerate(texts)]
+    questions = {f"q{i}": " ".join(text.split()[:2]) for i, text in enumerate(texts)}
+    return documents, questions, {f"q{i}": {str(i): 1} for i in range(COUNT)}
+
+
+def by_vectors() -> tuple[list[dict[str, str]], dict[str, str], Qrels]:
+    """A question has the vector of its document, and the words of another one."""
+    documents = [{"_id": str(i), "text": f"n{i} {word(i)} {word(i + 1)}"} for i in range(COUNT)]
+    questions = {f"q{i}": f"n{i} {word(i + 10)} {word(i + 11)}" for i in range(COUNT)}
+    for each in documents:  # the number is no word that both have
+        each["title"], each["text"] = each["text"].split()[0], each["text"].split(" ", 1)[1]
+    questions = {key: f"{text.replace('n', 'n0', 1)}" for key, text in questions.items()}
+    return documents, questions, {f"q{i}": {str(i): 1} for i in range(COUNT)}
+
+
+def tuned(path: Path, kind: Any, **options: Any) -> tuple[FusionTuning, str, float]:
+    documents, questions, qrels = kind()
+    with SearchEngine.create(path, Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
+        engine.add(documents)
+        tuning = tune_fusion(engine, questions, qrels, **options)
+        again = tune_fusion(engine, dict(reversed(questions.items())), qrels)  # the same halves
+        assert again.curve.keys() == tuning.curve.keys()
+        assert not again.stored or tuning.weight != again.weight
+        return tuning, engine.stats().mode, engine.stats().weight
+
+
+def test_random_vectors_leave_the_words(tmp_path: Path) -> None:
+    steps: list[tuple[str, int]] = []
+    tuning, mode, weight = tuned(tmp_path / "c", by_words, progress=lambda *s: steps.append(s))
+    assert tuning.stored and tuning.weight <= 0.3
+    assert (mode, weight) == (tuning.mode, WEIGHT if mode == "text" else tuning.weight)
+    assert (tuning.before_mode, tuning.before_weight) == (Mode.HYBRID, WEIGHT)
+    assert (tuning.fitted, tuning.held_out) == (60, 60)
+    held = tuning.ndcg_10
+    assert held["vector"] < held["default"] < held["chosen"] and held["text"] <= held["chosen"]
+    assert tuning.comparison.difference == pytest.approx(held["chosen"] - held["default"])
+    assert tuning.comparison.p < 0.01 and tuning.curve[tuning.weight] == max(tuning.curve.values())
+    assert steps == [("encoding", COUNT), ("ranking", COUNT)]
+    assert tuning.as_dict()["curve"][0].keys() == {"weight", "ndcg@10"}
+
+
+def test_words_that_mislead_leave_the_vectors(tmp_path: Path) -> None:
+    tuning, mode, _ = tuned(tmp_path / "c", by_vectors)
+    assert tuning.stored and tuning.weight > WEIGHT and mode == tuning.mode
+    held = tuning.ndcg_10
+    assert held["text"] < 0.1 < held["default"] < held["chosen"]
+    assert tuning.comparison.difference == pytest.approx(held["chosen"] - held["default"])
+
+
+def test_the_ends_of_the_curve_are_the_modes(tmp_path: Path) -> None:
+    """The two rankings that are computed once are those of searches."""
+    documents, questions, qrels = by_words()
+    with SearchEngine.create(tmp_path / "c", Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
+        engine.add(documents)
+        values = fusing._values(
+            engine, fusing.task(engine, questions, qrels), [0, 0.3, 1], lambda *_: None
+        )
+        for weight, mode in ((0, "text"), (0.3, "hybrid"), (1, "vector")):
+            engine.set_default("hybrid", 0.3)
+            hits = engine.search_batch(list(questions.values()), 10, mode=mode)
+            runs = {
+                key: {hit.key: -float(rank) for rank, hit in enumerate(each)}
+                for key, each in zip(questions, hits, strict=True)
+            }
+            expected = fusing.per_question(runs, [*questions], qrels, ["ndcg@10"])["ndcg@10"]
+            np.testing.assert_array_equal(values[weight], expected)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_what_is_worse_on_held_out_questions_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: bool
+) -> None:
+    documents, questions, qrels = by_words()
+    with SearchEngine.create(tmp_path / "c", Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
+        engine.add(documents)
+        keys = [*questions]
+        order = np.random.default_rng(0).permutation(np.argsort(keys, kind="stable"))
+
+        def values(*_: Any) -> dict[float, Any]:
+            plain, chosen = np.full(COUNT, 0.5), np.full(COUNT, 0.5)
+            chosen[order[:60]] += 0.1
+            chosen[order[60:]] += 0.1 if better else -0.1
+            return {0.0: plain, WEIGHT: plain, 0.4: chosen, 1.0: plain}
+
+        monkeypatch.setattr(fusing, "_values", values)
+        tuning = tune_fusion(engine, questions, qrels)
+        assert (tuning.weight, tuning.stored) == (0.4, better)
+        assert engine.stats().weight == (0.4 if better else WEIGHT)
+        if better:
+            engine.reindex(WordLengths(8, "another"))
+            assert (engine.stats().mode, engine.stats().weight) == ("hybrid", WEIGHT)
+
+
+def test_ties_keep_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents, questions, qrels = by_words()
+    with SearchEngine.create(tmp_path / "c", Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
+        engine.add(documents)
+        same = {each: np.full(COUNT, 0.5) for each in (0.0, 0.6, WEIGHT, 0.7, 1.0)}
+        monkeypatch.setattr(fusing, "_values", lambda *_: same)
+        tuning = tune_fusion(engine, questions, qrels)
+        assert (tuning.mode, tuning.weight, tuning.stored) == (Mode.HYBRID, WEIGHT, False)
+        assert tuning.comparison.p == 1
+
+
+def test_what_cannot_be_tuned(tmp_path: Path) -> None:
+    documents, questions, qrels = by_words()
+    few = {key: qrels[key] for key in [*qrels][:19]}
+    with SearchEngine.create(tmp_path / "c", Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
+        engine.add(documents)
+        with pytest.raises(QueryError, match=r"at least 20 questions must have judgements .* 19;"):
+            tune_fusion(engine, questions, few)
+        with pytest.raises(CorpusError, match="no question has a judgement"):
+            tune_fusion(engine, questions, {"other": {"1": 1}})
+    with SearchEngine.create(tmp_path / "d", Numbers(), tokenizer="none") as engine:  # type: ignore[arg-type]
+        engine.add(documents)
+        with pytest.raises(QueryError, match="no index of words, so there is nothing to weigh"):
+            tune_fusion(engine, questions, qrels)

@@ -1,0 +1,364 @@
+"""The pictures: that what is drawn is what was given."""
+
+import itertools
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_model import write_sentence_transformer
+
+pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+
+from matplotlib.figure import Figure
+
+from searchengine.measure.plots.history import History, Judged, read_history
+from searchengine.measure.plots.style import COLOURS, MARKERS, new_figure, save, spread
+from searchengine.measure.plots.training import (
+    alignment_uniformity,
+    draw_training,
+    smoothed,
+    training_curve,
+)
+from searchengine.measure.plots.vectors import prefix_scores, sentence_map, spectra
+from searchengine.trainer.errors import ConfigError, DataError
+
+TRAINING = {
+    "losses": [2.0, 1.5, 1.0, 0.5],
+    "judged": [
+        {"step": 0, "scores": {"8": 0.6, "4": 0.3}, "alignment": 0.5, "uniformity": -1.0},
+        {"step": 0, "scores": {"8": 0.6, "4": 0.5}, "alignment": 0.5, "uniformity": -1.0},
+        {"step": 2, "scores": {"8": 0.7, "4": 0.65}, "alignment": 0.4, "uniformity": -2.0},
+        {"step": 4, "scores": {"8": 0.68, "4": 0.6}, "alignment": 0.3, "uniformity": -2.5},
+    ],
+    "best_step": 2,
+}
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    (tmp_path / "training.json").write_text(json.dumps(TRAINING))
+    return read_history(tmp_path)
+
+
+def lines(figure: Figure, panel: int = 0) -> dict[str, list[tuple[float, float]]]:
+    """The points of every line that has a name."""
+    return {
+        str(line.get_label()): [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())]
+        for line in figure.axes[panel].get_lines()
+        if not str(line.get_label()).startswith("_")
+    }
+
+
+def texts(figure: Figure, panel: int = 0) -> list[str]:
+    return [text.get_text() for text in figure.axes[panel].texts if text.get_text()]
+
+
+def test_history_from_folder_and_file(tmp_path: Path, history: History) -> None:
+    assert history == read_history(tmp_path / "training.json")
+    assert history.losses == (2.0, 1.5, 1.0, 0.5)
+    assert history.judged[2] == Judged(2, {8: 0.7, 4: 0.65}, 0.4, -2.0)
+    assert history.best_step == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "expected finite `losses`"),
+        ('{"losses": [NaN], "judged": [], "best_step": 0}', "nan is not finite"),
+        ('{"losses": [], "judged": [{"step": 0}], "best_step": 0}', "KeyError: 'scores'"),
+        ('{"losses": [], "judged": []}', "best_step"),
+    ],
+)
+def test_bad_history(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "training.json").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_history(tmp_path)
+
+
+def test_no_history(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"training\.json: no such file; only a model trained with"):
+        read_history(tmp_path)
+
+
+def test_training_curve_draws_what_was_judged(history: History) -> None:
+    figure = training_curve(history, "accuracy")
+    scores, losses = figure.axes
+    assert lines(figure) == {
+        "8": [(0, 0.6), (2, 0.7), (4, 0.68)],
+        "4": [(0, 0.5), (2, 0.65), (4, 0.6)],
+    }
+    assert lines(figure, 1) == {"loss": [(1, 2.0), (2, 1.5), (3, 1.0), (4, 0.5)]}
+    assert texts(figure) == ["before the rotation", "prefix", "8", "4"]
+    assert scores.get_title("left") == "Best at step 2: 0.700 at 8 dimensions, 0.650 at 4"
+    assert scores.get_ylabel() == "accuracy" and losses.get_ylabel() == "training loss"
+    assert losses.get_xlabel() == "step (updates of the weights)"
+    for axes in (scores, losses):  # the best step, in both
+        assert [2, 2] in [list(line.get_xdata()) for line in axes.get_lines()]
+    hollow = [
+        [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())]
+        for line in scores.get_lines()
+        if str(line.get_markerfacecolor()) == "white"
+    ]
+    assert hollow == [[(0, 0.6)], [(0, 0.3)]]
+
+
+def test_long_loss_is_smoothed() -> None:
+    losses = tuple(1 / step for step in range(1, 101))
+    figure = training_curve(History(losses, (), 100))
+    assert len(figure.axes) == 1 and figure.axes[0].get_title("left") == "Loss over 100 updates"
+    curves = lines(figure)
+    assert [y for _, y in curves["loss"]] == list(losses)
+    assert [y for _, y in curves["smoothed"]] == smoothed(losses).tolist()
+
+
+def test_smoothing_by_hand() -> None:
+    values = [0.0] * 10 + [3.0] + [0.0] * 14  # 25: a window of three
+    expected = [0.0] * 9 + [1.0, 1.0, 1.0] + [0.0] * 13
+    assert smoothed(values) == pytest.approx(expected)
+    line = np.linspace(5, -3, 200)
+    assert smoothed(line.tolist()) == pytest.approx(line)
+    assert len(smoothed(values[:19])) == 0
+
+
+@pytest.mark.parametrize("run", [History((), (Judged(0, {8: 0.5}),), 0), History((1.0,), (), 1)])
+def test_one_point_is_seen(run: History, tmp_path: Path) -> None:
+    figure = training_curve(run)
+    (line,) = [line for line in figure.axes[0].get_lines() if len(line.get_xydata()) == 1]
+    assert line.get_marker() == "o"
+    save(figure, tmp_path / "one.svg")
+
+
+def test_histories_that_cannot_be_drawn() -> None:
+    with pytest.raises(DataError, match="the history must have an evaluation"):
+        training_curve(History((), (Judged(0, {}),), 0))
+    with pytest.raises(DataError, match="losses must be finite, got nan as number 2"):
+        training_curve(History((1.0, math.nan), (), 2))
+    with pytest.raises(DataError, match="scores of step 3 must be finite, got inf"):
+        training_curve(History((), (Judged(3, {8: math.inf}),), 3))
+    with pytest.raises(DataError, match="best_step must be an evaluated step, got 9"):
+        training_curve(History((), (Judged(3, {8: 0.5}),), 9))
+
+
+def test_alignment_uniformity_path(history: History) -> None:
+    other = History((), (Judged(0, {8: 0.1}, 0.2, -3.0),), 0)
+    figure = alignment_uniformity({"ours": history, "theirs": other})
+    (axes,) = figure.axes
+    assert lines(figure) == {
+        "ours": [(-1.0, 0.5), (-2.0, 0.4), (-2.5, 0.3)],  # step 0 once
+        "theirs": [(-3.0, 0.2)],
+    }
+    assert texts(figure) == ["0", "2", "4", "0"]  # start, the best, end; then the other run
+    assert axes.get_xlabel().startswith("uniformity") and axes.get_ylabel().startswith("alignment")
+    stars = [line for line in axes.get_lines() if line.get_marker() == "*"]
+    assert [tuple(np.asarray(star.get_xydata())[0]) for star in stars] == [(-2.0, 0.4), (-3.0, 0.2)]
+    arrows = [text for text in axes.texts if not text.get_text()]
+    assert [arrow.xyann for arrow in arrows] == [(-1.0, 0.5), (-2.0, 0.4)]  # where each begins
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["ours", "theirs"]
+
+
+def test_paths_that_cannot_be_drawn(history: History) -> None:
+    with pytest.raises(DataError, match="plain has no alignment and uniformity: train with dev"):
+        alignment_uniformity({"ours": history, "plain": History((), (Judged(0, {8: 0.1}),), 0)})
+    with pytest.raises(DataError, match="1 to 10 runs, got 0"):
+        alignment_uniformity({})
+    with pytest.raises(DataError, match="uniformity of x must be finite, got nan"):
+        alignment_uniformity({"x": History((), (Judged(0, {}, 0.1, math.nan),), 0)})
+
+
+def test_prefix_scores() -> None:
+    figure = prefix_scores({"a": {8: 0.9, 2: 0.5, 4: 0.8}, "b": {4: 0.7}}, "nDCG@10", "SciFact")
+    (axes,) = figure.axes
+    assert lines(figure) == {"a": [(2, 0.5), (4, 0.8), (8, 0.9)], "b": [(4, 0.7)]}
+    assert texts(figure) == ["a", "b"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "4", "8"]
+    assert axes.get_xscale() == "log" and axes.get_ylabel() == "nDCG@10"
+    assert axes.get_title("left") == "SciFact"
+    for bad, message in (
+        ({}, "methods, got 0"),
+        ({"a": {}}, "a: expected scores by prefix length"),
+        ({"a": {4: math.nan}}, "scores of a must be finite, got nan"),
+        ({str(i): {4: 0.5} for i in range(11)}, "methods, got 11"),
+    ):
+        with pytest.raises(DataError, match=message):
+            prefix_scores(bad)
+
+
+def test_map_is_the_principal_plane() -> None:
+    from sklearn.decomposition import PCA
+
+    rows = np.random.default_rng(0).normal(size=(40, 6)) * [5, 3, 1, 1, 0.5, 0.1]
+    labels = ["ab"[i % 2] for i in range(40)]
+    figure = sentence_map(rows, labels)
+    (axes,) = figure.axes
+    places = np.empty((40, 2))
+    for label, points in zip("ab", axes.collections, strict=True):
+        places[[other == label for other in labels]] = points.get_offsets()
+        assert points.get_label() == f"{label} (20)"
+    oracle = PCA(2).fit(rows)
+    assert np.abs(places) == pytest.approx(np.abs(oracle.transform(rows)))
+    assert all(places[np.abs(places[:, axis]).argmax(), axis] > 0 for axis in (0, 1))
+    first, second = 100 * oracle.explained_variance_ratio_
+    assert axes.get_xlabel() == f"1st principal axis ({first:.1f} % of the variance)"
+    assert axes.get_ylabel() == f"2nd principal axis ({second:.1f} % of the variance)"
+    assert axes.get_title("left") == "40 sentences, 2 labels"
+
+
+def test_tsne_keeps_clusters_together() -> None:
+    noise = np.random.default_rng(0).normal(size=(60, 8)) * 0.05
+    kinds = np.repeat([0, 1], 30)
+    figure = sentence_map(noise + np.eye(8)[kinds], [str(kind) for kind in kinds], "tsne")
+    one, two = (np.asarray(points.get_offsets()) for points in figure.axes[0].collections)
+    apart = np.linalg.norm(one.mean(axis=0) - two.mean(axis=0))
+    assert apart > 2 * max(one.std(), two.std())
+    assert "t-SNE" in figure.axes[0].get_xlabel()
+
+
+def test_maps_that_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.eye(12)
+    with pytest.raises(DataError, match="at most 10 labels, got 12"):
+        sentence_map(rows, [str(i) for i in range(12)])
+    with pytest.raises(DataError, match=r"shape \(12, 12\) with 1 labels"):
+        sentence_map(rows, ["a"])
+    with pytest.raises(DataError, match="at least 3 rows"):
+        sentence_map(rows[:2], ["a", "b"])
+    with pytest.raises(DataError, match="vectors must be finite, got nan"):
+        sentence_map(rows * math.nan, ["a"] * 12)
+    with pytest.raises(ConfigError, match="projection 'mds': expected one of pca, tsne, umap"):
+        sentence_map(rows, ["a"] * 12, "mds")
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(ConfigError, match=r"pip install 'searchengine\[posthoc\]'"):
+        sentence_map(rows, ["a"] * 12, "umap")
+
+
+def test_spectra() -> None:
+    figure = spectra({"flat": [2.0, 2.0, 2.0, 2.0], "steep": [0.1, 10.0, 0.0]})
+    (axes,) = figure.axes
+    curves = lines(figure)
+    assert curves["flat: effective rank 4.0 of 4"] == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    # shares 1/101 and 100/101: exp(−Σ p ln p) = 1.06
+    assert curves["steep: effective rank 1.1 of 3"] == [(1, 1), (2, pytest.approx(0.01))]
+    assert axes.get_yscale() == "log"
+    for bad, message in (
+        ({}, "spectra, got 0"),
+        ({"a": [0.0, 0.0]}, "a: singular values must"),
+        ({"a": [1.0, -1.0]}, "must not be negative"),
+        ({"a": []}, "a: singular values must"),
+        ({"a": [1.0, math.nan]}, "singular values of a must be finite, got nan"),
+    ):
+        with pytest.raises(DataError, match=message):
+            spectra(bad)  # type: ignore[arg-type]
+
+
+def test_effective_rank_is_that_of_the_trainer() -> None:
+    from searchengine.trainer.evaluation.geometry import effective_rank, spectrum
+
+    rows = np.random.default_rng(0).normal(size=(50, 12)) * np.linspace(1, 5, 12)
+    (name,) = lines(spectra({"x": spectrum(rows)}))
+    assert name == f"x: effective rank {effective_rank(rows):.1f} of 12"
+
+
+def pictures(history: History) -> dict[str, Figure]:
+    rows = np.random.default_rng(0).normal(size=(9, 4))
+    return {
+        "curve": training_curve(history),
+        "path": alignment_uniformity({"run": history}),
+        "prefix": prefix_scores({"a": {4: 0.5, 8: 0.6}}),
+        "map": sentence_map(rows, list("aabbccabc")),
+        "spectra": spectra({"a": [3.0, 2.0, 1.0]}),
+    }
+
+
+def test_same_figures_give_the_same_file(history: History, tmp_path: Path) -> None:
+    for suffix, magic in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
+        for name, figure in pictures(history).items():
+            first = save(figure, tmp_path / "new" / f"{name}{suffix}").read_bytes()
+            again = save(pictures(history)[name], tmp_path / f"{name}{suffix}").read_bytes()
+            assert first == again and first.startswith(magic)
+            assert len(first) < 200_000
+
+
+def test_width_of_a_picture(history: History, tmp_path: Path) -> None:
+    png = save(training_curve(history), tmp_path / "a.png").read_bytes()
+    assert int.from_bytes(png[16:20], "big") == 1400  # the header's width: twice 700
+    svg = save(training_curve(history), tmp_path / "a.svg").read_text()
+    assert 'width="504pt"' in svg  # 7 inches
+    assert "<dc:date>" not in svg
+
+
+def test_unknown_suffix(history: History, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a\.gif: the name of a plot must end in"):
+        save(training_curve(history), tmp_path / "a.gif")
+
+
+def test_nothing_global_is_left(history: History) -> None:
+    import matplotlib
+
+    before: dict[Any, Any] = dict(matplotlib.rcParams)
+    pictures(history)
+    assert dict(matplotlib.rcParams) == before
+    assert len(COLOURS) == len(set(COLOURS)) == len(MARKERS) == 10
+    assert len(new_figure(3, (1, 1))[1]) == 2
+
+
+@given(st.lists(st.floats(0, 1), max_size=10), st.floats(0, 0.2))
+def test_spread_labels(wanted: list[float], gap: float) -> None:
+    found = spread(wanted, gap)
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    for low, high in itertools.pairwise(order):
+        assert found[high] - found[low] >= gap - 1e-9
+    assert sum(found) == pytest.approx(sum(wanted))  # moved as little up as down
+    gaps = [wanted[high] - wanted[low] for low, high in itertools.pairwise(order)]
+    if all(distance >= gap for distance in gaps):
+        assert found == pytest.approx(wanted)
+
+
+def test_spread_by_hand() -> None:
+    assert spread([0.5, 0.5, 0.9], 0.1) == pytest.approx([0.45, 0.55, 0.9])
+    assert spread([0.9, 0.1], 0.1) == [0.9, 0.1]
+
+
+def test_pictures_of_a_run(tmp_path: Path) -> None:
+    assert draw_training(TRAINING, tmp_path / "a") == [
+        tmp_path / "a" / "training-curve.svg",
+        tmp_path / "a" / "alignment-uniformity.svg",
+    ]
+    unaligned = {"losses": [1.0, 2.0], "judged": [], "best_step": 2}
+    (only,) = draw_training(unaligned, tmp_path / "b", suffix=".png")
+    assert only.name == "training-curve.png" and only.is_file()
+
+
+def test_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+    pages = [
+        (REPOSITORY / "docs" / f"{name}.md").read_text() for name in ("evaluation", "training")
+    ]
+    programs = re.findall(r"```python\n(.*?)```", "".join(pages), re.DOTALL)
+    programs = [
+        program for program in programs if "pictures/" in program or "TensorBoard" in program
+    ]
+    assert len(programs) == 3
+    monkeypatch.chdir(tmp_path)
+    for name in ("my-model", "other-model"):
+        write_sentence_transformer(tmp_path / name)
+        (tmp_path / name / "training.json").write_text(json.dumps(TRAINING))
+    rows = (f"the {a} {b}\ta {a} {b}" for a in ("dog", "cat", "man") for b in ("eats", "runs"))
+    (tmp_path / "pairs.tsv").write_text("\n".join(["anchor\tpositive", *rows]))
+    for program in programs:
+        exec(program, {})
+    pictures = {path.name for path in (tmp_path / "pictures").iterdir()}
+    names = {"training-curve.svg", "two-runs.svg", "prefixes.png", "map.svg", "spectrum.svg"}
+    assert pictures == names
+    assert [path.name[:6] for path in (tmp_path / "runs" / "new-model").iterdir()] == ["events"]
+    card = (tmp_path / "new-model" / "README.md").read_text(encoding="utf-8")
+    assert "- Data: `pairs.tsv`; 6 examples" in card and str(tmp_path) not in card

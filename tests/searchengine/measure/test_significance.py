@@ -1,0 +1,119 @@
+"""Intervals and p-values, against values by hand, every assignment, and the t-test."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from searchengine.errors import QueryError
+from searchengine.measure.significance import compare, holm, interval, intervals
+
+# Eighths add up without rounding.
+scores = st.integers(0, 8).map(lambda eighths: eighths / 8)
+pairs = st.lists(st.tuples(scores, scores), min_size=1, max_size=10)
+
+
+def every_assignment(ours: list[float], theirs: list[float]) -> float:
+    """The two-sided p-value over all 2ⁿ ways to swap the two answers of each question."""
+    differences = np.subtract(ours, theirs)
+    signs = np.array(list(itertools.product([1, -1], repeat=len(ours))))
+    sums = signs @ differences
+    greater, less = (sums >= differences.sum()).mean(), (sums <= differences.sum()).mean()
+    return float(min(1, 2 * min(greater, less)))
+
+
+def test_interval_of_two_values_is_both() -> None:
+    """The resampled mean is 0, 1/2 or 1, with chances 1/4, 1/2 and 1/4."""
+    assert interval([0, 1]) == (0, 1)
+    assert interval([0, 1], confidence=0.4) == (0.5, 0.5)
+
+
+def test_values_that_say_nothing_about_chance() -> None:
+    assert interval([0.3]) == (0.3, 0.3)
+    assert interval([0.1] * 7) == (0.1, 0.1)
+
+
+def test_interval_is_that_of_the_normal_distribution_where_questions_are_many() -> None:
+    values = np.random.default_rng(1).random(400)
+    error = 1.96 * values.std() / 20
+    low, high = interval(values)
+    assert low == pytest.approx(values.mean() - error, abs=error / 20)
+    assert high == pytest.approx(values.mean() + error, abs=error / 20)
+    assert interval(values) == (low, high)  # seeded
+    narrow = interval(values, confidence=0.5)
+    assert low < narrow[0] < values.mean() < narrow[1] < high
+
+
+def test_intervals_of_several_rows_are_those_of_each() -> None:
+    rows = np.random.default_rng(2).random((3, 50))
+    rows[1] = 0.1
+    alone = [interval(row) for row in rows]
+    assert np.array(intervals(rows)) == pytest.approx(np.array(alone))
+    assert intervals(rows)[1] == (0.1, 0.1)
+
+
+def test_comparison_by_hand() -> None:
+    """Three differences of one sign: all as they are, or all swapped, out of eight ways.
+
+    Of the 4⁴ ways to draw the questions anew, 5 have a mean below 0.0625 and 15 have not more: the
+    2.5th percentile lies between. So do 5 above 0.40625, and 9 not below it.
+    """
+    found = compare([1, 0.5, 1, 0.25], [0.5, 0.25, 0.875, 0.25])
+    assert found.difference == 0.21875
+    assert found.p == 0.25
+    assert (found.low, found.high) == (0.0625, 0.40625)
+
+
+def test_settings_that_agree_do_not_differ() -> None:
+    found = compare([0.5, 1, 0], [0.5, 1, 0])
+    assert (found.difference, found.low, found.high, found.p) == (0, 0, 0, 1)
+    assert compare([0.5, 1], [0.5, 0]).p == 1  # a single question shows nothing
+
+
+@given(pairs)
+def test_p_value_is_that_of_all_assignments_and_symmetric(both: list[tuple[float, float]]) -> None:
+    ours, theirs = (list(column) for column in zip(*both, strict=True))
+    found, turned = compare(ours, theirs), compare(theirs, ours)
+    assert found.p == pytest.approx(every_assignment(ours, theirs))
+    assert turned.p == pytest.approx(found.p)
+    assert turned.difference == -found.difference
+    assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low), abs=0.05)
+
+
+def test_randomisation_and_t_test_agree() -> None:
+    """Smucker, Allan and Carterette's finding, on differences of several sizes."""
+    rng = np.random.default_rng(3)
+    ours = rng.random(200)
+    for shift in (0.0, 0.005, 0.01, 0.02):
+        theirs = ours + shift + rng.normal(0, 0.1, 200)
+        expected = stats.ttest_rel(ours, theirs).pvalue
+        assert compare(ours, theirs).p == pytest.approx(expected, abs=0.02)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.7, 0.6]) == [1, 1]
+    assert holm([0.02]) == [0.02]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_is_between_nothing_and_bonferroni(ps: list[float]) -> None:
+    corrected = holm(ps)
+    for p, each in zip(ps, corrected, strict=True):
+        assert p <= each <= min(1, len(ps) * p) or each == pytest.approx(p)
+    assert sorted(corrected) == holm(sorted(ps))
+
+
+@pytest.mark.parametrize("values", [[], [0.5, float("nan")], [float("inf")], [[0.5]]])
+def test_what_is_no_list_of_values(values: list[float]) -> None:
+    with pytest.raises(QueryError, match=r"one value per question|must be finite numbers"):
+        interval(values)
+
+
+def test_comparison_needs_the_same_questions() -> None:
+    with pytest.raises(QueryError, match="same questions, got 2 and 3 values"):
+        compare([0, 1], [0, 1, 1])

@@ -1,0 +1,167 @@
+"""Files on disk: written whole or not at all, synced, with remembered checksums and signatures.
+
+A file can get other content and keep its size and time of change. Reading all of a model to see
+that takes longer than answering a question, so a checksum is remembered, outside the model's
+folder, with the file's inode, size and times. One of these no program can set back: the time of
+the last change of status (ctime).
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from filelock import FileLock
+from safetensors import SafetensorError
+
+from searchengine.trainer.errors import ModelError
+
+CHECKSUMS, KEY = "checksums.json", "key"
+KEY_BYTES = 32
+# A file changed this recently (ns) may change again within one tick of the clock: it is read again.
+SETTLED = 1_000_000_000
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Indented, in UTF-8."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def sync_files(folder: Path) -> None:
+    """Push the files to disk, so that a rename never names a folder of unwritten ones."""
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+
+
+@contextmanager
+def new_folder(path: Path, keep: str | None = None) -> Iterator[Path]:
+    """An empty folder to write a model to, which replaces `path` at the end of the block.
+
+    It is beside `path` and renamed: an interrupted write leaves what was there. `keep`: the name of
+    a folder inside `path` that moves to the new one. Raises ModelError where it cannot be written.
+    """
+    path = path.absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
+            new = Path(scratch) / "new"
+            new.mkdir()
+            yield new
+            sync_files(new)
+            if path.exists():
+                if keep is not None and (path / keep).is_dir():
+                    (path / keep).rename(new / keep)
+                path.rename(Path(scratch) / "old")
+            new.rename(path)
+    except Exception as error:  # tokenizers has no error of its own for a full disk
+        if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
+            raise
+        raise ModelError(f"the model cannot be written to {path}: {error}") from error
+
+
+class Checksums:
+    """sha256 of files, remembered in a folder when the block ends; None remembers nothing."""
+
+    def __init__(self, folder: Path | None):
+        self._path = None if folder is None else folder / CHECKSUMS
+        self._known: dict[str, list[Any]] = {}
+        self._changed = False
+
+    def __enter__(self) -> Self:
+        with suppress(OSError, ValueError):
+            known = json.loads(self._path.read_bytes()) if self._path else None
+            self._known = known if isinstance(known, dict) else {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is None or not self._changed:
+            return
+        present = {name: known for name, known in self._known.items() if os.path.exists(name)}
+        with suppress(OSError):  # read-only, or full: the files are read again
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_at_once(self._path, json.dumps(present).encode())
+
+    def of(self, path: Path) -> str:
+        """In hex; "" if the file is gone."""
+        name = str(path.absolute())
+        try:
+            known = self._known.get(name)
+            if isinstance(known, list) and known[:-1] == _state(os.stat(path)):
+                return str(known[-1])
+            with path.open("rb") as file:
+                before = os.fstat(file.fileno())
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                same = _state(os.fstat(file.fileno())) == _state(before)
+        except OSError:
+            return ""
+        if same and time.time_ns() - before.st_ctime_ns > SETTLED:
+            self._known[name] = [*_state(before), digest]
+            self._changed = True
+        return digest
+
+
+def _state(stat: os.stat_result) -> list[int]:
+    return [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def user_cache() -> Path | None:
+    """This user's folder for what can be computed again; None where there is no home."""
+    place = os.environ.get("XDG_CACHE_HOME")
+    try:
+        home = Path(place) if place else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return home / "searchengine"
+
+
+def signing_key(*, create: bool = False) -> bytes | None:
+    """This user's key for `signature`; None where there is none and none can be stored.
+
+    Others who can write to a model's folder can change the files there, but cannot sign them.
+    """
+    cache = user_cache()
+    if cache is None:
+        return None
+    key = _read_key(cache / KEY)
+    if key is not None or not create:
+        return key
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / f"{KEY}.lock"):  # a second process takes the first one's
+            if _read_key(cache / KEY) is None:
+                write_at_once(cache / KEY, os.urandom(KEY_BYTES))
+    except OSError:
+        return None
+    return _read_key(cache / KEY)
+
+
+def signature(key: bytes, record: dict[str, Any]) -> str:
+    """The signature of a JSON object, in hex."""
+    return hmac.new(key, json.dumps(record, sort_keys=True).encode(), "sha256").hexdigest()
+
+
+def _read_key(path: Path) -> bytes | None:
+    with suppress(OSError):
+        key = path.read_bytes()
+        return key if len(key) == KEY_BYTES else None
+    return None
+
+
+def write_at_once(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing, readable by this user alone. Raises OSError."""
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(scratch, path)
+    except BaseException:
+        os.unlink(scratch)
+        raise
