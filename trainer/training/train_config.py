@@ -388,8 +388,8 @@ class TrainConfig:
         False,
         SWITCH,
         "Train a [question encoder](special-encoders.md#question-encoders): what is trained "
-        "learns the teacher's vectors of questions, and is saved beside the teacher, which encodes the "
-        "documents. Without a `teacher`, that is the `base`",
+        "learns the teacher's vectors of questions, and is saved beside the teacher, which encodes "
+        "the documents. Without a `teacher`, that is the `base`",
         card="It encodes questions only; the teacher beside it encodes the documents",
         objective=Objective.DISTILLATION,
     )
