@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
 from searchengine.backends.contract import Backend
 from searchengine.backends.embedded import Embedded
@@ -102,12 +101,6 @@ class Stats:
             *(("under way", work) for work in self.pending),
         ]
         return facts(rows, self.path)
-
-    @property
-    def recipe(self) -> Mapping[str, Any]:
-        """The former name of `index_config`."""
-        warn("recipe is now index_config", DeprecationWarning, stacklevel=2)
-        return self.index_config
 
 
 def tuned_for(snapshot: Snapshot) -> Mapping[str, Any] | None:
