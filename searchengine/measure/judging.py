@@ -14,7 +14,7 @@ from searchengine.measure.encoders import encoded
 from searchengine.measure.judgements import judged, plain_or_gzipped, read_beir
 from searchengine.measure.retrieval import measure, task
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.judging import Measure
+from searchengine.trainer.training.step_judging import Measure
 
 SHORTLIST = 100
 """Documents that a prefix finds, to be scored at full width."""
