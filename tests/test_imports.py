@@ -42,7 +42,7 @@ FUNCTIONS = {
     "searchengine/measure/vector_plots.py": "posthoc",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",
-    "trainer/training/data/tables.py": "datasets",
+    "trainer/training/example_files.py": "datasets",
 }
 """File or folder → the extras whose packages and modules it imports within functions."""
 ELSEWHERE = {

@@ -13,7 +13,7 @@ import numpy as np
 from searchengine.adapt.material import Material, of_part
 from searchengine.adapt.questions import Kind, Part, Question
 from searchengine.adapt.sample import Sample
-from searchengine.backends.folder.documents.tables import Ids
+from searchengine.backends.contract import Ids
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.protocol import Vectors
 from searchengine.indexer.arrays import BLOCK_ROWS

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.cli.console import note, say, show_json, show_rows, steps
 from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, Bytes, open_engine, runs
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import beir_corpus, read_corpus
 from searchengine.encoders.protocol import TextEncoder
@@ -20,7 +20,7 @@ from searchengine.measure.comparison import RetrievalRow, Setting
 from searchengine.measure.judgements import Qrels, Task, judged, plain_or_gzipped, read_beir
 from searchengine.measure.retrieval import exact, measure, task
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.judging import Measure
+from searchengine.trainer.training.step_judging import Measure
 
 CHANCE = 0.05
 """The greatest p of a difference that counts as shown."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.folder.mode import Mode, weight_of
+from searchengine.backends.mode import Mode, weight_of
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.measure.judgements import MAIN, Qrels, Task, per_question
@@ -90,7 +90,7 @@ def tune_fusion(
     Raises QueryError (no index of words, too few judged questions) and CorpusError (none).
     """
     engine.refresh()
-    if engine.collection.capabilities.words is None:
+    if engine.collection.words is None:
         raise QueryError(
             f"{engine.collection.path} has no index of words, so there is nothing to weigh; its "
             "mode is vector"

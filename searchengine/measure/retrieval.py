@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.folder.documents.store import SegmentRow
-from searchengine.backends.folder.mode import Mode
 from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.mode import Mode
 from searchengine.encoders.protocol import Vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError

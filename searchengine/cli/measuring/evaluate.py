@@ -258,7 +258,7 @@ def labels(
     from searchengine.cli.console import counted, progress, show_json, show_rows
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.evaluation.labels import accuracy
-    from searchengine.trainer.training.data.files import read_labelled
+    from searchengine.trainer.training.example_files import read_labelled
 
     texts = read_labelled(files)
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
@@ -311,7 +311,7 @@ def map_(
     from searchengine.measure.plotting import save
     from searchengine.measure.vector_plots import sentence_map
     from searchengine.trainer.encoder import Encoder
-    from searchengine.trainer.training.data.files import read_labelled
+    from searchengine.trainer.training.example_files import read_labelled
 
     texts = read_labelled(files)[:most]
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.cli.console import counted
 from searchengine.cli.measuring.evaluate import PREFIXES, load_all, titles_of
 from searchengine.cli.options import (
@@ -275,7 +275,7 @@ def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
 
 def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
     """Refuse names that a run file cannot contain before measuring."""
-    from searchengine.backends.folder.documents import listing
+    from searchengine.backends import listing
     from searchengine.measure.judgements import check_names
 
     with engine.collection.reading() as snapshot:

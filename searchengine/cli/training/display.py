@@ -15,10 +15,10 @@ from searchengine.cli.training.logs import LOGS
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingWarning, install_line
 from searchengine.trainer.training.checkpoint import latest
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.judging import Measure
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.processes import launched_rank
+from searchengine.trainer.training.step_judging import Measure
+from searchengine.trainer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.mode import WEIGHT, Mode
+from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli.tune import _conclusion
 from searchengine.errors import CorpusError, QueryError
 from searchengine.measure import fusion_tuning as fusing

@@ -1,8 +1,8 @@
 """The examples of a run, on disk: memory does not grow with their texts.
 
 Before training, the examples of all files are copied to a temporary file, from which any of them
-can be read by its number. So an epoch is in random order over all of them,
-and a resumed run continues with the next batch, however large the files are.
+can be read by its number. So an epoch is in random order over all of them, and a resumed run
+continues with the next batch, however large the files are.
 """
 
 import hashlib
@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import DataError
-from searchengine.trainer.training.data.columns import Example, Reading
-from searchengine.trainer.training.data.files import (
+from searchengine.trainer.training.example_files import (
     identity,
     read_file,
     sentences,
     texts_without_label,
 )
-from searchengine.trainer.training.data.positives import Kind
+from searchengine.trainer.training.rows import Example, Kind, Reading
 
 KINDS = tuple(Kind)
 
@@ -42,10 +41,10 @@ class _Descriptor:
 
 
 class Examples(Sequence[Example]):
-    """Examples in a temporary file, which is gone with the last of its readers.
+    """Examples in a temporary file, which is removed with its last reader.
 
-    9 bytes of memory for each. excluded: number left out because of the exclude files. folder: of
-    the file; None for the system's. Raises DataError where there is no room for it.
+    Each takes 9 bytes of memory. excluded: number left out because of the exclude files. folder:
+    where the file is; None for the system's temporary folder. Raises DataError if the disk is full.
     """
 
     def __init__(self, examples: Iterable[Example], excluded: int = 0, folder: Path | None = None):
@@ -89,7 +88,7 @@ class Examples(Sequence[Example]):
             raise IndexError(place)
         row = place % len(self) if self._rows is None else int(self._rows[place])
         start, end = int(self._ends[row]), int(self._ends[row + 1])
-        # By place, not from where the file was read last: threads and forked processes share that.
+        # pread, not read: threads and forked processes share the file's position.
         kind, *texts = json.loads(os.pread(self._file.number, end - start, start))
         return Kind(kind), tuple(texts)
 
@@ -98,7 +97,7 @@ class Examples(Sequence[Example]):
 
     @property
     def mean_bytes(self) -> float:
-        """Of an example in the file."""
+        """Mean size of an example in the file."""
         return float(self._ends[-1]) / max(1, len(self._kinds))
 
     def of_kind(self, kind: Kind) -> NDArray[np.int64]:
@@ -111,7 +110,7 @@ class Examples(Sequence[Example]):
         return len(self.of_kind(kind)) > 0
 
     def without(self, places: Iterable[int]) -> Self:
-        """The examples but those at these places, in the same file."""
+        """The examples except those at these places, in the same file."""
         rows = np.arange(len(self._kinds)) if self._rows is None else self._rows
         rest = object.__new__(type(self))
         vars(rest).update(vars(self))
@@ -139,9 +138,8 @@ def read_examples(
     """The examples of all files, without those that contain a sentence of the exclude files.
 
     Sentences are compared by their letters and digits alone. reading: what is read besides texts.
-    expects: the kinds that a file may hold; () for any. next_sentence: sentences become pairs of
-    one and what follows it. folder: see `Examples`. Raises DataError, with file and line where
-    there is one.
+    expects: the kinds that a file may hold; () for any. next_sentence: a sentence becomes a pair
+    with the next one. folder: see `Examples`. Raises DataError, with file and line if it has one.
     """
     forbidden = {identity(text) for path in exclude for text in sentences(path)}
     excluded = 0
@@ -174,17 +172,17 @@ def read_examples(
 
 
 def _checked(path: Path, examples: Iterable[Example], expects: Sequence[Kind]) -> Iterator[Example]:
-    """The same examples. Raises DataError where there are none, or one is of another kind."""
-    found = False
+    """The same examples. Raises DataError if there are none, or one is of another kind."""
+    empty = True
     for kind, texts in examples:
-        found = True
+        empty = False
         if expects and kind not in expects:
             raise DataError(
                 f"{path}: holds a {kind} ({texts[0][:40]!r}), but {' or '.join(expects)} was "
                 f"expected: give it such a file (docs/training.md lists the columns)"
             )
         yield kind, texts
-    if not found:
+    if empty:
         raise DataError(f"{path}: no examples")
 
 

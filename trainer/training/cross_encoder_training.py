@@ -33,8 +33,8 @@ from searchengine.trainer.runtimes.config import (
 )
 from searchengine.trainer.runtimes.torch_runtime import pick_device
 from searchengine.trainer.training import attention
-from searchengine.trainer.training.data.examples import Examples, read_examples
-from searchengine.trainer.training.data.positives import Kind
+from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.rows import Kind
 
 # What transformers raises for a folder that it cannot read.
 _UNREADABLE = (
@@ -57,8 +57,8 @@ class CrossEncoderConfig:
         epochs: passes over the examples.
         negatives: texts per question that do not answer it.
         batch_size: questions per update, each with its positive and its negatives.
-        learning_rate: the greatest, after a linear warm-up and before a linear decay.
-        max_tokens: of a pair; more are cut. At most what the network reads.
+        learning_rate: peak, after a linear warm-up and before a linear decay.
+        max_tokens: maximum of a pair; longer pairs are cut. At most what the network reads.
         seed: of the order, the random negatives and the new output.
     """
 
@@ -132,7 +132,7 @@ def train_cross_encoder(
     if not learn:
         raise ConfigError(f"{paths[0]}: one example is not enough; give it two or more")
     device = pick_device(None)
-    attention.use(network)
+    attention.use_plain(network)
     _fit(network.to(device), tokenizer, learn, config, report)
     attention.restore(network)
     _write(network.cpu(), tokenizer, Path(config.out))

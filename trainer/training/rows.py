@@ -1,15 +1,26 @@
-"""What a row of a training file is, from the names of its columns (docs/training.md lists them)."""
+"""What a row of a training file is, and the anchor, positive and negatives that it gives a batch.
+
+The names of the columns decide what an example is (docs/training.md lists them). A sentence alone
+is its own positive: two passes through the network differ by dropout (SimCSE, Gao et al., arXiv
+2104.08821, section 4), or also by what the paper compares it with: deleted words, a crop, or the
+next sentence. Of several paraphrases every epoch draws another two. Back-translations and other
+augmented texts (CERT, Fang et al., arXiv 2005.12766) are pairs like any others.
+"""
 
 import math
+import random
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from searchengine.trainer.errors import DataError
-from searchengine.trainer.training.data.positives import Kind, Texts
 
-# Known column names, in order of preference: an anchor and its positive, or one text. A pair may
+# The texts of an example as they were read; what they mean is its Kind. A label or scores are the
+# last of them.
+Texts = tuple[str, ...]
+
+# Known column names, in order of preference: an anchor and its positive, or one text. Pairs may
 # have columns of negatives, too.
 KNOWN_COLUMNS: tuple[tuple[str, ...], ...] = (
     ("anchor", "positive"),
@@ -25,6 +36,27 @@ LABEL = "label"
 SCORES = ("score", "scores")
 
 
+class Kind(StrEnum):
+    """How the texts of an example are related."""
+
+    PAIR = "pair"  # anchor, positive
+    TRIPLET = "triplet"  # anchor, positive, hard negatives
+    SENTENCE = "sentence"  # one text, its own positive under dropout
+    PARAPHRASES = "paraphrases"  # two or more with the same meaning
+    LABELLED = "labelled"  # a text, its label
+    SCORED = "scored"  # anchor, positive, perhaps negatives; their scores, separated by spaces
+
+
+class Augment(StrEnum):
+    """How a sentence's positive differs from it, besides the dropout mask."""
+
+    NONE = "none"  # the sentence itself
+    DELETE_WORD = "delete-word"  # without one of its words
+    DELETE = "delete"  # without a share of its words
+    CROP = "crop"  # a run of its words, without a share of them
+    NEXT_SENTENCE = "next-sentence"  # the next sentence in the file
+
+
 class Reading(StrEnum):
     """What is read of a row besides its texts."""
 
@@ -35,6 +67,64 @@ class Reading(StrEnum):
 
 
 Example = tuple[Kind, Texts]
+
+
+class Drawn(NamedTuple):
+    """One row of a batch.
+
+    label: of a labelled text, which has no positive. one_text: anchor and positive are two views
+    of one sentence. scores: as they were read: one for each candidate, the positive first, or for
+    each negative the positive's lead over it.
+    """
+
+    anchor: str
+    positive: str = ""
+    negatives: Texts = ()
+    label: str = ""
+    one_text: bool = False
+    scores: tuple[float, ...] = ()
+
+
+Batch = list[Drawn]
+
+
+def draw(
+    kind: Kind,
+    texts: Texts,
+    rng: random.Random,
+    augment: Augment = Augment.NONE,
+    share: float = 0.1,
+) -> Drawn:
+    """The row that an example gives in this epoch; augment and share change sentences only."""
+    match kind:
+        case Kind.PAIR | Kind.TRIPLET:
+            return Drawn(texts[0], texts[1], texts[2:])
+        case Kind.SENTENCE:
+            return Drawn(texts[0], augmented(texts[0], augment, share, rng), one_text=True)
+        case Kind.PARAPHRASES:
+            anchor, positive = rng.sample(texts, 2)
+            return Drawn(anchor, positive)
+        case Kind.LABELLED:
+            return Drawn(texts[0], label=texts[1])
+        case Kind.SCORED:
+            scores = tuple(map(float, texts[-1].split()))
+            return Drawn(texts[0], texts[1], texts[2:-1], scores=scores)
+
+
+def augmented(text: str, augment: Augment, share: float, rng: random.Random) -> str:
+    """The text with words left out; at least one word stays."""
+    words = text.split()
+    count = 1 if augment is Augment.DELETE_WORD else round(share * len(words))
+    count = min(count, len(words) - 1)
+    match augment:
+        case Augment.DELETE_WORD | Augment.DELETE if count > 0:
+            out = set(rng.sample(range(len(words)), count))
+            return " ".join(word for i, word in enumerate(words) if i not in out)
+        case Augment.CROP if count > 0:
+            start = math.floor(rng.random() * (count + 1))
+            return " ".join(words[start : start + len(words) - count])
+        case _:
+            return text
 
 
 class Header(NamedTuple):
@@ -52,7 +142,7 @@ class Header(NamedTuple):
 def choose_columns(header: Header, columns: Sequence[str], reading: Reading) -> tuple[str, ...]:
     """The columns to read: the named ones, the known ones, or the only list of texts.
 
-    A label is the last one, and so is the column of scores. Raises DataError.
+    The label or the scores are the last of them. Raises DataError.
     """
     place, row, origin = header
     if columns:
@@ -62,7 +152,7 @@ def choose_columns(header: Header, columns: Sequence[str], reading: Reading) -> 
     if reading is Reading.LABELS:
         return _label_columns(header)
     if reading is Reading.TEXTS:
-        _check_judged(origin)
+        _refuse_judgements(origin)
     scores = [name for name in SCORES if name in row] if reading is Reading.SCORES else []
     if reading is Reading.SCORES and len(scores) != 1:
         raise DataError(
@@ -96,21 +186,8 @@ def _label_columns(header: Header) -> tuple[str, str]:
     return text, LABEL
 
 
-def read_row(
-    where: str, row: Mapping[str, Any], columns: tuple[str, ...], reading: Reading
-) -> Example:
-    """The example in these columns of a row. where: file and line. Raises DataError."""
-    match reading:
-        case Reading.LABELS:
-            return _labelled(where, row, columns)
-        case Reading.SCORES:
-            return _scored(where, row, columns)
-        case _:
-            return _unjudged(where, row, columns)
-
-
-def _check_judged(origin: Mapping[str, str]) -> None:
-    """Refuse texts with a judgement that training would not read."""
+def _refuse_judgements(origin: Mapping[str, str]) -> None:
+    """Refuse scores and labels that training would not read."""
     if "score" in origin:
         raise DataError(
             f"{origin['score']}: the column `score` makes this a test of similarity, not training "
@@ -124,6 +201,19 @@ def _check_judged(origin: Mapping[str, str]) -> None:
         )
 
 
+def read_row(
+    where: str, row: Mapping[str, Any], columns: tuple[str, ...], reading: Reading
+) -> Example:
+    """The example in these columns of a row. where: file and line. Raises DataError."""
+    match reading:
+        case Reading.LABELS:
+            return _labelled(where, row, columns)
+        case Reading.SCORES:
+            return _scored(where, row, columns)
+        case _:
+            return _unjudged(where, row, columns)
+
+
 def _labelled(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> Example:
     if len(columns) != 2:
         raise DataError(f"{where}: columns is {', '.join(columns)}: expected a text and its label")
@@ -135,7 +225,7 @@ def _labelled(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> E
 
 
 def _scored(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> Example:
-    """Anchor, positive and negatives with one score, one for each, or each negative's margin."""
+    """Anchor, positive and negatives; one score, one for each, or the lead over each negative."""
     name = columns[-1]
     kind, texts = _unjudged(where, row, columns[:-1])
     if kind not in (Kind.PAIR, Kind.TRIPLET):
@@ -151,7 +241,7 @@ def _scored(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> Exa
 
 
 def _numbers(where: str, name: str, value: Any) -> list[float]:
-    """A number, a list of them, or text with them, which TSV has: "0.8", "9.1 -3.2", "[9.1, 2]"."""
+    """A number, a list of them, or text with them, as in TSV: "0.8", "9.1 -3.2", "[9.1, 2]"."""
     items = value if isinstance(value, list) else [value]
     if isinstance(value, str):
         items = value.strip().strip("[]").replace(",", " ").split()
@@ -170,7 +260,8 @@ def _numbers(where: str, name: str, value: Any) -> list[float]:
 def _unjudged(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> Example:
     values = [row.get(name) for name in columns]
     if len(values) == 1 and isinstance(values[0], list):
-        texts = tuple(dict.fromkeys(values[0])) if _all_texts(values[0]) else ()
+        all_texts = all(isinstance(value, str) and value.strip() for value in values[0])
+        texts = tuple(dict.fromkeys(values[0])) if all_texts else ()
         if len(texts) < 2:
             raise DataError(f"{where}: {columns[0]} must list at least 2 different texts")
         return Kind.PARAPHRASES, texts
@@ -180,7 +271,7 @@ def _unjudged(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> E
         return Kind.SENTENCE, (str(values[0]),)
     negatives: list[str] = []
     for name, value in zip(columns[2:], values[2:], strict=True):
-        # An empty negative is none: the row may be a pair, or have fewer than others.
+        # An empty cell is no negative: the row may be a pair, or have fewer than others.
         for text in value if isinstance(value, list) else [value] if value else []:
             _check_text(where, name, text)
             negatives.append(text)
@@ -191,7 +282,3 @@ def _unjudged(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> E
 def _check_text(where: str, name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"{where}: {name} is {value!r}, expected text")
-
-
-def _all_texts(values: list[Any]) -> bool:
-    return all(isinstance(value, str) and value.strip() for value in values)

@@ -11,10 +11,10 @@ from typing import Self
 
 import numpy as np
 
+from searchengine.backends.contract import Scored
 from searchengine.backends.folder.documents import text_index
 from searchengine.backends.folder.documents.lexical import Key
 from searchengine.backends.folder.documents.questions import Word
-from searchengine.backends.folder.documents.scored import Scored
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.documents.terms import notes, terms_of
 from searchengine.corpus.analyzer import Analyzer, Tokenizer

@@ -1,8 +1,8 @@
 """Training files to examples, row by row.
 
 TSV has a header line and no quoting; JSONL has one object per line; both may be .gz and are UTF-8.
-Parquet files, and Hugging Face datasets, are tables with the same columns. What an example is
-follows from the names of its columns (docs/training.md lists them).
+Parquet files and Hugging Face datasets are tables with the same columns, of which a batch is in
+memory at a time. What an example is follows from the names of its columns: see `rows`.
 """
 
 import csv
@@ -14,20 +14,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from searchengine.trainer.errors import DataError
+from searchengine.trainer.errors import DataError, install_line
 from searchengine.trainer.reading import open_text
-from searchengine.trainer.training.data.columns import (
+from searchengine.trainer.training.rows import (
     Example,
     Header,
+    Kind,
     Reading,
+    Texts,
     choose_columns,
     read_row,
 )
-from searchengine.trainer.training.data.positives import Kind, Texts
-from searchengine.trainer.training.data.tables import is_table, table_rows
 
-# Rows of a table whose values show what a column holds.
-_FIRST_ROWS = 1000
+HUB = "hf:"
+_FIRST_ROWS = 1000  # rows of a table whose values show what a column holds
+_ROWS, _BYTES = 1024, 1 << 16  # of a batch of a Parquet file, and read at a time of each column
 
 
 def read_labelled(paths: Iterable[Path], columns: Sequence[str] = ()) -> list[tuple[str, str]]:
@@ -47,7 +48,7 @@ def key(text: str) -> str:
 
 
 def identity(text: str) -> str:
-    """Equal for equal texts: the key, or the text itself where it has no letters or digits."""
+    """Equal for equal texts: the key, or the text itself if it has no letters or digits."""
     return key(text) or text
 
 
@@ -58,7 +59,7 @@ def texts_without_label(example: Example) -> Texts:
 
 
 def sentences(path: Path) -> Iterator[str]:
-    """Every sentence of a file of examples or of scored pairs; each example's texts in turn."""
+    """Every sentence of a file of examples or of scored pairs."""
     for _, texts in read_file(path, reading=Reading.IGNORE):
         yield from texts
 
@@ -74,7 +75,7 @@ def read_file(
         chosen = choose_columns(header, columns, reading)
         for place, row in _rows(path, chosen):
             yield read_row(place, row, chosen, reading)
-    except OSError as error:  # also of asking what the path is: its name is too long, perhaps
+    except OSError as error:  # also where the path itself is refused: its name is too long, perhaps
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
@@ -95,12 +96,14 @@ def _header(path: Path) -> Header:
 
 
 def _rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place ("file:line") and columns of every row. Raises DataError.
+    """Place ("file:line", of tables "file:row") and columns of every row. Raises DataError.
 
-    columns: those that are needed, () for all; of a table only these are read.
+    columns: the ones to read of a table, () for all.
     """
     if is_table(path):
-        yield from table_rows(path, columns)
+        read_table = _parquet_rows if path.suffix == ".parquet" else _dataset_rows
+        for number, row in enumerate(read_table(path, list(columns)), 1):
+            yield f"{path}:{number}", row
         return
     read = _jsonl_rows if ".jsonl" in path.suffixes else _tsv_rows
     with open_text(path) as lines:
@@ -138,3 +141,59 @@ def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any
         if not isinstance(row, dict):
             raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]!r}")
         yield number, row
+
+
+def is_table(path: Path) -> bool:
+    """Whether this names a Parquet file, a folder of `Dataset.save_to_disk`, or hf:NAME."""
+    if path.suffix == ".parquet" or str(path).startswith(HUB):
+        return True
+    names = ("dataset_info.json", "dataset_dict.json")
+    return path.is_dir() and any((path / name).is_file() for name in names)
+
+
+def _parquet_rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise _lacking(path, "pyarrow", "formats") from None
+    try:
+        # Reads row groups piece by piece: a file may have only one.
+        pieces = {"pre_buffer": False, "buffer_size": _BYTES}
+        with pyarrow.parquet.ParquetFile(path, **pieces) as file:
+            for batch in file.iter_batches(_ROWS, columns=columns or None, use_threads=False):
+                yield from batch.to_pylist()
+    except Exception as error:  # of any type: a text is not UTF-8, or a date is out of range
+        raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
+
+
+def _dataset_rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
+    """Rows of a dataset, from the disk or as they come from the hub."""
+    try:
+        import datasets
+    except ImportError:
+        raise _lacking(path, "datasets", "datasets") from None
+    try:
+        if str(path).startswith(HUB):
+            name, _, rest = str(path).removeprefix(HUB).partition(":")
+            split, _, subset = rest.partition(":")
+            if not name:
+                raise ValueError("expected hf:NAME")
+            rows: Any = datasets.load_dataset(
+                name, subset or None, split=split or "train", streaming=True
+            )
+        else:
+            rows = datasets.load_from_disk(str(path))
+        if not isinstance(rows, dict):
+            # A stream is not known to have the same columns in every part.
+            select = columns and isinstance(rows, datasets.Dataset)
+            yield from rows.select_columns(columns) if select else rows
+            return
+    except Exception as error:  # of any type: the format of its files, or the connection
+        raise DataError(f"{path}: cannot be read as a dataset: {error}") from error
+    first = next(iter(rows))
+    raise DataError(f"{path}: holds {', '.join(rows)}: name one of them, as {path / first}")
+
+
+def _lacking(path: Path, package: str, extra: str) -> DataError:
+    return DataError(f"{path}: reading it needs {package}: {install_line(extra)}")
