@@ -11,10 +11,9 @@ from typing import Any
 
 import click
 
-from searchengine.cli import changing, copying, demo, documents, maintenance, mcp, search, serve
+from searchengine.cli import demo, documents, index, search, serve, tune, upkeep
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
-from searchengine.cli.indexing import encode, index
-from searchengine.cli.measuring import bench, evaluate, mteb, retrieval
+from searchengine.cli.measuring import bench, evaluate, judged
 from searchengine.cli.training import adapt, train
 from searchengine.errors import LanguageWarning, SearchEngineError
 from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
@@ -135,7 +134,7 @@ def cli() -> None:
     """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
 
-for command in (retrieval.retrieval, retrieval.run_files, mteb.mteb):
+for command in (judged.retrieval, judged.run_files):
     evaluate.evaluate.add_command(command)
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Index and search": (
@@ -146,28 +145,28 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         documents.get,
         documents.list_documents,
         documents.count,
-        changing.update,
-        changing.delete,
+        documents.update,
+        documents.delete,
         serve.serve,
-        mcp.mcp,
+        serve.mcp,
     ),
-    "Measure and tune": (evaluate.evaluate, bench.bench, maintenance.tune),
+    "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune),
     "Train": (
         train.train,
         adapt.adapt,
         train.mine,
         train.train_cross_encoder,
-        encode.encode,
-        changing.reindex,
+        index.encode,
+        upkeep.reindex,
     ),
     "Keep": (
-        maintenance.info,
-        maintenance.verify,
-        maintenance.repair,
-        maintenance.optimize,
-        maintenance.backup,
-        copying.copy,
-        maintenance.export,
+        upkeep.info,
+        upkeep.verify,
+        upkeep.repair,
+        upkeep.optimize,
+        upkeep.backup,
+        upkeep.copy,
+        upkeep.export,
     ),
 }
 """The commands, by what they are for."""

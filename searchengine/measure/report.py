@@ -12,10 +12,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from searchengine.measure.bench_plots import latency, pareto, recall_by_shortlist, speedups
 from searchengine.measure.bench_tables import Table, report_tables
 from searchengine.measure.formatting import plain, size, spread_of
-from searchengine.measure.plots.bench import latency, pareto, recall_by_shortlist, speedups
-from searchengine.measure.plots.style import style
+from searchengine.measure.plotting import style
 from searchengine.measure.recommend import (
     FEW_MARGIN,
     MARGIN,

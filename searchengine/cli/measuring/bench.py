@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.cli.options import AS_JSON, ENCODER, Address, numbers, runs, several, stages
 from searchengine.indexer.config import Code, Structure
 

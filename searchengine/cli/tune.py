@@ -1,0 +1,190 @@
+"""searchengine tune."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from searchengine.backends.mode import Mode
+from searchengine.cli.console import note, say, show_json, show_rows, steps
+from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, Bytes, open_engine, runs
+
+if TYPE_CHECKING:
+    from searchengine.measure.fusion_tuning import FusionTuning
+
+
+@click.command()
+@COLLECTION
+@click.option("--target-recall", default=0.95, help="Minimum recall to guarantee, 0–1.")
+@click.option(
+    "--confidence",
+    default=0.95,
+    help="Confidence that recall meets the target, 0–1.",
+)
+@click.option(
+    "-k",
+    default=10,
+    type=click.IntRange(1),
+    help="Number of nearest neighbours that recall counts.",
+)
+@click.option(
+    "--for",
+    "objective",
+    type=click.Choice(["latency", "throughput"]),
+    default="latency",
+    help="Cost to minimize: time of one question, or of many at once.",
+)
+@click.option(
+    "--max-ram", type=Bytes(), help="Memory limit of rotation and index structure: 500MB, 2GiB."
+)
+@click.option(
+    "--queries",
+    type=click.Path(path_type=Path),
+    help="File of typical questions: .jsonl or .txt [default: generated from documents].",
+)
+@click.option(
+    "--qrels",
+    type=click.Path(path_type=Path),
+    help="File of judgements of the --queries (TSV): choose mode and weight instead.",
+)
+@click.option(
+    "--threads", type=click.IntRange(1), help="Maximum number of threads [default: all cores]."
+)
+@ENCODER
+@runs
+@AS_JSON
+@click.pass_context
+def tune(
+    ctx: click.Context,
+    collection: Path,
+    target_recall: float,
+    confidence: float,
+    k: int,
+    objective: str,
+    max_ram: int | None,
+    queries: Path | None,
+    qrels: Path | None,
+    threads: int | None,
+    encoder: str | None,
+    runtime: Any,
+    as_json: bool,
+) -> None:
+    """Find and apply the cheapest index config that meets a recall target.
+
+    Recall and time are those of searches by vectors (mode vector); mode hybrid makes
+    such a search too, before it counts words. Half of the questions choose the config,
+    the other half must confirm it. The collection is changed in one commit;
+    docs/tuning.md explains the guarantee.
+
+    With --qrels, choose how vectors and words are weighed instead, and whether the
+    default mode is vector, text or hybrid: what has the highest nDCG@10 on half of the
+    judged questions, unless it is worse than before on the other half.
+
+    \b
+    Examples:
+        searchengine tune my.index --target-recall 0.97 --queries questions.txt
+        searchengine tune my.index --queries questions.jsonl --qrels qrels.tsv
+    """
+    from searchengine.indexer.threads import threads as thread_budget
+    from searchengine.indexer.tuning.tune import Goal, Objective
+    from searchengine.upkeep.tuning import ladder, summary
+
+    if threads is not None:
+        thread_budget.limit = threads
+    if qrels is not None:
+        _check_alone(ctx)
+        assert queries is not None
+        _tune_fusion(collection, queries, qrels, encoder, runtime, as_json)
+        return
+    goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
+    questions = None
+    if queries is not None:
+        from searchengine.measure.judgements import read_queries
+
+        questions = list(read_queries(queries).values())
+    with open_engine(collection, encoder, runtime=runtime) as engine, steps() as progress:
+        tuning = engine.tune(questions, goal, on_step=note, building=progress)
+        dim, default = engine.stats().dim, engine.default_mode
+    if default is not Mode.VECTOR:
+        note(f"recall and time are those of mode vector; the default mode is {default}")
+    if questions is None:
+        note("the questions were generated from documents; --queries takes real ones")
+    if as_json:
+        config = {"config": tuning.config.as_dict()}
+        show_json({"collection": str(collection), **config, **tuning.as_dict()})
+    else:
+        show_rows(
+            ladder(tuning),
+            f"{collection}: the efforts of the chosen config, of {tuning.tried} points measured "
+            "by vectors (mode vector)",
+        )
+        say(summary(tuning, dim))
+
+
+def _check_alone(ctx: click.Context) -> None:
+    """Refuse --qrels without --queries, and with options of a recall target."""
+    if ctx.params["queries"] is None:
+        raise click.UsageError("--qrels needs the questions; add --queries FILE")
+    options = {"target_recall": "--target-recall", "confidence": "--confidence", "k": "-k"}
+    for name, flag in (options | {"objective": "--for", "max_ram": "--max-ram"}).items():
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{flag} belongs to a recall target; leave it or --qrels out")
+
+
+def _tune_fusion(
+    collection: Path | str,
+    queries: Path,
+    qrels: Path,
+    encoder: str | None,
+    runtime: Any,
+    as_json: bool,
+) -> None:
+    """Choose and apply mode and weight, and print what they are worth."""
+    from searchengine.engine import SearchEngine
+    from searchengine.measure.fusion_tuning import tune_fusion
+    from searchengine.measure.judgements import read_qrels, read_queries
+    from searchengine.measure.retrieval import ENCODING
+
+    questions, judgements = read_queries(queries), read_qrels(qrels)
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as report:
+
+        def progress(step: str, done: int) -> None:
+            report("Encoding" if step == ENCODING else "Ranking", done, len(questions))
+
+        tuning = tune_fusion(engine, questions, judgements, progress=progress)
+    for sentence in tuning.notes:
+        note(f"Note: {sentence}")
+    if as_json:
+        show_json({"collection": str(collection), **tuning.as_dict()})
+        return
+    names = {
+        "chosen": f"chosen: {_described(tuning.mode, tuning.weight)}",
+        "default": f"before: {_described(tuning.before_mode, tuning.before_weight)}",
+        "vector": "vectors alone",
+        "text": "words alone",
+    }
+    rows = [{"ranking": names[name], "ndcg@10": f"{x:.3f}"} for name, x in tuning.ndcg_10.items()]
+    show_rows(rows, f"{collection}, {tuning.held_out} held-out questions")
+    say(_conclusion(collection, tuning))
+
+
+def _described(mode: str, weight: float) -> str:
+    return f"hybrid, weight {weight:g}" if mode == "hybrid" else mode
+
+
+def _conclusion(collection: Path | str, tuning: "FusionTuning") -> str:
+    """Say what happened, in one sentence."""
+    chosen = _described(tuning.mode, tuning.weight)
+    best = f"the best of {len(tuning.curve)} weights on {tuning.fitted} questions"
+    if tuning.mode == tuning.before_mode and tuning.weight == tuning.before_weight:
+        return f"{collection} stays as it is ({chosen}), which is {best}"
+    compared = tuning.comparison
+    p = "below 0.001" if compared.p < 0.001 else f"{compared.p:.3f}"
+    held_out = (
+        f"on {tuning.held_out} held-out ones {compared.difference:+.3f} nDCG@10 "
+        f"(95 % interval {compared.low:+.3f} to {compared.high:+.3f}, p {p})"
+    )
+    if tuning.stored:
+        return f"{collection} ranks by {chosen}, from now on: {best}; {held_out}"
+    return f"{collection} was not changed: {chosen} is {best}, but {held_out}"
