@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client import (
@@ -25,9 +24,6 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from searchengine.query.hits import STAGES, Timing
 from searchengine.upkeep.stats import Stats
-
-if TYPE_CHECKING:
-    from searchengine.server.served import Served
 
 REQUESTS = 0  # column: requests under way
 _WINDOW = 1.0  # seconds over which the rate of a token is counted
@@ -230,8 +226,8 @@ class Metrics:
         """Count questions: their vectors were `cached` or `encoded`."""
         self._vectors.labels(collection, source).inc(number)
 
-    def page(self, requests: int, collections: Iterable[tuple["Served", Stats]]) -> bytes:
-        """The text that Prometheus reads."""
+    def page(self, requests: int, collections: Iterable[tuple[str, bool, Stats]]) -> bytes:
+        """The text that Prometheus reads. `collections`: name, whether it is ready, size."""
         registry = CollectorRegistry()
         if FOLDER in os.environ:
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
@@ -246,7 +242,7 @@ class Metrics:
 class _Collections:
     """The state of the collections at the time of a scrape."""
 
-    def __init__(self, requests: int, collections: list[tuple["Served", Stats]]) -> None:
+    def __init__(self, requests: int, collections: list[tuple[str, bool, Stats]]) -> None:
         self._requests, self._collections = requests, collections
 
     def collect(self) -> Iterator[Metric]:
@@ -256,12 +252,12 @@ class _Collections:
         )
         for name, help_text in _GAUGES.items():
             gauge = GaugeMetricFamily(f"searchengine_{name}", help_text, labels=["collection"])
-            for served, stats in self._collections:
-                gauge.add_metric([served.name], getattr(stats, name))
+            for collection, _, stats in self._collections:
+                gauge.add_metric([collection], getattr(stats, name))
             yield gauge
         ready = GaugeMetricFamily("searchengine_ready", "1: ready.", labels=["collection"])
-        for served, _ in self._collections:
-            ready.add_metric([served.name], float(served.problem is None))
+        for collection, is_ready, _ in self._collections:
+            ready.add_metric([collection], float(is_ready))
         yield ready
 
 

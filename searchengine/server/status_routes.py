@@ -83,7 +83,8 @@ async def metrics(request: Request) -> Response:
     """Metrics of all workers, for Prometheus."""
     here = state(request)
     gathered = [
-        (served, await served.read(SearchEngine.stats)) for served in here.collections.values()
+        (served.name, served.problem is None, await served.read(SearchEngine.stats))
+        for served in here.collections.values()
     ]
     here.count_vectors()
     content = here.metrics.page(here.shared.requests(), gathered)
