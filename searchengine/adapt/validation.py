@@ -19,7 +19,7 @@ from searchengine.encoders.protocol import Vectors
 from searchengine.indexer.arrays import BLOCK_ROWS
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.measure.metrics import MAIN, per_question
+from searchengine.measure.judgements import MAIN, per_question
 from searchengine.measure.significance import Comparison, Values, compare
 from searchengine.trainer.training.posthoc import LinearMap
 
