@@ -30,12 +30,11 @@ from record import DATA, record
 from searchengine import SearchEngine
 from searchengine.adapt import rotation
 from searchengine.adapt.adapting import adapt, train_and_judge
-from searchengine.adapt.judging import Corpus
 from searchengine.adapt.material import Material, read_material
 from searchengine.adapt.questions import Part
+from searchengine.adapt.validation import Corpus
 from searchengine.corpus.files import read_corpus
-from searchengine.measure.judgements import read_beir
-from searchengine.measure.metrics import MAIN
+from searchengine.measure.judgements import MAIN, read_beir
 from searchengine.measure.retrieval import CONFIGURED, measure, task
 from searchengine.measure.significance import Values, compare
 from searchengine.trainer.training.posthoc import unit

@@ -332,8 +332,7 @@ def stage_short(work: Path, data: Path, names: str) -> Any:
 
 def scifact(encoder: Encoder, data: Path, queries: Any, qrels: Any) -> float:
     """nDCG@10 of exact search over whole documents."""
-    from searchengine.measure.metrics import MAIN, per_question
-    from searchengine.measure.runs import ranked
+    from searchengine.measure.judgements import MAIN, per_question, ranked
 
     documents = list(records(data / "beir" / "scifact" / "corpus.jsonl.gz"))
     texts = [f"{document['title']} {document['text']}".strip() for document in documents]

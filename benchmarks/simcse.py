@@ -19,9 +19,8 @@ import click
 from matryoshka_finetune import TESTS
 from record import DATA, REPOSITORY, record
 
-from searchengine.measure.plots.history import History, as_history
-from searchengine.measure.plots.style import save
-from searchengine.measure.plots.training import alignment_uniformity
+from searchengine.measure.plotting import save
+from searchengine.measure.training_plots import History, alignment_uniformity, as_history
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
 from searchengine.trainer.training.train_config import TrainConfig

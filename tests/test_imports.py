@@ -35,11 +35,11 @@ MODULES = {
 """File, or folder → the extra whose packages it imports at its head."""
 FUNCTIONS = {
     "searchengine/backends/postgresql/": "postgresql",
-    "searchengine/cli/measuring/mteb.py": "mteb",
+    "searchengine/cli/measuring/evaluate.py": "mteb",
     "searchengine/cli/serve.py": "serve mcp",
     "searchengine/corpus/text_files.py": "formats",
     "searchengine/ingest/encoding/on_ray.py": "ray",
-    "searchengine/measure/plots/vectors.py": "posthoc",
+    "searchengine/measure/vector_plots.py": "posthoc",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",
     "trainer/training/example_files.py": "datasets",

@@ -19,7 +19,10 @@ from typing import Any, Literal
 import numpy as np
 
 from searchengine.adapt import rotation
-from searchengine.adapt.judging import (
+from searchengine.adapt.material import Material, check_documents, check_questions, read_material
+from searchengine.adapt.negatives import hard_negatives
+from searchengine.adapt.questions import Part, Question, read_clicks
+from searchengine.adapt.validation import (
     MIN_GAIN,
     Corpus,
     Outcome,
@@ -29,9 +32,6 @@ from searchengine.adapt.judging import (
     judge,
     objection,
 )
-from searchengine.adapt.material import Material, check_documents, check_questions, read_material
-from searchengine.adapt.negatives import hard_negatives
-from searchengine.adapt.questions import Part, Question, read_clicks
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.protocol import NoEncoder, Vectors
 from searchengine.engine import SearchEngine

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from searchengine.backends.folder.documents.tables import Ids
+from searchengine.backends.contract import Ids
 from searchengine.encoders.protocol import Vectors
 from searchengine.measure.mining import MiningConfig, choose
 

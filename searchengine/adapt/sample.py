@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from searchengine.adapt.questions import Kind, Question, Split, without_sentence
-from searchengine.backends.folder.documents.changes import Span
+from searchengine.backends.contract import Ids, Span
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.documents.tables import Ids
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
 from searchengine.ingest.passages import PassageReader

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from searchengine.backends.folder.documents.changes import Span
+from searchengine.backends.contract import Span
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
 from searchengine.ingest.spool import Supplied

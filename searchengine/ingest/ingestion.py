@@ -30,11 +30,11 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from searchengine.backends.folder.ahead import built_ahead
+from searchengine.backends.contract import Known, Span
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.changes import Comparison, Known, Span, compare, known
+from searchengine.backends.folder.documents.changes import Comparison, compare
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.writer import Writer
+from searchengine.backends.folder.writer import Writer, built_ahead
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import EmptyCorpus, EncoderMismatch
@@ -212,7 +212,7 @@ class Ingestion:
         self, store: Store, documents: Sequence[Document], writer: Writer | None = None
     ) -> dict[str, Known]:
         """Key → stored state of documents; `writer` during a commit."""
-        return known(store, [document.key for document in documents])
+        return store.known([document.key for document in documents])
 
     def _supplied(self, documents: Sequence[Document]) -> Mapping[str, Supplied]:
         """The vectors that come with documents just read; here they are encoded."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from searchengine.backends.folder.documents.changes import Known
+from searchengine.backends.contract import Known
 from searchengine.corpus.documents import Document, LeftOut
 from searchengine.errors import DuplicateKey
 from searchengine.ingest.spool import Spool, Supplied

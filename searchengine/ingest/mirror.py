@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from searchengine.backends.contract import Known, as_json
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents import listing
-from searchengine.backends.folder.documents.changes import Known, as_json, known
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.writer import Writer
 from searchengine.corpus.documents import Document
@@ -98,7 +97,7 @@ class Mirroring(Ingestion):
         if writer is None and new:
             self._recognise(store, new)
         former = [self._moves[each.key] for each in new if each.key in self._moves]
-        before = known(store, former) if former else {}
+        before = store.known(former) if former else {}
         renamed = {}
         for document in new:
             state = before.get(self._moves.get(document.key, ""))
@@ -120,7 +119,7 @@ class Mirroring(Ingestion):
             self._lost = {}
             lost = [key for _, key in self._documents(store) if self._scope.file_of(key) is None]
             for start in range(0, len(lost), _CHUNK):
-                for key, state in known(store, lost[start : start + _CHUNK]).items():
+                for key, state in store.known(lost[start : start + _CHUNK]).items():
                     if state.vectors is None:  # else they came with it, from elsewhere
                         self._lost.setdefault(state.digest, []).append(key)
         if not self._lost:
@@ -170,7 +169,7 @@ class Mirroring(Ingestion):
         return not any((self._scope.root / part).is_file() for part in _files(path))
 
     def _documents(self, store: Store) -> Iterator[tuple[int, str]]:
-        return listing.keys_below(store, str(self._scope.root), self._scope.key_prefix)
+        return store.keys_below(str(self._scope.root), self._scope.key_prefix)
 
     def _check_not_empty(self) -> None:
         """A pass may have nothing to add; `_remove` checks that something is left."""

@@ -8,7 +8,7 @@ from threading import Event
 from time import monotonic
 
 from searchengine.backends.contract import Backend
-from searchengine.backends.embedded import Embedded
+from searchengine.backends.folder.collection import Collection
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import Unread, check_corpus, read_corpus
 from searchengine.corpus.tabular import Columns
@@ -108,7 +108,7 @@ Reader = Callable[[], PassageReader]
 
 
 def mirror(
-    collection: Embedded,
+    collection: Collection,
     reader: Reader,
     folder: str | Path,
     options: MirrorOptions,
@@ -122,7 +122,7 @@ def mirror(
 
 
 def watch(
-    collection: Embedded,
+    collection: Collection,
     reader: Reader,
     folder: str | Path,
     options: MirrorOptions,
@@ -171,13 +171,13 @@ def watch(
             watcher.wait(None if settled else retry if problem else RECENT)
 
 
-def _count(collection: Embedded) -> int:
+def _count(collection: Collection) -> int:
     with collection.reading() as snapshot:
         return snapshot.store.count()
 
 
 def _pass(
-    collection: Embedded,
+    collection: Collection,
     reader: Reader,
     state: FolderState,
     files: Listing,

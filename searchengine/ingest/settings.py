@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import LeftOut
 from searchengine.encoders.functions import FunctionEncoder

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.contract import Backend, Changed, Entry
-from searchengine.backends.folder.documents.changes import Comparison, Known, Span, compare, merged
+from searchengine.backends.contract import Backend, Changed, Entry, Known, Span
+from searchengine.backends.folder.documents.changes import Comparison, compare, merged
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents, numbered
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CollectionError, DuplicateKey, EmptyCorpus, QueryError

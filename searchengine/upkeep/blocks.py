@@ -14,12 +14,11 @@ from uuid import uuid4
 
 import numpy as np
 
-from searchengine.backends.folder.documents import pending
-from searchengine.backends.folder.documents.changes import Span
-from searchengine.backends.folder.documents.pending import Work
+from searchengine.backends.contract import Ids, Span
+from searchengine.backends.folder import pending
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.folder.folders import os_errors
+from searchengine.backends.folder.pending import Work
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CollectionError

@@ -11,10 +11,9 @@ from typing import BinaryIO
 import numpy as np
 
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.pending import drop_all
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import folder_of, segment_errors
-from searchengine.backends.folder.scratch import new_folder
+from searchengine.backends.folder.folders import folder_of, new_folder, segment_errors
+from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats, RowNumbers

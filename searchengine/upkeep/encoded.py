@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from searchengine.backends.contract import Ids
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER

@@ -25,8 +25,8 @@ class Guarantee:
 
     Attributes:
         recall: the mean recall@k exceeds it; None: the guarantee is withdrawn.
-        added, deleted: rows since the tuning; None if unknown.
-        commit: the commit of the tuning; None if it was not recorded.
+        added, deleted: rows since the tuning; None: withdrawn for another reason.
+        commit: the commit of the tuning.
         reason: why the guarantee is lowered or withdrawn; empty while nothing has changed.
     """
 
@@ -39,12 +39,7 @@ class Guarantee:
 
 def guarantee(snapshot: Snapshot, target: float) -> Guarantee:
     """The guarantee that remains of a tuning for a `target` of mean recall."""
-    tuned = snapshot.settings.get(TUNED)
-    if tuned is None:
-        return Guarantee(
-            None,
-            reason="an earlier version tuned it, and did not record the segments",
-        )
+    tuned = snapshot.settings[TUNED]
     names, commit = tuned["segments"], int(tuned["commit"])  # equal rows have equal checksums
     measured = [row for row in snapshot.segments if row.manifest_sha256 in names]
     lost = len(names) - len(measured)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.embedded import Embedded
+from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import Store
 from searchengine.encoders.loading import (
     CollectionEncoder,
@@ -51,7 +51,7 @@ class Preview:
 
 
 def reindex(
-    collection: Embedded,
+    collection: Collection,
     present: CollectionEncoder,
     encoder: EncoderArgument | None,
     passages: PassageConfig | bool | None,
@@ -75,7 +75,7 @@ def reindex(
 
 
 def preview(
-    collection: Embedded,
+    collection: Collection,
     questions: Sequence[str],
     k: int,
     encoder: EncoderArgument | None,
@@ -93,7 +93,7 @@ def preview(
 
 
 def _chosen(
-    collection: Embedded, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
+    collection: Collection, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
 ) -> TextEncoder:
     if encoder is not None:
         return load_given(encoder, runtime)

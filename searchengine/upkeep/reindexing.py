@@ -19,17 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents import pending, terms
+from searchengine.backends.folder.documents import terms
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.pending import Kind, Work
 from searchengine.backends.folder.documents.schema import SPACE
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.folders import beside, checksum, os_errors, segment_errors
 from searchengine.backends.folder.merging import Merging
-from searchengine.backends.folder.mode import CHOSEN, Mode
-from searchengine.backends.folder.pending import Owner, who
+from searchengine.backends.folder.pending import Kind, Owner, Work, who
 from searchengine.backends.folder.writer import TUNED, Writer
+from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import check_built_by

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.encoders.questions import QUESTIONS, check_questions, milliseconds_alone

@@ -114,7 +114,7 @@ def _judge_data_set(data: DataSet, measure: Measure | None) -> tuple[Judge | Non
     for folder in filter(Path.is_dir, config.dev):
         raise ConfigError(
             f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
-            "measure=searchengine.measure.judging.retrieval(folder)"
+            "measure=searchengine.measure.encoder_comparison.retrieval(folder)"
         )
     labels = config.objective is Objective.CLASSIFICATION
     if config.dev and labels:

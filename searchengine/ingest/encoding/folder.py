@@ -24,7 +24,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.folder.documents.changes import Span
+from searchengine.backends.contract import Span
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CollectionBusy, CorpusError
 from searchengine.indexer.storage.durable import sha256, sync, sync_file, sync_folder

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from searchengine.backends.folder.documents.changes import Span
+from searchengine.backends.contract import Span
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import check_built_by
 from searchengine.encoders.protocol import TextEncoder, Vectors

@@ -7,11 +7,11 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.adapt.judging import Corpus, Row, judge, objection, rows_of
 from searchengine.adapt.questions import Kind, Part, Question
 from searchengine.adapt.sample import Sample
+from searchengine.adapt.validation import Corpus, Row, judge, objection, rows_of
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.measure.metrics import MAIN
+from searchengine.measure.judgements import MAIN
 from searchengine.measure.retrieval import CONFIGURED, measure, task
 from searchengine.measure.significance import Comparison
 from searchengine.trainer.training.posthoc import LinearMap

@@ -11,15 +11,16 @@ from adapting import documents, write_bag_of_words
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.adapt import adapting, judging
+from searchengine.adapt import adapting
+from searchengine.adapt import validation as judging
 from searchengine.adapt.adapting import (
     Material,
     adapt,
     read_material,
     train_and_judge,
 )
-from searchengine.adapt.judging import objection
 from searchengine.adapt.questions import Kind, Part
+from searchengine.adapt.validation import objection
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError, CorpusError, EncoderMismatch, QueryError
 from searchengine.trainer.encoder import Encoder

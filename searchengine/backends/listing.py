@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.documents.tables import Ids, Tables
+from searchengine.backends.contract import Ids, Tables
 from searchengine.corpus.documents import Document
 
 Value = str | int | float | bool | None
@@ -38,33 +37,21 @@ def keys(store: Tables, where: str | None = None) -> Iterator[str]:
         yield from store.keys_of(block)
 
 
-def keys_below(store: Store, root: str, prefix: str = "") -> Iterator[tuple[int, str]]:
-    """Id and key of the documents of a folder's files, by key, whose keys begin with `prefix`."""
-    compared, after = ">=", prefix
-    sql = "SELECT id, key FROM documents WHERE root = ? AND key {} ? ORDER BY key LIMIT {}"
-    while rows := store.read(sql.format(compared, _IDS), (root, after)):
-        for number, key in rows:
-            if not key.startswith(prefix):
-                return
-            yield number, key
-        compared, after = ">", rows[-1][1]
-
-
 def at(store: Tables, positions: list[int], where: str | None = None) -> Iterator[Document]:
     """The documents at these positions of `documents`, in the order of the positions."""
     order = sorted(set(positions))
-    found: dict[int, int] = {}
+    chosen: dict[int, int] = {}
     first = place = 0
     for block in ids(store, where):
         while place < len(order) and order[place] < first + len(block):
-            found[order[place]] = int(block[order[place] - first])
+            chosen[order[place]] = int(block[order[place] - first])
             place += 1
         if place == len(order):
             break
         first += len(block)
     for start in range(0, len(positions), _DOCUMENTS):
         part = positions[start : start + _DOCUMENTS]
-        yield from store.documents([found[position] for position in part])
+        yield from store.documents([chosen[position] for position in part])
 
 
 def facet(store: Tables, name: str, where: str | None = None) -> Counts:

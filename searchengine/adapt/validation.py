@@ -13,13 +13,13 @@ import numpy as np
 from searchengine.adapt.material import Material, of_part
 from searchengine.adapt.questions import Kind, Part, Question
 from searchengine.adapt.sample import Sample
-from searchengine.backends.folder.documents.tables import Ids
+from searchengine.backends.contract import Ids
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.protocol import Vectors
 from searchengine.indexer.arrays import BLOCK_ROWS
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.measure.metrics import MAIN, per_question
+from searchengine.measure.judgements import MAIN, per_question
 from searchengine.measure.significance import Comparison, Values, compare
 from searchengine.trainer.training.posthoc import LinearMap
 

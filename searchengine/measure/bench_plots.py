@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from searchengine.measure.bench_tables import frontier
 from searchengine.measure.formatting import short
-from searchengine.measure.plots.style import (
+from searchengine.measure.plotting import (
     COLOURS,
     INK,
     MARKERS,

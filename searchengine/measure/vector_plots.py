@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from searchengine.measure.plots.style import (
+from searchengine.measure.plotting import (
     COLOURS,
     MARKERS,
     check_finite,

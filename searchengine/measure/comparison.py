@@ -1,20 +1,15 @@
-"""Metrics of runs: one value per question, and a table that compares settings.
-
-ir-measures computes nDCG@10, recall@100, the reciprocal rank among the first ten, and average
-precision; the last two count grades from 1 as relevant.
-"""
+"""Settings compared: a table of their metrics, and the questions that one of them lost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ir_measures
 import numpy as np
 
+from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.measure.formatting import fitted
-from searchengine.measure.judgements import Qrels
-from searchengine.measure.runs import Run
+from searchengine.measure.judgements import MAIN, METRICS, Qrels, Run, Task, per_question
 from searchengine.measure.significance import (
     MIN_QUESTIONS,
     Comparison,
@@ -25,43 +20,12 @@ from searchengine.measure.significance import (
     significant,
 )
 
-_MEASURES = {
-    "ndcg@10": ir_measures.nDCG @ 10,
-    "recall@100": ir_measures.R @ 100,
-    "mrr@10": ir_measures.RR @ 10,
-    "map": ir_measures.AP,
-}
-METRICS = tuple(_MEASURES)
-MAIN = "ndcg@10"
-"""The metric that compares settings."""
 EXACT = "exact"
 """Name of the setting exact search."""
 OPTIONAL = ("recall@100", "exact_recall@10", "mrr@10", "map", "prefix_ndcg@10", "shortlist")
 """Columns of a table that a short line leaves out; the first ones take the room there is."""
 DEPTH = 100
 """Ranks kept of a search, for recall@100 and average precision."""
-
-
-def per_question(
-    run: Run, keys: Sequence[str], qrels: Qrels, names: Sequence[str] = METRICS
-) -> dict[str, Values]:
-    """Metric → float64 (q,), one value for each of the judged questions `keys`.
-
-    A question that the run lacks counts 0 (trec_eval's -c).
-    """
-    measures = {_MEASURES[name]: name for name in names}
-    row = {key: i for i, key in enumerate(keys)}
-    values = {name: np.zeros(len(keys)) for name in names}
-    # Ranks replace scores: the tools of the library break ties differently.
-    rankings = {
-        key: {document: -float(rank) for rank, document in enumerate(run[key])}
-        for key in keys
-        if run.get(key)
-    }
-    judged = {key: qrels[key] for key in keys}
-    for result in ir_measures.iter_calc(list(measures), judged, rankings):
-        values[measures[result.measure]][row[result.query_id]] = result.value
-    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +173,90 @@ def _row(setting: Setting) -> RetrievalRow:
 
 def _rounded(value: float | None) -> str | None:
     return None if value is None else f"{value:.3f}"
+
+
+_FIRST = 10  # ranks that nDCG@10 sees
+
+
+@dataclass(frozen=True, slots=True)
+class Slipped:
+    """A relevant document that was among the first ten, and fell to a lower rank.
+
+    Attributes:
+        key, title: the document; title is the beginning of its text if it has none.
+        grade: its judged relevance.
+        before, after: its ranks, from 1; None: below the last rank kept.
+    """
+
+    key: str
+    title: str
+    grade: int
+    before: int
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Worse:
+    """A question that lost.
+
+    Attributes:
+        key, question: the question.
+        before, after: nDCG@10 of the baseline and of the setting.
+        documents: the documents that fell, in their order before.
+    """
+
+    key: str
+    question: str
+    before: float
+    after: float
+    documents: tuple[Slipped, ...]
+
+
+def worst(
+    engine: SearchEngine, task: Task, setting: Setting, baseline: Setting, count: int
+) -> list[Worse]:
+    """The questions, at most `count`, that lost most nDCG@10 against the baseline, worst first.
+
+    Equal losses keep the order of the questions. Questions that did not lose are left out.
+    """
+    before, after = baseline.scores[MAIN], setting.scores[MAIN]
+    order = np.argsort(after - before, kind="stable")
+    chosen = [int(i) for i in order[:count] if after[i] < before[i]]
+    keys = task.keys
+    fallen = {keys[i]: _slipped(setting, baseline, keys[i], task.qrels[keys[i]]) for i in chosen}
+    titles = _titles(
+        engine, [document.key for documents in fallen.values() for document in documents]
+    )
+    return [
+        Worse(
+            keys[i],
+            task.queries[keys[i]],
+            float(before[i]),
+            float(after[i]),
+            tuple(replace(fall, title=titles[fall.key]) for fall in fallen[keys[i]]),
+        )
+        for i in chosen
+    ]
+
+
+def _slipped(
+    setting: Setting, baseline: Setting, question: str, grades: Mapping[str, int]
+) -> list[Slipped]:
+    """The relevant documents that fell, without their titles."""
+    before, after = _ranks(baseline, question), _ranks(setting, question)
+    return [
+        Slipped(key, "", grades[key], rank, after.get(key))
+        for key, rank in before.items()
+        if rank <= _FIRST and grades.get(key, 0) > 0 and after.get(key, rank + 1) > rank
+    ]
+
+
+def _ranks(setting: Setting, question: str) -> dict[str, int]:
+    return {key: rank for rank, key in enumerate(setting.run.get(question, ()), start=1)}
+
+
+def _titles(engine: SearchEngine, keys: Sequence[str]) -> dict[str, str]:
+    """The titles of documents of the collection."""
+    with engine.collection.reading() as snapshot:
+        documents = snapshot.store.documents(snapshot.store.ids_of(keys).values())
+    return {doc.key: doc.title or " ".join(doc.text[:200].split()) for doc in documents}

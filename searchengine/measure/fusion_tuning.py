@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.folder.mode import Mode, weight_of
+from searchengine.backends.mode import Mode, weight_of
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.measure.judgements import Qrels
-from searchengine.measure.metrics import MAIN, per_question
-from searchengine.measure.retrieval import ENCODING, Task, task
+from searchengine.measure.judgements import MAIN, Qrels, Task, per_question
+from searchengine.measure.retrieval import ENCODING, task
 from searchengine.measure.significance import Comparison, Values, compare, significant
 from searchengine.query.ranking import Fusible, fusible
 from searchengine.query.request import Query
@@ -37,7 +36,8 @@ class FusionTuning:
 
     Attributes:
         mode, weight: the chosen ones; the weight is 0 in the mode text and 1 in the mode vector.
-        before_mode, before_weight: those of the collection before.
+        before_mode, before_weight: those of the collection before; equal to the chosen ones if
+            nothing is better.
         stored: whether the collection has the chosen ones now.
         fitted, held_out: numbers of questions that choose, and that confirm.
         curve: weight → nDCG@10 of the questions that choose.
@@ -90,7 +90,7 @@ def tune_fusion(
     Raises QueryError (no index of words, too few judged questions) and CorpusError (none).
     """
     engine.refresh()
-    if engine.collection.capabilities.words is None:
+    if engine.collection.words is None:
         raise QueryError(
             f"{engine.collection.path} has no index of words, so there is nothing to weigh; its "
             "mode is vector"
@@ -106,18 +106,20 @@ def tune_fusion(
     values = _values(engine, judged, sorted({*WEIGHTS, before}), progress or (lambda *_: None))
     order = np.random.default_rng(0).permutation(np.argsort(judged.keys, kind="stable"))
     fitting, held_out = np.split(order, [(len(order) + 1) // 2])
-    curve = {each: float(ndcg[fitting].mean()) for each, ndcg in values.items()}
-    chosen = min(curve, key=lambda each: (-round(curve[each], 9), abs(each - before)))
+    curve = {tried: float(ndcg[fitting].mean()) for tried, ndcg in values.items()}
+    chosen = min(curve, key=lambda tried: (-round(curve[tried], 9), abs(tried - before)))
     comparison = compare(values[chosen][held_out], values[before][held_out])
     stored = chosen != before and comparison.difference >= 0
-    chosen_mode = {0.0: Mode.TEXT, 1.0: Mode.VECTOR}.get(chosen, Mode.HYBRID)
+    chosen_mode = mode  # of a weight of 0 or 1 that is already stored, too
+    if chosen != before:
+        chosen_mode = {0.0: Mode.TEXT, 1.0: Mode.VECTOR}.get(chosen, Mode.HYBRID)
     if stored:
         new_weight = chosen if chosen_mode is Mode.HYBRID else None
         set_default(engine.collection, chosen_mode, new_weight, chosen=False)
     named = {"chosen": chosen, "default": before, "vector": 1.0, "text": 0.0}
     return FusionTuning(
         chosen_mode, chosen, mode, before, stored, len(fitting), len(held_out), curve,
-        {name: float(values[each][held_out].mean()) for name, each in named.items()},
+        {name: float(values[tried][held_out].mean()) for name, tried in named.items()},
         comparison, judged.notes,
     )  # fmt: skip
 
@@ -141,7 +143,7 @@ def _values(
         for part in _parts(len(keys)):
             both = list(fusible(snapshot, questions[part], rows[part], depth))
             for weight in weights:
-                ranked = [_ranked(each, weight)[:depth] for each in both]
+                ranked = [_ranked(question, weight)[:depth] for question in both]
                 names = iter(snapshot.store.keys_of([i for ids in ranked for i in ids]))
                 for key, ids in zip(keys[part], ranked, strict=True):
                     documents = [next(names) for _ in ids]

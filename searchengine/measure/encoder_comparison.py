@@ -1,21 +1,31 @@
-"""Encoders compared on the same documents, questions and judgements."""
+"""Encoders measured by the search quality they give: several on the same questions, or a training.
+
+train(config, measure=retrieval("scifact"))           # a folder in BEIR's layout
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from searchengine.backends.mode import Mode
 from searchengine.corpus.documents import Document
+from searchengine.corpus.files import beir_corpus, read_corpus
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.engine import SearchEngine
-from searchengine.errors import QueryError
-from searchengine.measure.judgements import Qrels
-from searchengine.measure.metrics import RetrievalRow, Setting
-from searchengine.measure.retrieval import Task, exact, task
+from searchengine.errors import CorpusError, QueryError
+from searchengine.measure.comparison import RetrievalRow, Setting
+from searchengine.measure.judgements import Qrels, Task, judged, plain_or_gzipped, read_beir
+from searchengine.measure.retrieval import exact, measure, task
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.step_judging import Measure
 
 CHANCE = 0.05
 """The greatest p of a difference that counts as shown."""
+SHORTLIST = 100
+"""Documents that a prefix finds, to be scored at full width."""
 
 
 @contextmanager
@@ -98,3 +108,53 @@ def _named(
     if progress is None:
         return None
     return lambda documents, _: progress(name, documents)
+
+
+def is_judged(path: Path) -> bool:
+    """Whether a path names judged questions: a folder, or a file in a folder `qrels`."""
+    return path.is_dir() or path.parent.name == "qrels"
+
+
+def retrieval(path: str | Path) -> Measure:
+    """The measure of a folder in BEIR's layout, or of a split: FOLDER/qrels/dev.tsv.
+
+    Of a folder, the split `dev` counts, or the only one. Each time an encoder is measured, it
+    encodes the whole corpus; the score of a prefix length is the nDCG@10 of search over it: the
+    best SHORTLIST by the prefix, scored at full width. Raises CorpusError for a folder without
+    corpus, questions or judgements, or with several splits of which none is `dev`.
+    """
+    path = Path(path)
+    folder, split = (path, _split(path)) if path.is_dir() else (path.parent.parent, _name(path))
+    corpus = beir_corpus(folder)
+    if corpus is None:
+        raise CorpusError(f"{folder}: the folder has no corpus.jsonl (.gz too)")
+    queries, qrels = read_beir(folder, split)
+    judged(queries, qrels)  # at least one question has judgements
+
+    def scores(encoder: Encoder) -> Mapping[int, float]:
+        shorter = encoder.matryoshka_dims[1:]
+        with encoded(read_corpus(folder), encoder, {"structure": "flat"}) as engine:
+            questions = task(engine, queries, qrels)
+            # Exactly at full width, then by each prefix; what follows concerns collections.
+            by_vector = measure(engine, questions, shorter, SHORTLIST, [Mode.VECTOR])
+            found = islice(by_vector, 1 + len(shorter))
+            return {setting.dim or encoder.dim: setting.ndcg_10 for setting in found}
+
+    return Measure(f"nDCG@10 on {folder.resolve().name} ({split})", scores)
+
+
+def _split(folder: Path) -> str:
+    """The split `dev` of a folder, or the only one."""
+    if plain_or_gzipped(folder / "qrels" / "dev.tsv"):
+        return "dev"
+    splits = sorted({_name(file) for file in (folder / "qrels").glob("*.tsv*")})
+    if len(splits) > 1:
+        raise CorpusError(
+            f"{folder}: judgements for {', '.join(splits)}; name one to choose the step by, such "
+            f"as {folder / 'qrels' / splits[0]}.tsv, and keep another to test with"
+        )
+    return splits[0] if splits else "dev"
+
+
+def _name(file: Path) -> str:
+    return file.name.split(".tsv")[0]
