@@ -106,8 +106,8 @@ def bench(
     collection's default is another mode; `evaluate retrieval` measures the others.
 
     Every operating point is measured in turns with exact search over the full width.
-    --out writes a report in HTML and in Markdown, and results.json, which is updated
-    after every round; an interrupted bench keeps its results.
+    --out writes a page, its plots and results.json, which is updated after every
+    round; an interrupted bench keeps its results.
 
     \b
     Examples:
