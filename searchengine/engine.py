@@ -32,8 +32,7 @@ from searchengine.ingest.ingestion import add
 from searchengine.ingest.mirrors import Mirrors
 from searchengine.ingest.passages import PassageConfig
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
-from searchengine.ingest.supplied import VectorsArgument, add_with_vectors
-from searchengine.ingest.upserting import upsert_documents
+from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
 from searchengine.query.cross_encoding import reordered
 from searchengine.query.documents import Documents
@@ -260,13 +259,9 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
             if documents is None:
                 raise QueryError(f"{vectors} holds no documents; pass them too")
             readers, vectors = partial(self._reader, vectors), None
-        if not isinstance(self.collection, Embedded) and passages is None:
-            reader = None if readers is None else readers()
-            return upsert_documents(self.collection, documents, vectors, reader, options)
-        if vectors is not None:
-            return add_with_vectors(self.local, documents, vectors, passages, options)
-        assert readers is not None and documents is not None
-        return add(self.local, documents, readers, options)
+        return add(
+            self.collection, documents, options, readers=readers, vectors=vectors, passages=passages
+        )
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""

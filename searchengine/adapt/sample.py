@@ -18,6 +18,7 @@ from searchengine.backends.folder.documents.tables import Ids
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
 from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.pipeline import encoded, in_batches
 
 _BLOCK = 256  # documents read and encoded at a time
 _PER_TITLE = 8  # documents of a title that it is paired with
@@ -74,9 +75,19 @@ def read_sample(
     documents: list[int] = []
     asked: list[Asked] = []
     titles: dict[str, list[int]] = defaultdict(list)  # the places of the documents in `documents`
-    for start in range(0, len(ids), _BLOCK):
-        block = ids[start : start + _BLOCK]
-        for cut, spans, rows in _encoded(list(_cuts(store, split, block, seed)), reader):
+    cuts: dict[str, _Cut] = {}  # of documents that are being encoded, by key
+
+    def blocks() -> Iterator[Sequence[Document]]:
+        for batch in in_batches(ids, _BLOCK):
+            block = list(_cuts(store, split, batch, seed))
+            cuts.update((cut.rest.key, cut) for cut in block)
+            if block:
+                yield [cut.rest for cut in block]
+            progress(len(batch), len(ids))
+
+    for block in encoded(reader, blocks()):
+        for document, spans, rows in zip(block.documents, block.spans, block.parts, strict=True):
+            cut = cuts.pop(document.key)
             if cut.title:
                 titles[cut.title].append(len(documents))
             if cut.sentence:
@@ -85,7 +96,6 @@ def read_sample(
                 asked.append(Asked(question, rows[_near(spans, cut.place)]))
             documents.append(cut.document)
             vectors.append(rows)
-        progress(len(block), len(ids))
     for title, places in titles.items():
         named = tuple(documents[place] for place in places)
         question = Question(Kind.TITLE, title, named, split.parts[named[0]])
@@ -104,17 +114,6 @@ def _cuts(store: Store, split: Split, ids: Sequence[int], seed: int) -> Iterator
         rng = random.Random(f"{seed} {document.key}")
         cut = without_sentence(document.text, rng) or ("", document.text, 0)
         yield _Cut(i, split.title(document), cut[0], Document(document.key, cut[1]), cut[2])
-
-
-def _encoded(
-    cuts: Sequence[_Cut], reader: PassageReader
-) -> Iterator[tuple[_Cut, Sequence[Span], Vectors]]:
-    """Each document with its passages and their vectors."""
-    if not cuts:
-        return
-    spans, vectors, _ = reader.cut_and_encode([cut.rest for cut in cuts])
-    ends = np.cumsum([len(passages) for passages in spans])
-    yield from zip(cuts, spans, np.split(vectors, ends[:-1]), strict=True)
 
 
 def _near(spans: Sequence[Span], place: int) -> slice:

@@ -17,7 +17,7 @@ from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.writer import Writer
 from searchengine.corpus.documents import Document
 from searchengine.errors import EmptyCorpus
-from searchengine.ingest.ingestion import Ingestion, Readers
+from searchengine.ingest.ingestion import FolderIngestion, Readers
 from searchengine.ingest.settings import AddOptions, AddSummary
 
 _CHUNK = 10_000  # keys looked up at a time
@@ -53,7 +53,7 @@ class Scope:
         return path
 
 
-class Mirroring(Ingestion):
+class Mirroring(FolderIngestion):
     """Ingestion of the files of a folder that have changed, and removal of those that are gone.
 
     A new document whose title and text are those of a document whose file is gone was moved: it
@@ -68,7 +68,7 @@ class Mirroring(Ingestion):
         options: AddOptions,
         scope: Scope,
     ) -> None:
-        super().__init__(collection, documents, readers, options)
+        super().__init__(collection, documents, options, readers=readers)
         self._scope = scope
         self._lost: dict[bytes, list[str]] | None = None  # digest → keys without a file
         self._moves: dict[str, str] = {}  # new key → former key
@@ -77,7 +77,7 @@ class Mirroring(Ingestion):
     def run(self) -> AddSummary:
         """Commit until the documents end, then remove what is gone.
 
-        Raises EmptyCorpus if no document would be left, and what Ingestion.run raises.
+        Raises EmptyCorpus if no document would be left, and what FolderIngestion.run raises.
         """
         summary = super().run()
         removed = self._remove()
@@ -90,10 +90,10 @@ class Mirroring(Ingestion):
             removed=removed,
         )
 
-    def _known(
+    def _known_in(
         self, store: Store, documents: Sequence[Document], writer: Writer | None = None
     ) -> dict[str, Known]:
-        stored = super()._known(store, documents, writer)
+        stored = super()._known_in(store, documents, writer)
         new = [document for document in documents if document.key not in stored]
         if writer is None and new:
             self._recognise(store, new)
@@ -131,22 +131,22 @@ class Mirroring(Ingestion):
 
     def _remove(self) -> int:
         """Remove the documents of files that are gone; returns how many."""
-        with self._collection.own_store(self._identity) as store:
+        with self._backend.own_store(self._identity) as store:
             gone, total = self._gone(store)
             if not total and not self._scope.allow_empty:
                 super()._check_not_empty()
             if not gone:
                 return 0
-            with self._collection.writing(store) as writer:
+            with self._backend.writing(store) as writer:
                 gone, total = self._gone(store)
                 if len(gone) == total and not self._scope.allow_empty:
                     raise EmptyCorpus(
                         f"{self._scope.root} has no documents left, so nothing was removed; to "
-                        f"remove all its documents ({total}) from {self._collection.path}, add "
+                        f"remove all its documents ({total}) from {self._backend.path}, add "
                         "--allow-empty"
                     )
                 writer.changes.remove(gone)
-            self._collection.merge_due(store, self._options.building)
+            self._backend.merge_due(store, self._options.building)
         return len(gone)
 
     def _gone(self, store: Store) -> tuple[list[int], int]:

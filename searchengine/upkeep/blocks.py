@@ -6,6 +6,7 @@ in the row of `pending`, with the SHA-256 of both files, and stores its passages
 in the order of the blocks. A file is checked before it is first read.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,10 @@ from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import BLOCK_ROWS
 from searchengine.indexer.storage.durable import sha256, sync_file, sync_folder
+from searchengine.ingest import pipeline
 from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.pipeline import encoded, in_batches
 
-DOCUMENTS, CHARACTERS = 2048, 1 << 19
-"""Size of a block, as in searchengine.ingest.ingestion."""
-_BATCH = 4096  # passages encoded in one call
 _CHUNK = 10_000  # ids a statement
 _NEW = (
     "EXISTS (SELECT 1 FROM passages WHERE document = documents.id AND passages.id BETWEEN ? AND ?)"
@@ -114,9 +114,9 @@ class Blocks:
     def unencoded(self) -> Iterator[Block]:
         """Encode all documents that lack new passages, in their order; each is to be recorded."""
         sql = f"SELECT id FROM documents WHERE id > ? AND NOT {_NEW} ORDER BY id LIMIT ?"
-        while ids := [
-            row[0] for row in self._store.read(sql, (self._last, *self._range, DOCUMENTS))
-        ]:
+        size = pipeline.LARGEST_BLOCK[0]
+        while read := self._store.read(sql, (self._last, *self._range, size)):
+            ids = [row[0] for row in read]
             yield from self.of(ids)
             self._last = ids[-1]
 
@@ -140,8 +140,20 @@ class Blocks:
 
     def of(self, ids: Sequence[int]) -> Iterator[Block]:
         """Encode these documents in blocks; those deleted meanwhile are left out."""
-        for start in range(0, len(ids), DOCUMENTS):
-            part = ids[start : start + DOCUMENTS]
+        read: deque[tuple[list[int], bool]] = deque()  # of blocks that are being encoded
+
+        def blocks() -> Iterator[list[Document]]:
+            for part in self._blocks(ids):
+                documents, supplied = self._read(part)
+                read.append((list(documents), supplied))
+                yield list(documents.values())
+
+        for block in encoded(self._reader, blocks()):
+            yield self._written(block, *read.popleft())
+
+    def _blocks(self, ids: Sequence[int]) -> Iterator[list[int]]:
+        """The ids of each block, as far as they are stored."""
+        for part in in_batches(ids, pipeline.LARGEST_BLOCK[0]):
             marks = ", ".join("?" * len(part))
             sql = (
                 "SELECT id, length(title) + length(text) FROM documents "
@@ -150,13 +162,13 @@ class Blocks:
             block: list[int] = []
             characters = 0
             for number, length in self._store.read(sql, part):
-                if block and characters + length > CHARACTERS:
-                    yield self._encoded(block)
+                if block and characters + length > pipeline.LARGEST_BLOCK[1]:
+                    yield block
                     block, characters = [], 0
                 block.append(number)
                 characters += length
             if block:
-                yield self._encoded(block)
+                yield block
 
     def record(self, block: Block) -> None:
         """Store the passages of a block, within a transaction.
@@ -231,7 +243,8 @@ class Blocks:
             self._checked.add(file)
         return file
 
-    def _encoded(self, ids: Sequence[int]) -> Block:
+    def _read(self, ids: Sequence[int]) -> tuple[dict[int, Document], bool]:
+        """Id → document, and whether one came with vectors."""
         marks = ", ".join("?" * len(ids))
         sql = (
             "SELECT id, key, text, title, vectors NOT NULL FROM documents "
@@ -243,29 +256,24 @@ class Blocks:
         }
         for document in documents.values():
             check_text(self._path, document)
-        spans, _ = self._reader.cut(list(documents.values()))
-        passages = [
-            (d, span) for d, cut in zip(documents.values(), spans, strict=True) for span in cut
-        ]
+        return documents, any(supplied for *_, supplied in read)
+
+    def _written(self, block: pipeline.Block, ids: Sequence[int], supplied: bool) -> Block:
+        """Write the files of an encoded block."""
         name = uuid4().hex
         rows, numbers = (self._folder / f"{name}{suffix}" for suffix in self.FILES)
-        repeats = [len(cut) for cut in spans]
-        ids_of_rows = np.repeat(np.array(list(documents), np.int64), repeats)
-        shape = {"descr": "<f4", "fortran_order": False, "shape": (len(passages), self._dim)}
+        repeats = [len(cut) for cut in block.spans]
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (sum(repeats), self._dim)}
         # Not mapped into memory: a full disk would then end the process by a signal.
         with os_errors(self._path), rows.open("wb") as file:
-            np.save(numbers, ids_of_rows)
+            np.save(numbers, np.repeat(np.array(ids, np.int64), repeats))
             np.lib.format.write_array_header_1_0(file, shape)
-        for start in range(0, len(passages), _BATCH):
-            batch = passages[start : start + _BATCH]
-            texts = self._reader.texts(batch)
-            vectors = self._reader.encode(batch, texts, lambda _: None)
-            with os_errors(self._path), rows.open("ab") as file:
+            for vectors in block.batches:
                 file.write(np.ascontiguousarray(vectors, "<f4").data)
         with os_errors(self._path):
             for path in (rows, numbers):
                 sync_file(path)
             sync_folder(self._folder)
             checksums = sha256(rows), sha256(numbers)
-        supplied = any(supplied for *_, supplied in read)
-        return Block(name, documents, spans, supplied, checksums)
+        documents = dict(zip(ids, block.documents, strict=True))
+        return Block(name, documents, block.spans, supplied, checksums)

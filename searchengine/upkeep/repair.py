@@ -24,6 +24,7 @@ from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import Segment
 from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.ingest.spool import Spool
 from searchengine.trainer.runtimes.config import RuntimeConfig
@@ -212,13 +213,12 @@ def _encode(
     """Write the passages of the documents again, and spool their vectors."""
     passage = writer.changes.next_passage()
     ids = sorted(plan.documents)
-    for start in range(0, len(ids), _BATCH):
-        batch = ids[start : start + _BATCH]
-        documents = writer.store.documents(batch)
-        spans, _ = reader.cut(documents)
-        writer.changes.cut_again(dict(zip(batch, documents, strict=True)), spans, passage)
-        passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
-        passage += len(passages)
-        spool.add_vectors(reader.encode(passages, reader.texts(passages), lambda _: None))
+    texts = (writer.store.documents(batch) for batch in in_batches(ids, _BATCH))
+    for batch, block in zip(in_batches(ids, _BATCH), encoded(reader, texts), strict=True):
+        documents = dict(zip(batch, block.documents, strict=True))
+        writer.changes.cut_again(documents, block.spans, passage)
+        passage += sum(map(len, block.spans))
+        for vectors in block.batches:
+            spool.add_vectors(vectors)
         if progress is not None:
             progress("Encoding", len(batch), len(ids))

@@ -20,11 +20,11 @@ from searchengine.corpus.parts import Part
 from searchengine.encoders.loading import EncoderArgument, check_built_by, load_given
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CorpusError
+from searchengine.ingest import pipeline
 from searchengine.ingest.encoding.folder import Block, EncodedFolder, Entry, write_part
 from searchengine.ingest.passages import PassageConfig, PassageReader
+from searchengine.ingest.pipeline import encoded
 from searchengine.trainer.runtimes.config import RuntimeConfig
-
-_DOCUMENTS, _CHARACTERS = 2048, 1 << 19  # of a block, as in ingest.ingestion
 
 ELSEWHERE = "encode with that encoder, or choose another folder"
 """The way out if another encoder wrote the folder."""
@@ -112,15 +112,14 @@ def encode_part(work: Work, part: Part, on_block: OnBlock | None = None) -> Resu
 def _blocks(
     reader: PassageReader, documents: Iterable[Document], on_block: OnBlock | None
 ) -> Iterator[Block]:
-    for block in _together(documents):
-        spans, vectors, _ = reader.cut_and_encode(block)
+    for block in encoded(reader, _together(documents)):
         yield Block(
-            np.frombuffer(b"".join(d.digest for d in block), np.uint8).reshape(-1, 32),
-            np.array([(i, *span) for i, cut in enumerate(spans) for span in cut], np.int64),
-            vectors,
+            np.frombuffer(b"".join(d.digest for d in block.documents), np.uint8).reshape(-1, 32),
+            np.array([(i, *span) for i, cut in enumerate(block.spans) for span in cut], np.int64),
+            block.vectors,
         )
         if on_block is not None:
-            on_block(len(block))
+            on_block(len(block.documents))
 
 
 def _together(documents: Iterable[Document]) -> Iterator[Sequence[Document]]:
@@ -132,7 +131,7 @@ def _together(documents: Iterable[Document]) -> Iterator[Sequence[Document]]:
             continue
         block.append(document)
         characters += len(document.title) + len(document.text)
-        if len(block) == _DOCUMENTS or characters >= _CHARACTERS:
+        if len(block) == pipeline.LARGEST_BLOCK[0] or characters >= pipeline.LARGEST_BLOCK[1]:
             yield block
             block, characters = [], 0
     if block:

@@ -34,7 +34,7 @@ from searchengine.errors import (
     QueryError,
     ServerError,
 )
-from searchengine.ingest import ingestion
+from searchengine.ingest import pipeline
 from searchengine.ingest.encoding.folder import Block, EncodedFolder, Entry, locked, write_part
 from searchengine.ingest.encoding.on_ray import check_reachable
 from searchengine.ingest.encoding.reader import EncodedReader
@@ -94,7 +94,7 @@ def export(path: Path, documents: Path, vectors: Path | None) -> tuple[bytes, by
 def test_indexing_from_the_folder_equals_indexing(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingestion, "BATCH", 4)  # a batch ends in the middle of a document
+    monkeypatch.setattr(pipeline, "BATCH", 4)  # a batch ends in the middle of a document
     encoder = Words()
     summary = encode(corpus, tmp_path / "out", encoder)
     assert (summary.documents, summary.encoded) == (90, summary.parts)

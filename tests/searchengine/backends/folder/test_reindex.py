@@ -21,7 +21,8 @@ from searchengine.backends.folder.documents.store import Store
 from searchengine.encoders.functions import PROBE, FunctionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.upkeep import blocks, reindexing
+from searchengine.ingest import pipeline
+from searchengine.upkeep import reindexing
 from searchengine.upkeep.blocks import Blocks
 
 CONFIG = SegmentConfig(prefix=8)
@@ -44,7 +45,7 @@ def other() -> FunctionEncoder:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "DOCUMENTS", 4)
+    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (4, 1 << 19))
     monkeypatch.setattr(reindexing, "REST", 3)
 
 

@@ -14,7 +14,7 @@ from searchengine import Document, SearchEngine
 from searchengine.backends.folder.collection import Collection
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.errors import CollectionError, QueryError
-from searchengine.upkeep import blocks
+from searchengine.ingest import pipeline
 from searchengine.upkeep.blocks import Blocks
 from searchengine.upkeep.reindexing import Reindexing
 
@@ -71,7 +71,7 @@ def test_a_full_disk_is_an_error_and_what_is_encoded_stays(
         return file
 
     original = Path.open
-    monkeypatch.setattr(blocks, "DOCUMENTS", 2)
+    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (2, 1 << 19))
     with monkeypatch.context() as patch:
         during(patch, Blocks, "_encoded", lambda: patch.setattr(Path, "open", full), 2)
         with pytest.raises(CollectionError, match=r"c: No space left on device"):
