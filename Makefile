@@ -26,7 +26,7 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[all,int8,mteb,qdrant,tensorboard,posthoc,dev]"
+	$(INSTALL) -e ".[all,int8,mteb,tensorboard,posthoc,dev]"
 	touch $@ .venv/demo
 
 # What the tests of the search page check its accessibility with; they are skipped without it.

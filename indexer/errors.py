@@ -1,6 +1,6 @@
 """The errors of this package.
 
-IndexerError(ValueError)
+IndexerError(SearchEngineError)
 ├── VectorError          invalid vectors, queries or row numbers
 ├── SegmentConfigError   invalid settings of a segment
 ├── TuneError            a recall target that could not be confirmed
@@ -8,6 +8,8 @@ IndexerError(ValueError)
 """
 
 import reprlib
+
+from searchengine.errors import SearchEngineError
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 60, 60
@@ -26,7 +28,7 @@ def shortened(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
-class IndexerError(ValueError):
+class IndexerError(SearchEngineError):
     """Base of every error this package raises on purpose."""
 
 

@@ -32,9 +32,10 @@ from searchengine.indexer.search.cascade import SearchResult, narrow, rerank
 from searchengine.indexer.search.certificates import EXACT_ALLOWED, certify
 from searchengine.indexer.search.native_search import walk_totals
 from searchengine.indexer.search.rotating import Queries
-from searchengine.indexer.search.segment_files import Parts, read_manifest, verify_files
+from searchengine.indexer.search.segment_files import Parts, read_manifest
 from searchengine.indexer.storage.basis import Basis
-from searchengine.indexer.storage.manifest import Checksum, Manifest
+from searchengine.indexer.storage.durable import sha256
+from searchengine.indexer.storage.manifest import MANIFEST, ROTATION, Checksum, Manifest
 from searchengine.indexer.storage.vectors import Prefixes
 from searchengine.indexer.storage.words_format import Postings
 
@@ -264,10 +265,10 @@ class Segment:
 
         Raises VectorError: bad queries, k, shortlist or allowed rows.
         """
-        wanted = self._config.shortlist if shortlist is None else shortlist
-        k = result_size("k", k, self.rows)
-        size = max(at_least_one("shortlist", wanted), k)
         parts, config = self._opened(), self._config
+        shortlist = config.shortlist if shortlist is None else shortlist
+        k = result_size("k", k, self.rows)
+        size = max(at_least_one("shortlist", shortlist), k)
         only = parts.restricted(allowed)
         rotated = self.rotate(queries)
         available = parts.available(only)
@@ -375,7 +376,11 @@ class Segment:
 
     def verify(self) -> None:
         """Read all files and compare checksums; SegmentError names the first that differs."""
-        verify_files(self.path, self.manifest, self.manifest_sha256)
+        path = self.path / MANIFEST
+        if not path.is_file() or sha256(path) != self.manifest_sha256:
+            raise SegmentError(f"{path} is missing or changed since it was opened")
+        for name, entry in self.manifest.files.items():
+            entry.check(self.path / name)
 
     def close(self) -> None:
         """Release the mapped files."""
@@ -389,8 +394,11 @@ class Segment:
 
     def basis(self) -> Basis:
         """The basis of the stored rows; a writer may have removed its file."""
-        rotation = self._opened().rotation
-        return Basis.of(self.path, self.manifest, None if rotation is None else rotation.matrix)
+        rotation, manifest = self._opened().rotation, self.manifest
+        if rotation is None:
+            return Basis()
+        file, entry = self.path / ROTATION, manifest.files[ROTATION]
+        return Basis(rotation.matrix, manifest.fitted_on, file, entry)
 
     def _part(self, rows: Allowed | npt.ArrayLike | None) -> Part:
         only = restriction(rows, self.rows)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from searchengine.encoders.functions import FunctionEncoder, SentenceTransformerEncoder
     from searchengine.encoders.http import HttpEncoder
     from searchengine.engine import Hit, SearchEngine
+    from searchengine.errors import SearchEngineError
     from searchengine.indexer.tuning.goal import Goal
     from searchengine.server.client import Client
     from searchengine.trainer.encoder import Encoder
@@ -29,6 +30,7 @@ _MODULES = {
     "Hit": "searchengine.engine",
     "HttpEncoder": "searchengine.encoders.http",
     "SearchEngine": "searchengine.engine",
+    "SearchEngineError": "searchengine.errors",
     "SentenceTransformerEncoder": "searchengine.encoders.functions",
     "TrainConfig": "searchengine.trainer.training.config",
     "train": "searchengine.trainer.training.loop",
@@ -42,6 +44,7 @@ __all__ = [
     "Hit",
     "HttpEncoder",
     "SearchEngine",
+    "SearchEngineError",
     "SentenceTransformerEncoder",
     "TrainConfig",
     "train",

@@ -6,53 +6,77 @@ engine.search("how do whales sleep", k=5)
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
+from threading import Event
 from time import perf_counter
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
 from searchengine.backends.contract import Backend
-from searchengine.backends.embedded import Embedded
+from searchengine.backends.embedded import Embedded, folders_only
+from searchengine.backends.folder.documents import listing
+from searchengine.backends.folder.filters.parser import field_named, parse
 from searchengine.backends.folder.mode import Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
-from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.encoders.loading import EncoderArgument, load_given, load_new, load_questions
+from searchengine.corpus.folder import Unread
+from searchengine.corpus.lines import OnBad
+from searchengine.encoders.cross_encoders import CANDIDATES, CrossEncoders
+from searchengine.encoders.loading import (
+    EncoderArgument,
+    load_given,
+    load_new,
+    load_questions,
+)
 from searchengine.encoders.of_collection import CollectionEncoder
-from searchengine.encoders.protocol import TextEncoder
+from searchengine.encoders.protocol import NoEncoder, TextEncoder
 from searchengine.encoders.questions import as_array, check_questions
-from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.errors import CollectionError, EncoderMismatch, QueryError, UnknownKey
+from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.config import SegmentConfig, integer
+from searchengine.indexer.tuning.tune import Goal, Tuning
+from searchengine.ingest import mirrors
 from searchengine.ingest.ingestion import add
-from searchengine.ingest.mirrors import Mirrors
-from searchengine.ingest.passages import PassageConfig
+from searchengine.ingest.languages import choose_again
+from searchengine.ingest.mirrors import MirrorOptions, Pass
+from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
 from searchengine.query.cross_encoding import reordered
-from searchengine.query.documents import Documents
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
-from searchengine.query.request import Options, Query, Questions, split
+from searchengine.query.request import Options, Phrases, Query, Questions, split
 from searchengine.trainer.runtimes.config import RuntimeConfig
-from searchengine.upkeep import stats
-from searchengine.upkeep.reindex import Reindexes
+from searchengine.upkeep import check, copies, defaults, reindex, stats
+from searchengine.upkeep.encoded import check_encoded
+from searchengine.upkeep.reindex import Preview
+from searchengine.upkeep.reindexing import discard
+from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
-from searchengine.upkeep.upkeep import Upkeep
+from searchengine.upkeep.tuning import stored_goal, tune_collection
 
 __all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
 
 
-class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
+D = TypeVar("D")
+
+
+class SearchEngine:
     """A collection and the encoder that built it. Safe to use from several threads.
 
-    In a forked child it opens the collection again by itself, and a pickled one is opened in the
-    process that unpickles it; see docs/processes.md.
+    Read as a dict whose values are documents that know their keys. Every call reads the commit that
+    is shown; an iterator keeps the commit on which it began, while others write. Documents come in
+    the order in which they were first added.
+
+    In a forked child the engine opens the collection again by itself, and a pickled one is opened
+    in the process that unpickles it; see docs/processes.md.
 
     Attributes:
         collection: where the documents are kept.
@@ -75,7 +99,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
         named = (self._encoder.argument, self._encoder.for_questions)
-        encoder, questions = (getattr(each, "source", None) or each for each in named)
+        encoder, questions = (argument and (argument.source or argument) for argument in named)
         collection = self.collection
         options: dict[str, Any] = {"wait": collection.wait, "runtime": self._encoder.runtime}
         options["query_encoder"] = questions
@@ -102,7 +126,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         with its model ("http://localhost:11434/v1#nomic-embed-text", see HttpEncoder), a
         SentenceTransformer, a function from texts to vectors, or an object with dim, fingerprint
         and encode. None: documents come with vectors of `dim` numbers, and questions are vectors or
-        words. `wait`: as for `open`. The others: see searchengine.ingest.settings.
+        words. `wait`: as for `open`. The others are described in searchengine.ingest.settings.
         Raises CollectionError when the folder is in use."""
         loaded = load_new(encoder, dim, runtime)
         settings = CollectionSettings.for_encoder(loaded, config, passages, tokenizer)
@@ -116,13 +140,12 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         path: str | Path,
         encoder: EncoderArgument | None = None,
         *,
-        query_encoder: str | Path | TextEncoder | None = None,
+        query_encoder: EncoderArgument | None = None,
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
         device: str = "cpu",
     ) -> "SearchEngine":
-        """Open the collection in a folder, or on a server: postgresql://USER@HOST/DATABASE#NAME
-        or qdrant://HOST:6333#NAME.
+        """Open the collection in a folder, or on a server (postgresql://USER@HOST/DATABASE#NAME).
 
         Loads its encoder on first use, from `encoder` if that is not None.
 
@@ -210,6 +233,13 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         settings = self.collection.settings
         return Mode(split((), Query(), settings, self._encoder.encodes(settings))[0].mode)
 
+    @property
+    def local(self) -> Embedded:
+        """The collection in a folder. Raises CollectionError for one on a server."""
+        if not isinstance(self.collection, Embedded):
+            raise folders_only(self.collection.path)
+        return self.collection
+
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
 
@@ -280,21 +310,91 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         unknown key and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold."""
         self.collection.update(checked_patches(metadata))
 
-    def search(self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]) -> Hits:
+    def search(
+        self,
+        query: str | npt.ArrayLike,
+        k: int = 10,
+        *,
+        where: str | None = None,
+        mode: Mode | str = Mode.AUTO,
+        offset: int = 0,
+        min_score: float | None = None,
+        group_by: str | None = None,
+        sort_by: str | None = None,
+        facets: Sequence[str] = (),
+        diversity: float = 0.0,
+        phrases: Phrases | str = Phrases.SCORED,
+        as_you_type: bool = False,
+        exact: bool = False,
+        shortlist: int | None = None,
+        layers: int | None = None,
+        cross_encoder: str | Path | None = None,
+        candidates: int = CANDIDATES,
+    ) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
 
-        What several threads ask at once is answered together. `options`: see query.request.
+        What several threads ask at once is answered together.
+
+        Args:
+            k: number of documents, at least 1; fewer are returned only if fewer match.
+            where: a filter on metadata: "year >= 2015 and lang = 'en'", see docs/filters.md.
+            mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
+                collection stores ("auto").
+            offset: hits to skip, for the next page. The order does not depend on the pages.
+            min_score: leave out hits with a lower score (on the scale of the mode).
+            group_by: a metadata field; return only the best document for each of its values, and
+                all documents without the field.
+            sort_by: a metadata field; show the hits, which are chosen by score, in its order:
+                numbers, then texts, then hits without a value. "-year" begins with the greatest.
+            facets: metadata fields; count the values of each over all documents that match the
+                filter, whatever the question (`Hits.facets`).
+            diversity: 0 ranks by the score only, 1 by the difference from the hits before (maximal
+                marginal relevance).
+            phrases: what phrases in quotation marks do: "scored" ranks documents that contain them
+                higher, "required" finds no others. One with a plus sign, +"…", is required.
+            as_you_type: the last word of the question may be unfinished: words that begin with it
+                count as it does, unless a space or a mark follows it.
+            exact: return the true nearest documents. Only by vectors, and without a shortlist.
+            shortlist: candidates of each segment that are scored at full width; None: the number
+                that the segment is configured with.
+            layers: layers of the encoder's network that encode the question, for encoders trained
+                for it (2-D Matryoshka); None: all. Documents are not encoded again.
+            cross_encoder: the folder or hub name of a cross-encoder, which scores the best
+                `candidates` again, with the question. Its score is that of the hits, and the scale
+                of `min_score`; `Hit.scores` keeps those of the earlier stages.
+            candidates: documents that the cross-encoder reads; on the first page k, if that is
+                more. Later pages must end among them.
+
         Raises QueryError and FilterError."""
+        request = Query(
+            k=k,
+            where=where,
+            mode=mode,
+            offset=offset,
+            min_score=min_score,
+            group_by=group_by,
+            sort_by=sort_by,
+            facets=facets,
+            diversity=diversity,
+            phrases=phrases,
+            as_you_type=as_you_type,
+            exact=exact,
+            shortlist=shortlist,
+            layers=layers,
+            cross_encoder=cross_encoder,
+            candidates=candidates,
+        )
         if not isinstance(query, str):
-            return self.search_batch(as_array(query)[None], k, **options)[0]
+            return self._answer(request, as_array(query)[None])[0]
         check_questions([query])
-        request = Query.of(k, options)
         return self._calls.call((request, True), query, partial(self._answer, request))
 
     def search_batch(
         self, queries: Questions, k: int = 10, **options: Unpack[Options]
     ) -> HitsBatch:
-        """The hits of many questions, or vectors (q, D), in their order; faster than one by one."""
+        """The hits of many questions, or vectors (q, D), in their order; faster than one by one.
+
+        `options` as for `search`."""
         return self._answer(Query.of(k, options), queries)
 
     async def asearch(
@@ -302,8 +402,8 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     ) -> Hits:
         """As `search`, for asyncio: the event loop goes on meanwhile.
 
-        What several tasks ask at once is answered together, in a background thread. A task may be
-        cancelled at any time, which concerns no other."""
+        What several tasks ask at once is answered together, in a background thread. A cancelled
+        task does not disturb the others. `options` as for `search`."""
         if isinstance(query, str):
             check_questions([query])
         else:
@@ -318,6 +418,16 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     ) -> HitsBatch:
         """As `search_batch`, for asyncio: in a thread, while the event loop goes on."""
         return await asyncio.to_thread(self.search_batch, queries, k, **options)
+
+    def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
+        """The k documents nearest to a stored one, itself left out; by the mean of its passages.
+
+        Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
+        """
+        request = Query.of(k, options).by(Mode.VECTOR)
+        with self.collection.reading() as snapshot:
+            rankings = nearest_to(snapshot, request, checked_key(key))
+            return hits(snapshot, request, rankings, None)[0]
 
     def _answer(self, request: Query, queries: Questions) -> HitsBatch:
         asked = request
@@ -350,15 +460,339 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
                 times.append(perf_counter())
             return timed(answers, times)
 
-    def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
-        """The k documents nearest to a stored one, itself left out; by the mean of its passages.
+    @overload
+    def get(self, keys: str) -> Document | None: ...  # type: ignore[overload-overlap]
+    @overload
+    def get(self, keys: str, default: D) -> Document | D: ...  # type: ignore[overload-overlap]
+    @overload
+    def get(self, keys: Iterable[str]) -> list[Document | None]: ...
+    @overload
+    def get(self, keys: Iterable[str], default: D) -> list[Document | D]: ...
+    def get(
+        self, keys: str | Iterable[str], default: object = None
+    ) -> Document | list[Document] | object:
+        """The document of a key, or the documents of several keys, in their order.
 
-        Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
+        As in a dict, an unknown key gives `default`, in a list at its place; `engine[key]` raises
+        UnknownKey. Raises QueryError for a key that is not a text.
         """
-        request = Query.of(k, options).by(Mode.VECTOR)
+        if isinstance(keys, str):
+            return self._stored([keys]).get(keys, default)
+        if not isinstance(keys, Iterable):
+            raise QueryError(f"get takes a key or a list of keys, got {keys!r}")
+        order = list(keys)
+        documents = self._stored(order)
+        return [documents.get(key, default) for key in order]
+
+    def __getitem__(self, key: str) -> Document:
+        """The document of a key. Raises UnknownKey, which is a KeyError, and QueryError."""
+        document = self._stored([key]).get(key)
+        if document is None:
+            raise UnknownKey(
+                f"{self.collection.path} has no document {key!r}; "
+                "engine.get(key) returns None instead of raising"
+            )
+        return document
+
+    def vectors(self, keys: Iterable[str]) -> list[Floats | None]:
+        """The stored vectors of documents, in the order of the keys; None for an unknown key.
+
+        For each document float32 (n, D), a unit row for each passage in their order, or (0, D) if
+        it has no vector. They are in the encoder's basis, and as precise as they are stored: by
+        default in half precision. Raises QueryError.
+        """
+        if isinstance(keys, str) or not isinstance(keys, Iterable):
+            raise QueryError(f"vectors takes a list of keys, got {keys!r:.80}")
+        order = [checked_key(key) for key in keys]
+        entries = self.collection.entries(list(dict.fromkeys(order)))
+        stored = {entry.document.key: entry.vectors for entry in entries}
+        return [stored.get(key) for key in order]
+
+    def keys(self, where: str | None = None) -> Iterator[str]:
+        """The keys of all documents, or of those that match a filter. Raises FilterError."""
+        _check_filter(where)
+
+        def read() -> Iterator[str]:
+            with self.collection.reading() as snapshot:
+                yield from listing.keys(snapshot.store, where)
+
+        return read()
+
+    def documents(
+        self, where: str | None = None, *, offset: int = 0, limit: int | None = None
+    ) -> Iterator[Document]:
+        """All documents, or those that match a filter, without the first `offset`, up to `limit`.
+
+        Memory stays bounded. Raises FilterError and QueryError.
+        """
+        _check_filter(where)
+        _check_count("offset", offset)
+        if limit is not None:
+            _check_count("limit", limit)
+
+        def read() -> Iterator[Document]:
+            with self.collection.reading() as snapshot:
+                yield from listing.documents(snapshot.store, where, offset, limit)
+
+        return read()
+
+    def __iter__(self) -> Iterator[Document]:
+        return self.documents()
+
+    def __contains__(self, key: object) -> bool:
         with self.collection.reading() as snapshot:
-            rankings = nearest_to(snapshot, request, checked_key(key))
-            return hits(snapshot, request, rankings, None)[0]
+            return isinstance(key, str) and bool(snapshot.store.ids_of([checked_key(key)]))
+
+    def count(self, where: str | None = None) -> int:
+        """Number of documents, or of those that match a filter. Raises FilterError."""
+        _check_filter(where)
+        with self.collection.reading() as snapshot:
+            return snapshot.store.count(where)
+
+    def facets(self, *fields: str, where: str | None = None) -> dict[str, listing.Counts]:
+        """Field → value → number of documents that match a filter and have it, most frequent first.
+
+        Of a list each element counts. Reads the metadata of all documents, but for fields that
+        are indexed. Raises FilterError.
+        """
+        for field in fields:
+            field_named(field)
+        _check_filter(where)
+        with self.collection.reading() as snapshot:
+            return {field: listing.facet(snapshot.store, field, where) for field in fields}
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        """True, although an empty collection has the length 0: an engine is more than a list."""
+        return True
+
+    def sample(self, n: int, where: str | None = None, *, seed: int = 0) -> list[Document]:
+        """n different documents drawn at random, of those that match a filter; all if they are few.
+
+        The same commit and seed give the same documents in the same order. Reads all ids. Raises
+        FilterError and QueryError.
+        """
+        _check_filter(where)
+        _check_count("n", n)
+        with self.collection.reading() as snapshot:
+            total = snapshot.store.count(where)
+            positions = Random(seed).sample(range(total), min(n, total))
+            return list(listing.at(snapshot.store, positions, where))
+
+    def _stored(self, keys: list[str]) -> dict[str, Document]:
+        """Key → document, for the keys that are stored."""
+        with self.collection.reading() as snapshot:
+            ids = snapshot.store.ids_of([checked_key(key) for key in keys])
+            documents = snapshot.store.documents(ids.values())
+        return {document.key: document for document in documents}
+
+    def mirror(
+        self,
+        folder: str | Path,
+        options: MirrorOptions | None = None,
+        *,
+        unread: Unread | None = None,
+        on_bad: OnBad | None = None,
+    ) -> AddSummary:
+        """Add the files of a folder, and remove the documents of those that are gone.
+
+        Afterwards its documents are those of a new collection of the folder. Documents of other
+        folders, and those without a folder, are not touched. A document whose file was moved keeps
+        its vectors. A file that cannot be read has no documents.
+
+        Args:
+            folder: files, as `searchengine index` reads them.
+            options: see MirrorOptions.
+            unread: counts the files that are skipped or cannot be read.
+            on_bad: called with the error of every malformed record; None: the rest of its file is
+                left out, and `unread` has the message.
+
+        Raises EmptyCorpus (nothing would be left), CorpusError (missing folder), and as `add`.
+        """
+        return mirrors.mirror(
+            self.local,
+            self._reader,
+            folder,
+            MirrorOptions() if options is None else options,
+            Unread() if unread is None else unread,
+            on_bad,
+        )
+
+    def watch(
+        self,
+        folder: str | Path,
+        options: MirrorOptions | None = None,
+        *,
+        stop: Event | None = None,
+    ) -> Iterator[Pass]:
+        """As `mirror`, again after each change of the folder, until `stop` is set.
+
+        Each look at the folder, at least one in ten seconds, shows the newest commit too.
+
+        Yields the first pass, and then each one that has changed something, left out a file or
+        record, or failed. A pass that fails is tried again until it succeeds, whether the folder
+        or the collection is away, empty, busy, damaged, full or not writable, or the encoder's
+        endpoint fails. Malformed records are left out. Needs watchfiles.
+
+        Raises EncoderMismatch and EncoderMissing, which waiting does not mend, and CollectionError
+        for a collection that is closed or on a server.
+        """
+        options = MirrorOptions() if options is None else options
+        return mirrors.watch(self.local, self._reader, folder, options, stop)
+
+    def _reader(self, encoded: str | Path | None = None) -> PassageReader:
+        return mirrors.passage_reader(self.collection, self._encoder, encoded)
+
+    def index_fields(self, *names: str) -> None:
+        """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
+        self.collection.index_fields(names)
+
+    def set_default(self, mode: Mode | str | None = None, weight: float | None = None) -> None:
+        """Choose how questions are ranked that name no mode.
+
+        Other processes follow at their next refresh. Languages do not change the choice any more;
+        a reindex by another encoder keeps the mode and forgets the weight.
+
+        Args:
+            mode: "vector", "text" or "hybrid"; None leaves it as it is.
+            weight: weight of the cosine in the mode hybrid, 0–1; BM25 has the rest. None leaves it
+                as it is.
+
+        Raises QueryError (a bad value; no index of words), CollectionBusy."""
+        defaults.set_default(self.collection, mode, weight)
+
+    def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
+        """Merge all segments into one, without deleted rows and with a new rotation.
+
+        Where the first documents chose the tokenizer, the present ones choose it again.
+        `retune`: tune again, for the same goal as before, or the default one. Readers go on
+        meanwhile. `progress` as `building` of `add`."""
+        choose_again(self.local)
+        self.local.optimize(progress)
+        if retune:
+            self.tune(goal=stored_goal(self.local), building=progress)
+
+    def tune(
+        self,
+        queries: Sequence[str] | None = None,
+        goal: Goal | None = None,
+        *,
+        on_step: Callable[[str], None] | None = None,
+        building: Progress | None = None,
+    ) -> Tuning:
+        """Find the cheapest index config that meets a recall target, and use it from now on.
+
+        All segments are replaced in one commit, or nothing changes; later ones use it too.
+
+        Args:
+            queries: a random sample of the queries to expect, at least
+                searchengine.indexer.tuning.tune.queries_needed; None takes documents as queries.
+            goal: the recall target, and what to minimize; see searchengine.indexer.tuning.tune.
+            on_step: progress callback: a message for each step.
+            building: as for `add`, while the segments are rebuilt.
+
+        Raises QueryError (too few documents, an empty query), TuneError (too few queries, or a
+        target that cannot be shown), CollectionError (changed by another process meanwhile)."""
+        if isinstance(queries, str):
+            raise QueryError("tune takes a list of questions, got one text")
+        self.local.refresh()
+        encoder = self._encoder
+        return tune_collection(self.local, encoder, queries, goal, on_step, building)
+
+    def warm(self) -> int:
+        """Load what encodes questions and read all files, so no search waits; returns bytes."""
+        if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
+            encoder.start()
+            encoder.encode(["warm"], role="query")
+        with self.local.reading() as snapshot:
+            return check.warm(snapshot)
+
+    def verify(self, *, encode: int = 0) -> int:
+        """Check files, checksums and tables. Raises CollectionError on the first error.
+
+        `encode`: number of passages, from all segments, to encode again and to compare with the
+        stored vectors. Returns how many were: a collection may have fewer, and vectors that came
+        with their documents are left out."""
+        if integer(encode) is None or encode < 0:
+            raise QueryError(f"encode must be 0 passages or more, got {encode!r}")
+        check.verify(self.local)
+        return check_encoded(self.local, self._encoder, encode) if encode else 0
+
+    repair = staticmethod(repair)
+
+    def backup(self, path: str | Path) -> None:
+        """Copy the last commit to a new folder, while others read and write."""
+        copies.backup(self.local, Path(path))
+
+    def export(self, path: str | Path) -> int:
+        """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder (docs/format.md).
+
+        Returns the number of documents. Raises CollectionError if the folder exists."""
+        with self.local.reading() as snapshot:
+            return copies.export(snapshot, Path(path))
+
+    def reindex(
+        self,
+        encoder: EncoderArgument | None = None,
+        *,
+        passages: PassageConfig | bool | None = None,
+        runtime: RuntimeConfig | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Encode all documents by another encoder, and use it from now on.
+
+        Others read and write meanwhile, with the former encoder; what they change is included. All
+        changes become visible in one commit. If this is interrupted, the same call goes on where it
+        was. The settings follow the new encoder as in a new collection. An index config that was
+        tuned keeps its structure and loses its operating point: tune it again.
+
+        Args:
+            encoder: as for `create`; None: that of the pending reindex.
+            passages: as for `create`; None: as they are.
+            runtime: runs the encoder.
+            progress: progress callback: step, documents or rows just done, total.
+
+        Raises:
+            CollectionBusy: another process is reindexing, or writing.
+            CollectionError: a document has vectors and no text, or another reindex is pending.
+        """
+        reindex.reindex(self.local, self._encoder, encoder, passages, runtime, progress)
+
+    def preview_reindex(
+        self,
+        questions: Sequence[str],
+        encoder: EncoderArgument | None = None,
+        k: int = 10,
+        *,
+        passages: PassageConfig | bool | None = None,
+        runtime: RuntimeConfig | None = None,
+        progress: Progress | None = None,
+    ) -> list[Preview]:
+        """What a reindex would change for questions. All documents are encoded, and kept.
+
+        `reindex` then swaps without encoding them again; `discard_reindex` drops them. The
+        collection stays as it is. Arguments and errors as for `reindex`; `k`: hits per question.
+        """
+        if not questions:
+            raise QueryError("preview_reindex compares the hits of questions, got none")
+        check_questions(questions)
+        words = isinstance(self._encoder.load(), NoEncoder)
+
+        def search(texts: Sequence[str]) -> HitsBatch:
+            return self.search_batch(texts, k, mode=Mode.TEXT if words else Mode.VECTOR)
+
+        search(questions[:1])  # raises now, not when everything is encoded
+        after = reindex.preview(self.local, questions, k, encoder, passages, runtime, progress)
+        return [
+            Preview(question, tuple(hit.key for hit in hits), tuple(keys))
+            for question, hits, keys in zip(questions, search(questions), after, strict=True)
+        ]
+
+    def discard_reindex(self) -> bool:
+        """Drop the pending reindex with all that it has encoded; False if there is none."""
+        return discard(self.local)
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""
@@ -384,3 +818,17 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_filter(where: str | None) -> None:
+    """Raise QueryError or FilterError now, not when an iterator is first used."""
+    if where is None:
+        return
+    if not isinstance(where, str):
+        raise QueryError(f"where must be a text or None, got {where!r}")
+    parse(where)
+
+
+def _check_count(name: str, value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise QueryError(f"{name} must be a whole number of at least 0, got {value!r}")

@@ -1,4 +1,6 @@
-"""The errors of this package. Every message names the fault, its place and the way out.
+"""The base of all errors, and those of collections.
+
+Every message names the fault, its place and the way out.
 
 SearchEngineError
 ├── CorpusError        a file of documents, queries or judgements that cannot be read
@@ -11,11 +13,13 @@ SearchEngineError
 │   └── UnknownKey     no document has this key; a KeyError too
 ├── ServerError        a server (`searchengine serve`, Ray) that refuses, or cannot be reached
 ├── EndpointError      an encoder behind a URL that cannot be reached, or answers wrongly
-└── CollectionError    a folder that is not a collection, or a damaged one
-    ├── CollectionBusy     another process is writing
-    ├── BackendUnavailable  the server of a collection cannot be reached, or went away
-    ├── EncoderMismatch    built by a different encoder
-    └── EncoderMissing     the encoder cannot be loaded
+├── CollectionError    a folder that is not a collection, or a damaged one
+│   ├── CollectionBusy     another process is writing
+│   ├── BackendUnavailable  the server of a collection cannot be reached, or went away
+│   ├── EncoderMismatch    built by a different encoder
+│   └── EncoderMissing     the encoder cannot be loaded
+├── TrainerError       of models and their training: searchengine.trainer.errors
+└── IndexerError       of vectors and segments: searchengine.indexer.errors
 
 LanguageWarning       documents in a language that the encoder does not read
 """

@@ -227,8 +227,6 @@ def _piece(tally: Tally, named: dict[str, Any], seed: int, seconds: float) -> Pi
 if __name__ == "__main__":
     under_faults()
     if sys.argv[1:] == ["--serve"]:
-        import sqlite_utils  # noqa: F401  # else each child would import it
-
         gc.freeze()
         serve(main)
     else:

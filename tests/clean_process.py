@@ -10,7 +10,6 @@ import multiprocessing
 PRELOADED = [
     "hypothesis",
     "pytest",
-    "sqlite_utils",
     "searchengine.indexer.faiss_calls",
     "searchengine.indexer.tuning.tune",
     "searchengine.engine",

@@ -320,7 +320,6 @@ def run(group: str, folder: Path) -> None:
     lines, seconds = tests_of(group, folder)
     import faiss  # noqa: F401
     import pytest  # noqa: F401
-    import sqlite_utils  # noqa: F401
     import torch  # noqa: F401
     import transformers  # noqa: F401
 

@@ -26,7 +26,6 @@ from typing import Any
 
 import filelock  # noqa: F401  # else each child would import it, and those below
 import rich.progress  # noqa: F401
-import sqlite_utils  # noqa: F401
 
 from searchengine.backends.folder.collection import Collection
 from searchengine.cli import cli

@@ -35,7 +35,6 @@ MODULES = {
 """File, or folder → the extra whose packages it imports at its head."""
 FUNCTIONS = {
     "searchengine/backends/postgresql/": "postgresql",
-    "searchengine/backends/qdrant/": "qdrant",
     "searchengine/cli/mcp.py": "mcp",
     "searchengine/cli/measuring/mteb.py": "mteb",
     "searchengine/cli/serve.py": "serve",
@@ -201,7 +200,7 @@ def test_the_closures_are_known() -> None:
         ("trainer/a.py", "from sentence_transformers import X", "bring sentence-transformers"),
         ("searchengine/server/a.py", "import openvino", "does not bring openvino"),
         ("searchengine/corpus/encodings.py", "import charset_normalizer", "within a function"),
-        ("searchengine/corpus/encodings.py", "def f():\n    import qdrant_client", "list the file"),
+        ("searchengine/corpus/encodings.py", "def f():\n    import pgvector", "list the file"),
         ("searchengine/a.py", "import searchengine.server.app", "belongs to the extra serve"),
         ("searchengine/a.py", "from searchengine.server import app", "belongs to the extra serve"),
         ("searchengine/a.py", "def f():\n    import searchengine.server.app", "extra serve"),

@@ -40,7 +40,7 @@ Check = Callable[[Environment, Path], None]
 MAIN = {"base": (), "starter": ("starter",), "all": ("all",)}
 FORMER = {"cpu", "train", "eval", "plots", "http", "watch"}  # names of what the base brings now
 FOR_WORK = {"dev", "docs", "fuzz", "peers"}
-POSTGRESQL, QDRANT = "postgresql://127.0.0.1:1/db#c", "qdrant://127.0.0.1:1#c"  # nobody listens
+POSTGRESQL = "postgresql://127.0.0.1:1/db#c"  # nobody listens
 OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
 CLIENT = {
     "protocolVersion": "2025-06-18",
@@ -386,7 +386,6 @@ EXTRAS: dict[str, list[Check]] = {
     "mteb": [evaluates_with_mteb],
     "tensorboard": [logs_to_tensorboard],
     "posthoc": [imports("umap", "zuko")],
-    "qdrant": [reaches_for(QDRANT)],
     "ray": [encodes_on_ray],
     "langchain": [imports("searchengine.integrations.langchain")],
     "llamaindex": [imports("searchengine.integrations.llamaindex")],
@@ -414,18 +413,14 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
     ("serve", ("serve", "notes.index")),
     ("mcp", ("mcp", "notes.index")),
     *(
-        (extra, words)
-        for extra, url in (
-            ("postgresql", POSTGRESQL),
-            ("qdrant", QDRANT),
-        )
+        ("postgresql", words)
         for words in (
-            ("info", url),
-            ("search", url, "whale"),
-            ("index", "v.npy", url),
-            ("delete", url, "a"),
-            ("copy", "notes.index", url),
-            ("bench", url, "--queries", "notes/whale.txt"),
+            ("info", POSTGRESQL),
+            ("search", POSTGRESQL, "whale"),
+            ("index", "v.npy", POSTGRESQL),
+            ("delete", POSTGRESQL, "a"),
+            ("copy", "notes.index", POSTGRESQL),
+            ("bench", POSTGRESQL, "--queries", "notes/whale.txt"),
         )
     ),
     ("mteb", ("evaluate", "mteb", "--sts", "sts.tsv", "--encoder", "tiny")),

@@ -55,7 +55,7 @@ from searchengine.ingest import folder_state, mirrors, watching
 from searchengine.ingest.folder_state import FolderState, Listing
 from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.mirror import Mirroring
-from searchengine.ingest.mirrors import MirrorOptions, Mirrors
+from searchengine.ingest.mirrors import MirrorOptions
 from searchengine.ingest.passages import PassageReader
 from searchengine.query.hits import Hits
 from searchengine.upkeep import blocks, check, reindexing
@@ -79,8 +79,8 @@ POINTS: list[tuple[Any, str]] = [
     (CollectionEncoder, "questions"),
     (CollectionEncoder, "expect"),
     (CollectionEncoder, "settle"),
-    (Mirrors, "_reader"),
-    (Mirrors, "_pass"),
+    (mirrors, "passage_reader"),
+    (mirrors, "_pass"),
     (FolderState, "look"),
     (FolderState, "done"),
     (Mirroring, "_recognise"),

@@ -47,6 +47,8 @@ class Encoder:
     Safe to use from several threads.
     """
 
+    tokenizes = True  # with `token_spans` and `room`
+
     def __init__(
         self,
         model: "Model",
@@ -172,6 +174,11 @@ class Encoder:
     @property
     def source(self) -> str:
         """The name by which `load` finds this encoder again; absolute for folders."""
+        return self._source
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
         return self._source
 
     @property

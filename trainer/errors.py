@@ -6,8 +6,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from searchengine.errors import SearchEngineError
 
-class TrainerError(ValueError):
+
+class TrainerError(SearchEngineError):
     """Anything the trainer refuses; catch this one to catch them all."""
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -54,18 +54,8 @@ Progress = Callable[[str, int, int], None]
 """Called with the step, the rows just done and the total."""
 
 
-class _Source(Protocol):
-    """Unit rows to iterate over and to sample, in blocks of equal size."""
-
-    rows: int
-
-    def blocks(self) -> Iterator[Floats]: ...
-
-    def sample(self) -> Iterator[Floats]: ...
-
-
 class _Array:
-    """Rows of one array."""
+    """Unit rows of one array, to iterate over and to sample."""
 
     def __init__(self, vectors: npt.NDArray[np.floating]) -> None:
         self._vectors = vectors
@@ -86,7 +76,7 @@ class _Array:
 
 
 class _Spool:
-    """Rows of a stream, written to a temporary file in the folder of the segment."""
+    """As _Array, for a stream: its rows are written to a temporary file in the segment's folder."""
 
     def __init__(self, path: Path, stream: Iterable[npt.NDArray[np.floating]], dim: int) -> None:
         with VectorWriter(path, dim, Storage.FLOAT32) as writer:
@@ -292,7 +282,7 @@ def _write_vectors(
                 writer.append(block)
         else:
             spool = path / _SPOOL
-            source: _Source
+            source: _Array | _Spool
             if isinstance(vectors, np.ndarray):
                 source = _Array(vectors)
             else:

@@ -1,15 +1,16 @@
 """Building the coarse stage: the structure that is searched first, over re-normalised prefixes."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-from searchengine.indexer.arrays import Floats, RowNumbers, locality
+from searchengine.indexer.arrays import RowNumbers, locality
 from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.native.hnsw import build_graph
 from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.cascade import CoarseIndex
+from searchengine.indexer.storage.vectors import Prefixes
 
 TRAIN_ROWS = 50_000
 """Rows that the ranges and codebooks of a code are fitted on; k-means takes 40 per list."""
@@ -17,26 +18,8 @@ TRAIN_ROWS = 50_000
 Progress = Callable[[int], None]
 
 
-class PrefixRows(Protocol):
-    """Re-normalised prefixes of all rows, in row order."""
-
-    @property
-    def width(self) -> int:
-        """Dimensions of a prefix."""
-
-    @property
-    def rows(self) -> int:
-        """Number of prefixes."""
-
-    def blocks(self, order: RowNumbers | None = None) -> Iterator[Floats]:
-        """All prefixes, in blocks (n_i, p), by row number or in another order."""
-
-    def sample(self, count: int) -> Floats:
-        """At most `count` prefixes, spread evenly: (n, p)."""
-
-
 def build_coarse(
-    prefixes: PrefixRows,
+    prefixes: Prefixes,
     config: SegmentConfig,
     progress: Progress | None = None,
     kept: RowNumbers | None = None,
@@ -100,7 +83,7 @@ def empty(config: SegmentConfig, rows: int) -> Any:
     return index
 
 
-def _train(index: Any, prefixes: PrefixRows) -> None:
+def _train(index: Any, prefixes: Prefixes) -> None:
     count = TRAIN_ROWS
     if isinstance(index, faiss.IndexIVF):
         count = max(count, 40 * index.nlist)

@@ -1,9 +1,8 @@
-"""The shortlist of a segment whose config leaves it open: measured on its own rows.
+"""Measuring the shortlist of a segment whose config leaves it open (shortlist 0).
 
-Some of the rows are searched for, and the shortlist is the shortest of a ladder that finds enough
+A sample of the rows is used as queries. The shortlist is the shortest of a ladder that finds enough
 of their true neighbours, or of rows that score as high. A small segment is searched exactly
-instead: its full-width rows are read in less time than a question takes to be encoded, and nothing
-is lost.
+instead: reading its full-width rows takes less time than encoding a question.
 """
 
 from itertools import count
@@ -53,13 +52,13 @@ def measured_shortlist(file: VectorFile, coarse: CoarseIndex, config: SegmentCon
     recalls: dict[int, float] = {}
     for step in count():
         size = min(round(_FIRST * _STEP**step), most)
-        wanted = min(size + 1, file.rows)  # the row itself is found too, and is no neighbour
+        length = min(size + 1, file.rows)  # the row finds itself too, which is no neighbour
         if walked is None:
-            found = coarse.shortlist(heads, wanted, effort=config.effort)
+            candidates = coarse.shortlist(heads, length, effort=config.effort)
         else:
-            found = walked.shortlist(queries, wanted, effort=config.effort)
-        found[found == sample[:, None]] = -1
-        best = rerank(file, queries, found, needed.shape[1]).scores
+            candidates = walked.shortlist(queries, length, effort=config.effort)
+        candidates[candidates == sample[:, None]] = -1
+        best = rerank(file, queries, candidates, needed.shape[1]).scores
         recalls[size] = float(np.mean(best >= needed))
         if recalls[size] >= RECALL:
             return size

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,12 @@ import numpy.typing as npt
 from searchengine.indexer.arrays import Doubles, RowNumbers
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.storage.words_format import (
+    ARRAYS,
     WINDOW,
+    Postings,
     bounds_of,
     entry_heads,
     header,
-    names,
     type_of,
 )
 
@@ -46,21 +47,6 @@ class WriteWords:
 
     def __call__(self, path: Path) -> None:
         self.write(path)
-
-
-class Source(Protocol):
-    """Postings to merge: Counted, or storage.postings.Postings."""
-
-    @property
-    def rows(self) -> RowNumbers: ...
-    @property
-    def lengths(self) -> npt.NDArray[np.uint32]: ...
-    @property
-    def frequencies(self) -> Doubles: ...
-    def vocabulary(self) -> list[bytes]: ...
-    def posting_starts(self) -> RowNumbers: ...
-    def documents_of(self, start: int, end: int) -> RowNumbers: ...
-    def frequencies_of(self, start: int, end: int) -> Doubles: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +91,9 @@ class Counted:
         return self.counts[start:end]
 
 
+Source = Counted | Postings
+
+
 class Moved(NamedTuple):
     """Postings to merge, and the new row of each of their documents: −1 leaves it out.
 
@@ -124,9 +113,9 @@ def moved(source: Source, kept: RowNumbers | None, base: int) -> Moved:
     if kept is None:
         return Moved(source, rows + base)
     at = np.searchsorted(kept, rows)
-    found = at < kept.size
-    found[found] = kept[at[found]] == rows[found]
-    return Moved(source, np.where(found, at + base, -1))
+    is_kept = at < kept.size
+    is_kept[is_kept] = kept[at[is_kept]] == rows[is_kept]
+    return Moved(source, np.where(is_kept, at + base, -1))
 
 
 def write_postings(path: Path, parts: Sequence[Moved], notes: Mapping[str, str]) -> None:
@@ -180,7 +169,7 @@ class _Spool:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._files = {
             name: stack.enter_context(SpooledTemporaryFile(_IN_MEMORY, dir=str(folder)))
-            for name in names()
+            for name in ARRAYS
         }
 
     def write(self, name: str, array: npt.NDArray[Any]) -> None:
@@ -265,7 +254,9 @@ def _batches(
             alive = documents >= 0
             counts = source.frequencies_of(start, end)
             pieces.append((term_of[alive], documents[alive], counts[alive]))
-        term_of, documents, counts = (np.concatenate(each) for each in zip(*pieces, strict=True))
+        term_of, documents, counts = (
+            np.concatenate(columns) for columns in zip(*pieces, strict=True)
+        )
         order = np.argsort(term_of, kind="stable")  # the sources' documents follow each other
         if order.size:
             yield first, term_of[order], documents[order], counts[order]

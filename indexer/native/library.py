@@ -71,21 +71,21 @@ def chosen_level() -> int | None:
     Raises:
         SegmentConfigError: the environment asks for a level that is unknown or not available.
     """
-    wanted = os.environ.get(KERNEL) or "native"
+    choice = os.environ.get(KERNEL) or "native"
     available = levels()
-    if wanted == "faiss" or (wanted == "native" and not available):
+    if choice == "faiss" or (choice == "native" and not available):
         return None
-    if wanted == "native":
+    if choice == "native":
         return 0
-    if wanted not in LEVELS:
+    if choice not in LEVELS:
         choices = ", ".join(("native", "faiss", *LEVELS))
-        raise SegmentConfigError(f"{KERNEL} must be one of {choices}, got {shown(wanted)}")
-    if wanted not in available:
+        raise SegmentConfigError(f"{KERNEL} must be one of {choices}, got {shown(choice)}")
+    if choice not in available:
         here = ", ".join(("native", "faiss", *available)) if available else "native or faiss"
         raise SegmentConfigError(
-            f"{KERNEL}={wanted} is not available on this machine; set it to {here}"
+            f"{KERNEL}={choice} is not available on this machine; set it to {here}"
         )
-    return available.index(wanted)
+    return available.index(choice)
 
 
 def description() -> str:

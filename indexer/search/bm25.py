@@ -22,6 +22,9 @@ __all__ = ["MOST_TERMS", "Words", "weight"]
 Term = int | United
 """The number of a term in its segment, −1 for one that it does not have; or several as one."""
 
+MOST_TERMS = 128
+"""Maximum terms of a question: kTerms in source/words.h."""
+
 _KEPT = 1 << 22  # postings of united terms that are kept
 
 
@@ -54,7 +57,7 @@ class Words:
         kept = self._united  # another thread may begin a new one
         if term not in kept:
             united = self._unite(*self.postings.beginning_with(term))
-            if sum(each.lows.size for each in list(kept.values()) if each) > _KEPT:
+            if sum(entry.lows.size for entry in list(kept.values()) if entry) > _KEPT:
                 kept = self._united = {}
             kept[term] = united
         return kept[term] or -1
@@ -65,9 +68,9 @@ class Words:
         if self._native is not None:
             documents, counts = self._native.unite(first, last)
         else:
-            every, frequencies = self._postings_of(first, last)
-            documents = np.unique(every)
-            counts = np.bincount(every, frequencies)[documents].astype(np.float64)
+            repeated, frequencies = self._postings_of(first, last)
+            documents = np.unique(repeated)
+            counts = np.bincount(repeated, frequencies)[documents].astype(np.float64)
         return United.of(self.postings, documents, counts)
 
     def count(self, term: Term) -> int:
@@ -81,8 +84,12 @@ class Words:
         if self.live is None:
             return self.postings.count(term)
         count = self._counts.get(term)
-        if count is None:
-            count = self._counts[term] = self._counted(term, self.live)
+        if count is None and self._native is not None:
+            count = self._native.count(term, self.live.mask)
+        elif count is None:
+            documents, _ = self._postings_of(term, term + 1)
+            count = int(self.live.mask[self.postings.rows[documents]].sum())
+        self._counts[term] = count
         return count
 
     def best(
@@ -109,8 +116,8 @@ class Words:
         """
         if len(terms) > MOST_TERMS:
             raise ValueError(f"at most {MOST_TERMS} terms can be searched, got {len(terms)}")
-        found = self.live if allowed is None else allowed
-        mask = None if found is None else found.mask
+        only = self.live if allowed is None else allowed
+        mask = None if only is None else only.mask
         added = self._by_length(average)
         weights = np.ascontiguousarray(weights, np.float64)
         if self._native is not None:
@@ -133,12 +140,6 @@ class Words:
         order = np.argsort(-sums[documents], kind="stable")[:k]
         return self.postings.rows[documents[order]], sums[documents[order]]
 
-    def _counted(self, term: int, live: Allowed) -> int:
-        if self._native is not None:
-            return self._native.count(term, live.mask)
-        documents, _ = self._postings_of(term, term + 1)
-        return int(live.mask[self.postings.rows[documents]].sum())
-
     def _postings_of(self, term: int, behind: int) -> tuple[RowNumbers, Doubles]:
         """The documents and frequencies of terms, one term after the other."""
         first, last = self.postings.term_entries[[term, behind]]
@@ -153,10 +154,6 @@ class Words:
         if kept is None or kept[0] != average:
             kept = self._norms = average, norms(average, np.arange(self._longest + 1))
         return kept[1]
-
-
-MOST_TERMS = 128
-"""Terms of a question: kTerms in source/words.h."""
 
 
 class _Postings(ctypes.Structure):
@@ -233,7 +230,7 @@ class NativeWords:
         numbers = np.array([term if isinstance(term, int) else -1 for term in terms], np.int64)
         united = [None if isinstance(term, int) else _in_place(term) for term in terms]
         pointers = (ctypes.c_void_p * len(terms))(
-            *(None if each is None else ctypes.addressof(each) for each in united)
+            *(None if term is None else ctypes.addressof(term) for term in united)
         )
         question = _Question(
             terms=address(numbers),

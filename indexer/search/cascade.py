@@ -54,11 +54,10 @@ _Parameters = dict[tuple[int, ...], Any]
 
 
 class RowStore(Protocol):
-    """The stored rows as `rerank` reads them; VectorFile is one."""
+    """Stored rows: a VectorFile, or rows in memory."""
 
     @property
     def dim(self) -> int: ...
-
     def take(self, rows: RowNumbers) -> Floats:
         """Rows of any shape (...) as (..., dim) float32."""
         ...

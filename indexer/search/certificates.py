@@ -28,7 +28,8 @@ from searchengine.indexer.config import MAX_BOUNDS_DIMS
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.faiss_calls import faiss, native_threads, read_index, write_index
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import CoarseIndex, RowStore, SearchResult, rerank
+from searchengine.indexer.search.cascade import CoarseIndex, SearchResult, rerank
+from searchengine.indexer.storage.vectors import VectorFile
 
 LENGTHS = 3
 """Lengths in a code after its prefix: of what the code leaves out, of the tail, of the code itself.
@@ -157,14 +158,14 @@ class Bounds:
         selector = None if allowed is None else allowed.selector
         parameters = faiss.SearchParametersIVF(nprobe=2, sel=selector)
         loose = self._loose if allowed is None else self._loose[allowed.mask[self._loose]]
-        found = []
-        for query, wanted in zip(rotated.astype(np.float64), at_least, strict=True):
+        candidates = []
+        for query, score in zip(rotated.astype(np.float64), at_least, strict=True):
             slack = self.score_slack * np.linalg.norm(query)
-            whole, limit = self._code.bounding(query, float(wanted) - float(slack))
+            whole, limit = self._code.bounding(query, float(score) - float(slack))
             with native_threads(1):
                 _, _, rows = self._index.range_search(whole[None], limit, params=parameters)
-            found.append(np.union1d(rows, loose))
-        return found
+            candidates.append(np.union1d(rows, loose))
+        return candidates
 
 
 Rerank = Callable[[Floats, RowNumbers, int], SearchResult]
@@ -177,7 +178,7 @@ def certify(
     full: CoarseIndex,
     rotated: Floats,
     k: int,
-    found: RowNumbers,
+    start: RowNumbers,
     allowed: Allowed | None = None,
 ) -> SearchResult:
     """Turn any result into the exact one.
@@ -188,8 +189,8 @@ def certify(
         full: the full-width rows, mapped by faiss, to filter many candidates.
         rotated: (q, D) float32 unit queries in the basis of the rows.
         k: rows per query, >= 1.
-        found: (q, s) row numbers without repeats per query, -1 for padding, to start from. The
-            better its k-th score, the fewer rows are read; the result is the same.
+        start: (q, s) row numbers without repeats per query, -1 for padding. The better their k-th
+            score, the fewer rows are read; the result is the same.
         allowed: the rows that may be found; None for all.
 
     Returns:
@@ -203,13 +204,13 @@ def certify(
     if rotated.ndim != 2 or rotated.shape[1] != bounds.dim:
         raise VectorError(f"queries must be (q, {bounds.dim}), got shape {rotated.shape}")
     if allowed is not None:
-        found = np.where(allowed.mask[found] & (found >= 0), found, -1)
-    start = score(rotated, found, k)
-    best_rows, best_scores = np.empty_like(start.rows), np.empty_like(start.scores)
+        start = np.where(allowed.mask[start] & (start >= 0), start, -1)
+    best = score(rotated, start, k)
+    best_rows, best_scores = np.empty_like(best.rows), np.empty_like(best.scores)
     read = np.empty(len(rotated), np.int64)
-    for i, rows in enumerate(bounds.candidates(rotated, start.scores[:, -1], allowed)):
+    for i, rows in enumerate(bounds.candidates(rotated, best.scores[:, -1], allowed)):
         query = rotated[i : i + 1]
-        read[i] = np.union1d(found[i][found[i] >= 0], rows).size  # the start is read as well
+        read[i] = np.union1d(start[i][start[i] >= 0], rows).size  # the start is read as well
         if rows.size > GATHER_SHARE * bounds.rows:
             rows = _filtered(full, query, k, rows, bounds.score_slack)
         best = score(query, rows[None], k)
@@ -240,7 +241,7 @@ def _filtered(
 
 def scan(
     shortlist: Callable[[Floats, int], RowNumbers],
-    store: RowStore,
+    store: VectorFile,
     rotated: Floats,
     k: int,
     available: int,
@@ -262,12 +263,12 @@ def scan(
     size = min(k + EXTRA_ROWS, available)
     while pending.size and available:
         batch = rotated[pending]
-        found = rerank(store, batch, shortlist(batch, size), size)
+        best = rerank(store, batch, shortlist(batch, size), size)
         kept = min(k, size)
-        rows[pending, :kept], scores[pending, :kept] = found.rows[:, :kept], found.scores[:, :kept]
+        rows[pending, :kept], scores[pending, :kept] = best.rows[:, :kept], best.scores[:, :kept]
         if size == available:
             break
-        pending = pending[found.scores[:, kept - 1] - found.scores[:, -1] <= 4 * slack]
+        pending = pending[best.scores[:, kept - 1] - best.scores[:, -1] <= 4 * slack]
         size = min(2 * size, available)
     return SearchResult(rows, scores)
 

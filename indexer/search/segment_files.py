@@ -26,7 +26,6 @@ from searchengine.indexer.search.native_search import (
     native_cascade,
 )
 from searchengine.indexer.search.rotating import Rotation
-from searchengine.indexer.storage.durable import sha256
 from searchengine.indexer.storage.manifest import (
     BOUNDS,
     COARSE,
@@ -87,8 +86,7 @@ class Parts(NamedTuple):
             needed.add(ROTATION)
         if manifest.config.bounds:
             needed.add(BOUNDS)
-        if WORDS in manifest.files:
-            needed.add(WORDS)
+        needed |= {WORDS} & manifest.files.keys()
         unread = {manifest.vectors_file} if shared is None else {manifest.vectors_file, ROTATION}
         for name in sorted(needed):
             check_file(folder, manifest, name, contents=name not in unread, checksum=checksum)
@@ -231,15 +229,6 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     return Manifest.from_json(text, str(path)), hashlib.sha256(text).hexdigest()
 
 
-def verify_files(folder: Path, manifest: Manifest, manifest_sha256: str) -> None:
-    """Read every file of a segment and compare checksums; SegmentError names one that differs."""
-    path = folder / MANIFEST
-    if not path.is_file() or sha256(path) != manifest_sha256:
-        raise SegmentError(f"{path} is missing or changed since it was opened")
-    for name in manifest.files:
-        check_file(folder, manifest, name, contents=True)
-
-
 def check_file(
     folder: Path, manifest: Manifest, name: str, *, contents: bool, checksum: Checksum | None = None
 ) -> None:
@@ -250,23 +239,19 @@ def check_file(
     entry.check(folder / name, contents=contents, checksum=checksum)
 
 
-def load_rotation(path: Path, manifest: Manifest, level: int | None) -> Rotation | None:
-    """The verified rotation, or None for the identity. `level`: of the compiled kernel."""
-    if manifest.config.rotation is RotationKind.IDENTITY:
-        return None
-    return Rotation(_square(path / ROTATION, manifest.dim), level)
-
-
-def _square(path: Path, dim: int) -> Floats:
-    """The float32 matrix (dim, dim) of a .npy file that holds nothing else.
+def load_rotation(folder: Path, manifest: Manifest, level: int | None) -> Rotation | None:
+    """The verified rotation, or None for the identity. `level`: of the compiled kernel.
 
     The size and the header are compared with the expected ones, not obeyed: a header can request
     any amount of memory, and numpy passes it to Python's parser. Versions of numpy differ only in
     the number of spaces at its end.
 
     Raises:
-        SegmentError: the file is anything else.
+        SegmentError: the file is not a .npy file of a float32 matrix (dim, dim) alone.
     """
+    if manifest.config.rotation is RotationKind.IDENTITY:
+        return None
+    path, dim = folder / ROTATION, manifest.dim
     start = path.stat().st_size - 4 * dim * dim
     with path.open("rb") as file:
         head = file.read(start) if 10 < start <= _MAX_HEADER else b""
@@ -279,7 +264,7 @@ def _square(path: Path, dim: int) -> Floats:
     matrix: Floats = np.fromfile(path, "<f4", dim * dim, offset=start).reshape(dim, dim)
     if not np.isfinite(matrix).all():
         raise SegmentError(f"{path} holds NaN or infinity; restore it or index again")
-    return matrix
+    return Rotation(matrix, level)
 
 
 def gpu_copy(rows: Prefixes) -> CoarseIndex:

@@ -19,7 +19,7 @@ from searchengine.indexer.arrays import Doubles, Floats, prefix
 from searchengine.indexer.config import RotationKind, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError, VectorError
 from searchengine.indexer.faiss_calls import faiss
-from searchengine.indexer.storage.manifest import ROTATION, FileEntry, Manifest, link_verified
+from searchengine.indexer.storage.manifest import ROTATION, FileEntry, link_verified
 
 Blocks = Iterable[npt.NDArray[np.floating]]
 
@@ -125,17 +125,18 @@ def completed(rotation: Floats) -> Floats:
 
 
 def _signs(head: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """(SPAN,) 1 or -1: with them S is far from singular."""
+    """The signs (SPAN,), 1 or -1, of the leading columns that keep S far from singular."""
     return np.where(np.diag(head) > 0, -1, 1).astype(head.dtype)
 
 
 def factored(rows: Floats) -> tuple[Floats, Floats, Floats] | None:
-    """Of `completed` the transposes of U (SPAN, D) and S^-1 (SPAN, SPAN), and the signs (SPAN,).
-
-    None if R is none of these.
+    """The factors of a rotation R from `completed`; None for any other rotation.
 
     Args:
-        rows: the transpose of R (D, D) float32.
+        rows: R transposed, (D, D) float32.
+
+    Returns:
+        U transposed (SPAN, D), S^-1 transposed (SPAN, SPAN), and the signs (SPAN,) of the columns.
     """
     dim = len(rows)
     if dim < MIN_FACTORED:
@@ -146,7 +147,7 @@ def factored(rows: Floats) -> tuple[Floats, Floats, Floats] | None:
         inverse = np.linalg.inv(columns[:, :SPAN].astype(np.float64)).T.astype(np.float32)
     except np.linalg.LinAlgError:
         return None
-    # Two vectors tell: a rotation that merely starts with these columns rotates them elsewhere.
+    # Two probe vectors detect a rotation that has the same first columns and others behind them.
     probe = np.random.default_rng(0).standard_normal((dim, 2)).astype(np.float32)
     probe /= np.linalg.norm(probe, axis=0)
     rotated = probe - columns.T @ (inverse @ (columns @ probe))
@@ -233,13 +234,6 @@ class Basis:
     fitted_on: int = 0
     file: Path | None = None
     entry: FileEntry | None = None
-
-    @classmethod
-    def of(cls, folder: Path, manifest: Manifest, matrix: Floats | None) -> Self:
-        """The basis of a segment."""
-        if matrix is None:
-            return cls()
-        return cls(matrix, manifest.fitted_on, folder / ROTATION, manifest.files[ROTATION])
 
     @classmethod
     def fitted(

@@ -188,13 +188,7 @@ class VectorFile:
         expected = header(rows, dim, storage)
         width = dim * np.dtype(DTYPES[storage]).itemsize
         size = len(expected) + rows * width
-        if not path.is_file():
-            raise SegmentError(f"{path} is missing; restore the segment or index again")
-        if path.stat().st_size != size:
-            raise SegmentError(
-                f"{path} has {path.stat().st_size} bytes, expected {size}: "
-                "the file is truncated or altered; restore it or index again"
-            )
+        FileEntry(size, "").check(path, contents=False)
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._descriptor)
         if os.read(self._descriptor, len(expected)) != expected:

@@ -10,7 +10,7 @@ arrays that codes and documents lead into are as long as the largest number that
 import json
 import math
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ WORDS = "words.safetensors"
 WINDOW = 1 << 13
 """Documents of a window; the kernel knows it too (source/words.h)."""
 
-_TYPES = {
+ARRAYS = {
     "term_starts": ("I64", "<i8"),
     "term_entries": ("I64", "<i8"),
     "entry_starts": ("I64", "<i8"),
@@ -39,7 +39,8 @@ _TYPES = {
     "codes": ("U16", "<u2"),  # or U8
     "term_bytes": ("U8", "|u1"),
 }
-"""Array → its type in the header, and in numpy. Wider types come first, so that all are aligned."""
+"""Array → its type in the header, and in numpy, in the order of the file. Wider types come first,
+so that all are aligned."""
 _NARROW = ("U8", "|u1")
 _MAX_HEADER = 1 << 14  # bytes
 _CACHED = 1 << 14  # terms whose number is remembered
@@ -204,7 +205,7 @@ def header(shapes: Mapping[str, int], narrow: bool, metadata: Mapping[str, str])
     """What stands before the arrays of a file: their lengths by name, in the order of writing."""
     described: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
-    for name in _TYPES:
+    for name in ARRAYS:
         kind, dtype = type_of(name, narrow)
         size = shapes[name] * np.dtype(dtype).itemsize
         described[name] = {"dtype": kind, "shape": [shapes[name]], "data_offsets": [at, at + size]}
@@ -214,14 +215,9 @@ def header(shapes: Mapping[str, int], narrow: bool, metadata: Mapping[str, str])
     return len(text).to_bytes(8, "little") + text
 
 
-def names() -> Iterable[str]:
-    """The arrays, in the order of the file."""
-    return _TYPES
-
-
 def type_of(name: str, narrow: bool) -> tuple[str, str]:
     """The type of an array, in the header and in numpy; `narrow`: codes take one byte."""
-    return _NARROW if name == "codes" and narrow else _TYPES[name]
+    return _NARROW if name == "codes" and narrow else ARRAYS[name]
 
 
 def _read(path: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[str, str]]:
@@ -236,10 +232,10 @@ def _read(path: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[str, str]]:
     try:
         described = json.loads(bytes(mapped[8 : 8 + length]))
         metadata = described.pop("__metadata__")
-        if set(described) != set(_TYPES) or not isinstance(metadata, dict):
+        if set(described) != set(ARRAYS) or not isinstance(metadata, dict):
             raise ValueError("it has other arrays")
         for name, stated in described.items():
-            choices = {_TYPES[name], type_of(name, True)}
+            choices = {ARRAYS[name], type_of(name, True)}
             dtype = {kind: numpy for kind, numpy in choices}[stated["dtype"]]
             start, end = stated["data_offsets"]
             if not 0 <= start <= end <= len(body):
@@ -292,19 +288,19 @@ def weight(documents: int, having: int) -> float:
     return value if value > 0 else _MIN_WEIGHT
 
 
-def greatest(documents: int, having: int) -> float:
-    """What a term adds to the score of a document at most, however often it occurs there."""
+def max_gain(documents: int, having: int) -> float:
+    """Maximum that a term adds to the score of a document, however often it occurs there."""
     return weight(documents, having) * (K1 + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class United:
-    """The documents that have one of some terms, in the memory.
+    """Several terms treated as one, such as all with the same prefix: their documents, in memory.
 
     Attributes:
-        documents: (postings,) rising.
-        counts: (postings,) how often each has one of the terms; float64.
-        lows: as those of Postings, as are the entries: one for each window that has a posting.
+        documents: (postings,) the documents that have at least one of the terms, rising.
+        counts: (postings,) float64 number of times that each document has any of them.
+        lows, entry_starts, entry_windows, entry_bounds: as in Postings, for this one term.
     """
 
     documents: RowNumbers

@@ -84,23 +84,23 @@ class OperatingPoint:
         return rows, time.perf_counter() - begin
 
 
-def recalls(found: RowNumbers, exact: RowNumbers) -> Doubles:
-    """recall@k of every query: |found & exact| / |exact|.
+def recalls(rows: RowNumbers, exact: RowNumbers) -> Doubles:
+    """recall@k of every query: |rows & exact| / |exact|.
 
     Args:
-        found, exact: (q, k) row numbers; -1 is padding and does not count. Queries without an exact
+        rows, exact: (q, k) row numbers; -1 is padding and does not count. Queries without an exact
             row are left out.
 
     Raises:
         VectorError: different numbers of queries, or no query has an exact row.
     """
-    if len(found) != len(exact):
+    if len(rows) != len(exact):
         raise VectorError(
-            f"found and exact must have equal query counts, got {len(found)} and {len(exact)}"
+            f"rows and exact must have equal query counts, got {len(rows)} and {len(exact)}"
         )
     shares = [
         len(truth & set(line[line >= 0].tolist())) / len(truth)
-        for line, target in zip(found, exact, strict=True)
+        for line, target in zip(rows, exact, strict=True)
         if (truth := set(target[target >= 0].tolist()))
     ]
     if not shares:
@@ -108,9 +108,9 @@ def recalls(found: RowNumbers, exact: RowNumbers) -> Doubles:
     return np.array(shares)
 
 
-def recall(found: RowNumbers, exact: RowNumbers) -> float:
+def recall(rows: RowNumbers, exact: RowNumbers) -> float:
     """The mean of `recalls`."""
-    return float(recalls(found, exact).mean())
+    return float(recalls(rows, exact).mean())
 
 
 class ColdRows:

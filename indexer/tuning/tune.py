@@ -315,9 +315,9 @@ def _recalls(segments: Sequence[Segment], questions: Questions, k: int) -> Doubl
     true = questions.truth >= 0
     needed = np.where(true, questions.scores, np.inf).min(axis=1, keepdims=True)
     needed = needed - 2 * score_slack(questions.vectors.shape[1])
-    found = ((result.rows >= 0) & (result.scores >= needed)).sum(axis=1)
+    hits = ((result.rows >= 0) & (result.scores >= needed)).sum(axis=1)
     count = true.sum(axis=1)
-    shares: Doubles = np.minimum(found, count) / np.maximum(1, count)
+    shares: Doubles = np.minimum(hits, count) / np.maximum(1, count)
     return shares
 
 

@@ -159,7 +159,7 @@ def _trainable(engine: SearchEngine) -> Encoder:
             f"searchengine reindex {path} --encoder MODEL"
         )
     if not isinstance(encoder, Encoder):
-        kind = getattr(encoder, "source", None) or type(encoder).__name__
+        kind = encoder.source or encoder.name or type(encoder).__name__
         raise CollectionError(
             f"{path} is encoded by {kind}, which cannot be trained here; adapt needs the encoder "
             f"of a model folder: searchengine reindex {path} --encoder MODEL"

@@ -1,1 +1,1 @@
-"""Where a collection is kept, by one contract: a folder (embedded), PostgreSQL, Qdrant."""
+"""Where a collection is kept, by one contract: a folder or PostgreSQL."""

@@ -12,7 +12,7 @@ Rules, which tests/searchengine/backends checks on every backend:
   number of matching rows, the result is that of exact search.
 * A filter is exact: no other document is found, and fewer than k only if fewer match.
 * `upsert` is idempotent. A document replaces the one of its key as a whole: no reader sees
-  passages of both. Several documents are one commit, but in Qdrant, which has none.
+  passages of both. Several documents are one commit.
 * Another encoder than the one that built the collection is refused.
 * Index config, rotation and shortlist belong to the collection, not to the process that opens it.
 * A part of the data that cannot be read raises an error. A search never returns less because of it.
@@ -41,10 +41,10 @@ class Capabilities:
     """What a backend can do beyond the contract.
 
     Attributes:
-        name: "embedded", "postgresql" or "qdrant".
+        name: "embedded" or "postgresql".
         words: how documents are ranked by words; None: not at all, so that the modes text and
             hybrid are refused.
-        shortlist_per: what has a shortlist of its own: "segment", "collection" or "shard".
+        shortlist_per: what has a shortlist of its own: "segment" or "collection".
         certificate: whether exact search is proved to be exact without reading all rows.
     """
 

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from searchengine.backends.contract import Backend
 from searchengine.backends.embedded import Embedded
-from searchengine.backends.postgresql import connections as postgresql
-from searchengine.backends.qdrant import connections as qdrant
+from searchengine.backends.postgresql.connections import shown
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.collection import PostgresCollection
-    from searchengine.backends.qdrant.collection import QdrantCollection
 
 _POSTGRESQL = ("postgresql", "postgres")
 
@@ -30,12 +28,12 @@ def open_backend(path: str | Path, wait: float = 0, device: str = "cpu") -> Back
     """
     if not is_url(path):
         return Embedded(Path(path), wait, device)
-    _check(path)
+    backend = _server_backend(path)
     if device != "cpu":
         raise CollectionError(
             f"{name_of(path)}: a server scans vectors itself; leave the device out"
         )
-    return _server_backend(path)(str(path), wait)
+    return backend(str(path), wait)
 
 
 def exists(path: str | Path) -> bool:
@@ -46,8 +44,8 @@ def exists(path: str | Path) -> bool:
 
 
 def name_of(path: str | Path) -> str:
-    """The path, or the URL without its password or API key, for messages."""
-    return _shown(str(path)) if is_url(path) else str(path)
+    """The path, or the URL without its password, for messages."""
+    return shown(str(path)) if is_url(path) else str(path)
 
 
 def create_backend(
@@ -66,30 +64,13 @@ def create_backend(
     return _server_backend(path).create(str(path), settings, analyzer, wait, carried)
 
 
-def _server_backend(path: str | Path) -> "type[PostgresCollection] | type[QdrantCollection]":
+def _server_backend(path: str | Path) -> "type[PostgresCollection]":
     """The backend of a URL, loaded only if it is used."""
-    _check(path)
-    if _scheme(path) in qdrant.SCHEMES:
-        from searchengine.backends.qdrant.collection import QdrantCollection
-
-        return QdrantCollection
+    if str(path).partition("://")[0] not in _POSTGRESQL:
+        raise CollectionError(
+            f"{name_of(path)}: no backend has this scheme; a collection is a folder, or a URL of "
+            "PostgreSQL (postgresql://USER@HOST/DATABASE#COLLECTION)"
+        )
     from searchengine.backends.postgresql.collection import PostgresCollection
 
     return PostgresCollection
-
-
-def _shown(url: str) -> str:
-    return postgresql.shown(url) if _scheme(url) in _POSTGRESQL else qdrant.shown(url)
-
-
-def _scheme(path: str | Path) -> str:
-    return str(path).partition("://")[0]
-
-
-def _check(path: str | Path) -> None:
-    if _scheme(path) not in (*_POSTGRESQL, *qdrant.SCHEMES):
-        raise CollectionError(
-            f"{_shown(str(path))}: no backend has this scheme; a collection is a folder, or a URL "
-            "of PostgreSQL (postgresql://USER@HOST/DATABASE#COLLECTION) or Qdrant "
-            "(qdrant://HOST:6333#COLLECTION)"
-        )

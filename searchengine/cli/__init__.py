@@ -17,8 +17,7 @@ from searchengine.cli.indexing import encode, index
 from searchengine.cli.measuring import bench, evaluate, mteb, retrieval
 from searchengine.cli.training import adapt, train
 from searchengine.errors import LanguageWarning, SearchEngineError
-from searchengine.indexer.errors import IndexerError
-from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning, TrainerError
+from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
 
 
 class BadInput(click.ClickException):
@@ -120,7 +119,7 @@ class OneSentence(click.Group):
                 warnings.simplefilter("always", MemoryWarning)
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
-        except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:
+        except (SearchEngineError, ImportError) as error:
             raise BadInput(str(error)) from error
         except OSError as error:
             if error.errno == errno.EPIPE:  # which click handles

@@ -15,7 +15,7 @@ from searchengine.cli.options import AS_JSON, Address
 def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> None:
     """Copy the collection SOURCE to TARGET, a folder or a URL.
 
-    A URL is postgresql://USER@HOST/DATABASE#NAME or qdrant://HOST:6333#NAME.
+    A URL is postgresql://USER@HOST/DATABASE#NAME.
 
     Nothing is encoded again. Both sides are compared at the end. After an
     interruption, or when SOURCE has changed, the same command copies the rest;
@@ -25,7 +25,6 @@ def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> 
     Examples:
         searchengine copy papers.index "postgresql://me@localhost/search#papers"
         searchengine copy "postgresql://me@localhost/search#papers" papers.index
-        searchengine copy papers.index "qdrant://localhost:6333#papers"
     """
     from searchengine.backends.opening import name_of
     from searchengine.cli.console import counted, note, show_json, steps

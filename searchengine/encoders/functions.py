@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.encoders.protocol import Role, Vectors
+from searchengine.encoders.protocol import OnBatch, Role, Spans, TextEncoder, Vectors
 from searchengine.errors import CollectionError, SearchEngineError
 
 Function = Callable[[list[str]], npt.ArrayLike]
@@ -34,11 +34,10 @@ _SLICE = 128  # texts encoded before another thread may have its turn
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # as encode_document tries them
 
 
-class FunctionEncoder:
+class FunctionEncoder(TextEncoder):
     """An encoder made of a function; several threads may call it at the same time.
 
     Attributes:
-        name: identifies the function, together with its vectors.
         tolerance: maximum difference of two fingerprints' numbers.
         error: raised for what it returns.
     """
@@ -76,8 +75,13 @@ class FunctionEncoder:
                 "a function needs a name, by which a collection knows it again: "
                 "FunctionEncoder(function, 'name')"
             )
-        self.name = name
+        self._name = name
         self._function, self._query, self._dim = function, query, dim
+
+    @property
+    def name(self) -> str:
+        """Identifies the function, together with its vectors."""
+        return self._name
 
     @property
     def title(self) -> str:
@@ -112,7 +116,9 @@ class FunctionEncoder:
             return False
         return bool(np.allclose(numbers, expected, rtol=0, atol=self.tolerance))
 
-    def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
+    def encode(
+        self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
+    ) -> Vectors:
         """Float32 (n, dim) unit rows; a row that has no length stays as it is.
 
         Raises CollectionError if the function returns another shape, or no numbers.
@@ -208,7 +214,9 @@ class SentenceTransformerEncoder(FunctionEncoder):
                 parts.append(function(texts[start : start + _SLICE], **options))
         return np.concatenate(parts)
 
-    def token_spans(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+    tokenizes = True
+
+    def token_spans(self, texts: Sequence[str]) -> list[Spans]:
         """The tokens of each text: (n, 2) character offsets [start, end), in order."""
         encoded = self._tokenizer(
             list(texts),

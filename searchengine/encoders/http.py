@@ -10,7 +10,7 @@ import os
 import random
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import KW_ONLY, dataclass, fields
 from email.utils import parsedate_to_datetime
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.encoders.functions import FunctionEncoder
-from searchengine.encoders.protocol import Role, Vectors
+from searchengine.encoders.protocol import OnBatch, Role, Vectors
 from searchengine.errors import EndpointError
 from searchengine.trainer.model.disk import signature, signing_key
 
@@ -176,11 +176,7 @@ class HttpEncoder(FunctionEncoder):
         return super().described() | ({} if signature is None else {"signature": signature})
 
     def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        role: Role | None = None,
-        on_batch: Callable[[int], None] | None = None,
+        self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
     ) -> Vectors:
         """Float32 (n, dim) unit rows, in the order of the texts.
 
@@ -193,7 +189,7 @@ class HttpEncoder(FunctionEncoder):
         return self._sized(vectors, self.dim)
 
     def _call(
-        self, texts: list[str], role: Role | None, on_batch: Callable[[int], None] | None = None
+        self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None
     ) -> Vectors:
         parts, stop = [texts[i : i + self.batch] for i in range(0, len(texts), self.batch)], Event()
         vectors: list[Vectors] = [np.empty((0, 0), np.float32)] * len(parts)

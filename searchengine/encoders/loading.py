@@ -2,17 +2,24 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from searchengine.encoders.functions import Function, FunctionEncoder, SentenceTransformerEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
-from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, Role, Starts, TextEncoder
+from searchengine.encoders.protocol import (
+    NO_ENCODER,
+    MinimalEncoder,
+    NoEncoder,
+    Role,
+    TextEncoder,
+    WrappedEncoder,
+)
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, EndpointError
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.model.source import Starter
 from searchengine.trainer.runtimes.config import RuntimeConfig
 
-EncoderArgument = TextEncoder | str | Path | Function
+EncoderArgument = MinimalEncoder | str | Path | Function
 """A model folder, a hub name, "starter", a URL with a model (HttpEncoder.from_source), an encoder,
 a SentenceTransformer, or a function."""
 
@@ -53,29 +60,28 @@ def load_given(
 ) -> TextEncoder:
     """The encoder that a caller names or passes.
 
-    A SentenceTransformer and a function are wrapped. Raises trainer.errors.ModelError, and
-    CollectionError for anything else.
+    A SentenceTransformer, a function, and an object with dim, fingerprint and encode are wrapped.
+    Raises searchengine.trainer.errors.ModelError, and CollectionError for anything else.
     """
     if isinstance(encoder, str | Path):
         return load(encoder, runtime, layers)
     if any(base.__module__.startswith("sentence_transformers.") for base in type(encoder).__mro__):
         return SentenceTransformerEncoder(encoder)
-    if isinstance(encoder, TextEncoder):
-        return encoder
-    return FunctionEncoder(encoder)  # raises for what is no function
+    if isinstance(encoder, WrappedEncoder) or TextEncoder in type(encoder).__mro__:
+        return cast(TextEncoder, encoder)
+    if not all(hasattr(encoder, name) for name in ("dim", "fingerprint", "encode")):
+        return FunctionEncoder(cast(Function, encoder))  # raises for what is no function
+    from searchengine.trainer.encoder import Encoder
+
+    own = cast(MinimalEncoder, encoder)
+    return own if isinstance(own, Encoder) else cast(TextEncoder, WrappedEncoder(own))
 
 
-def start(encoder: TextEncoder) -> None:
-    """Start the fastest runtime of an encoder that has several, before it encodes much."""
-    if isinstance(encoder, Starts):
-        encoder.start()
-
-
-def load_questions(
-    encoder: str | Path | TextEncoder, runtime: RuntimeConfig | None = None
-) -> TextEncoder:
-    """The question encoder that a caller names or passes. Raises trainer.errors.ModelError."""
-    return load(encoder, runtime, route="query") if isinstance(encoder, str | Path) else encoder
+def load_questions(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -> TextEncoder:
+    """The question encoder that a caller names or passes. Raises as `load_given`."""
+    if isinstance(encoder, str | Path):
+        return load(encoder, runtime, route="query")
+    return load_given(encoder, runtime)
 
 
 def load_new(
@@ -167,14 +173,14 @@ def check_aligned(questions: TextEncoder, identity: Mapping[str, Any], path: Pat
     Of a collection without an encoder only the width is compared, as in `check_built_by`.
     """
     stored = identity["fingerprint"]
-    encoder = f"the question encoder {getattr(questions, 'source', '') or 'made in Python'}"
+    encoder = f"the question encoder {questions.source or 'made in Python'}"
     if questions.dim != identity["dim"]:
         raise EncoderMismatch(
             f"{path} holds vectors of {identity['dim']} dimensions, and {encoder} gives "
             f"{questions.dim}; name one that was trained for its documents, or leave "
             "query_encoder out"
         )
-    aligned: str = getattr(questions, "aligned_to", questions.fingerprint)
+    aligned = questions.aligned_to
     if stored not in (NO_ENCODER, aligned):
         raise EncoderMismatch(
             f"{path} was built by {title(identity)} (fingerprint {stored[:12]}), but {encoder} "

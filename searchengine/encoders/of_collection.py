@@ -112,7 +112,7 @@ class CollectionEncoder:
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""
         try:
-            return str(getattr(self.load(), "runs_on", "made in Python"))
+            return self.load().runs_on
         except (CollectionError, EndpointError, TrainerError) as error:
             return str(error)
 

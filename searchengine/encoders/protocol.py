@@ -1,38 +1,29 @@
-"""What is required of an encoder."""
+"""What an encoder is: TextEncoder, whose members are all declared.
 
-from collections.abc import Sequence
+A user's own object needs only those of MinimalEncoder. It is wrapped once, where it is passed in
+(searchengine.encoders.loading.load_given), and nothing below looks an ability up by its name.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.errors import QueryError
+from searchengine.errors import CollectionError, QueryError
 
 Vectors = npt.NDArray[np.float32]
+Spans = npt.NDArray[np.integer[Any]]
 Role = Literal["query", "document"]
+OnBatch = Callable[[int], None]
 NO_ENCODER = "none"
 """The fingerprint in the settings of a collection without an encoder."""
 
 
-@runtime_checkable
-class Starts(Protocol):
-    """An encoder that starts a faster runtime than the one for the first texts."""
-
-    def start(self) -> None:
-        """Start it now: before many texts, or so that no question waits for it."""
-
-
-@runtime_checkable
-class TextEncoder(Protocol):
-    """The encoder that SearchEngine needs; searchengine.trainer.encoder.Encoder is one.
-
-    Several threads may call it at the same time: `add` encodes in a second thread while others
-    search. Optional: with the methods of searchengine.ingest.passages.Tokenizes, long documents are
-    cut into passages (they are called while `encode` runs in another thread); with those named in
-    searchengine.encoders.questions, queries are encoded by the first layers alone; an encoder of
-    questions alone names in `aligned_to` the fingerprint of the encoder whose documents it finds.
-    """
+class MinimalEncoder(Protocol):
+    """What a user's own encoder needs. It may have any other member of TextEncoder as well."""
 
     @property
     def dim(self) -> int:
@@ -46,22 +37,148 @@ class TextEncoder(Protocol):
         """Float32 (n, dim), rows of length 1, in the order of the texts."""
 
 
-class NoEncoder:
-    """Refuses to encode, and says what to do.
+class TextEncoder(Protocol):
+    """The encoder of a collection; searchengine.trainer.encoder.Encoder is one.
+
+    A class that extends this needs `dim`, `fingerprint` and `encode`; the others have defaults: no
+    source, no tokenizer, no layers to choose from. Several threads may call an encoder at the same
+    time: `add` encodes in a second thread while others search, and while documents are cut.
+    """
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for encoders that return equal vectors, different for others."""
+
+    def encode(
+        self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
+    ) -> Vectors:
+        """Float32 (n, dim), rows of length 1, in the order of the texts.
+
+        `on_batch`: may be called with the number of texts that were just encoded.
+        """
+
+    @property
+    def source(self) -> str | None:
+        """The name by which it is loaded again; None: it must be passed again."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """What messages call it; "" for an encoder without a name."""
+        return ""
+
+    @property
+    def runs_on(self) -> str:
+        """Where it is computed, such as "openvino bf16"."""
+        return "made in Python"
+
+    @property
+    def matryoshka_dims(self) -> tuple[int, ...]:
+        """The prefix lengths it was trained for, descending; the first is `dim`."""
+        return (self.dim,)
+
+    @property
+    def keeps_prefix(self) -> bool:
+        """Whether a rotation of its vectors would spoil a prefix that it has learnt."""
+        return False
+
+    @property
+    def kept_layers(self) -> int | None:
+        """Number of layers kept of the network of `source`; None: all."""
+        return None
+
+    @property
+    def aligned_to(self) -> str:
+        """The fingerprint of the encoder whose documents its questions find: mostly its own."""
+        return self.fingerprint
+
+    @property
+    def tokenizes(self) -> bool:
+        """Whether `token_spans` and `room` work, by which documents are cut into passages."""
+        return False
+
+    def token_spans(self, texts: Sequence[str]) -> Sequence[Spans]:
+        """The offsets [start, end) of all tokens of each text, (n, 2), in order."""
+        raise CollectionError("this encoder has no tokenizer: keep documents whole: passages=False")
+
+    def room(self, role: Role) -> int:
+        """The number of tokens that `encode` reads of a text of this role."""
+        raise CollectionError("this encoder has no tokenizer: keep documents whole: passages=False")
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens that the tokenizer knows; 0: not known."""
+        return 0
+
+    def unknown_tokens(self, texts: Sequence[str]) -> float:
+        """Share of the tokens of these texts that the vocabulary does not have, 0–1."""
+        return 0.0
+
+    def start(self) -> None:
+        """Start the fastest runtime: before many texts, or so that no question waits for it."""
+        return None
+
+    def truncate(self, *, layers: int) -> "TextEncoder":
+        """The same encoder with its first layers only. Raises ModelError or QueryError."""
+        raise QueryError("the encoder has no layers to choose from; leave layers out")
+
+
+class WrappedEncoder:
+    """A user's own object as an encoder: its members where it has them, or else the defaults.
 
     Attributes:
-        dim: width of the collection's vectors.
-        fingerprint, runs_on: as of an encoder.
+        wrapped: the object.
+    """
+
+    def __init__(self, wrapped: MinimalEncoder) -> None:
+        self.wrapped = wrapped
+        self._reports = "on_batch" in inspect.signature(wrapped.encode).parameters
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "wrapped":  # asked for while it is unpickled
+            raise AttributeError(name)
+        if hasattr(self.wrapped, name) or name not in vars(TextEncoder):
+            return getattr(self.wrapped, name)
+        default = vars(TextEncoder)[name]
+        return default.__get__(self) if hasattr(default, "__get__") else default
+
+    @property
+    def tokenizes(self) -> bool:
+        """Whether the object has `token_spans` and `room`."""
+        return all(hasattr(self.wrapped, name) for name in ("token_spans", "room"))
+
+    def encode(
+        self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
+    ) -> Vectors:
+        """The object's own; `on_batch` is passed if it accepts that."""
+        options: dict[str, Any] = {"on_batch": on_batch} if self._reports else {}
+        return self.wrapped.encode(texts, role=role, **options)
+
+
+class NoEncoder(TextEncoder):
+    """In place of an encoder, in a collection whose vectors come with the documents.
+
+    It refuses to encode, and says what to do.
     """
 
     fingerprint = NO_ENCODER
     runs_on = "no encoder"
 
     def __init__(self, dim: int, path: str | Path = "this collection") -> None:
-        self.dim = dim
-        self._path = path
+        self._dim, self._path = dim, path
 
-    def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
+    @property
+    def dim(self) -> int:
+        """Width of the collection's vectors."""
+        return self._dim
+
+    def encode(
+        self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
+    ) -> Vectors:
         """Raise QueryError."""
         raise QueryError(
             f"{self._path} has no encoder: search with a vector of {self.dim} numbers, by words "

@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,6 @@ QUESTIONS = (
 _TIMED = 100
 
 
-@runtime_checkable
-class TruncatesLayers(Protocol):
-    """An encoder that can run with its first layers only."""
-
-    def truncate(self, *, layers: int) -> TextEncoder:
-        """The same encoder with fewer layers. Raises ModelError."""
-
-
 class QuestionEncoder:
     """Encodes questions with one encoder and caches them. Safe to use from several threads.
 
@@ -54,8 +46,6 @@ class QuestionEncoder:
         if layers is None:
             return self
         if layers not in self._truncated:
-            if not isinstance(self._encoder, TruncatesLayers):
-                raise QueryError("the encoder has no layers to choose from; leave layers out")
             try:
                 encoder = self._encoder.truncate(layers=layers)
             except ModelError as error:

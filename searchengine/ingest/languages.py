@@ -10,7 +10,7 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,8 @@ from searchengine.backends.folder.writer import Writer
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.languages import EXCERPT, NAMES, Traits, traits
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
-from searchengine.ingest.passages import Tokenizes
 
 MULTILINGUAL = "intfloat/multilingual-e5-small"
 """An encoder to suggest: small, and trained on some hundred languages."""
@@ -63,7 +63,7 @@ class Unread(NamedTuple):
 class Languages:
     """Looks at documents as they are read, while the collection is empty."""
 
-    def __init__(self, encoder: Any | None) -> None:
+    def __init__(self, encoder: TextEncoder | None) -> None:
         """`encoder`: warn if it does not read the documents; None: vectors come with them."""
         self._encoder = encoder
         self._texts: list[str] = []
@@ -80,8 +80,8 @@ class Languages:
         self._traits += traits(texts)
         if not self._warned and (unread := self._unread()):
             self._warned = True
-            names = (getattr(self._encoder, name, None) for name in ("source", "name"))
-            name = next(filter(None, names), "")
+            assert self._encoder is not None
+            name = self._encoder.source or self._encoder.name
             default = None if store.settings().get(CHOSEN) else default_for(unread)
             warnings.warn(_message(name, unread, default), LanguageWarning, stacklevel=2)
 
@@ -108,7 +108,7 @@ class Languages:
 
     def _unread(self) -> dict[str, Unread]:
         """The languages that the encoder does not read, most frequent first."""
-        if not isinstance(self._encoder, Tokenizes):
+        if self._encoder is None or not self._encoder.tokenizes:
             return {}
         counts = Counter(each.language for each in self._traits if each.language)
         unread = {}
@@ -179,31 +179,29 @@ def _languages(sample: Sequence[Traits]) -> tuple[str, ...]:
     return tuple(name for name, count in known.most_common() if count >= _PRESENT * known.total())
 
 
-def reads(encoder: Tokenizes, texts: Sequence[str], *, parts: bool) -> bool:
+def reads(encoder: TextEncoder, texts: Sequence[str], *, parts: bool) -> bool:
     """Whether an encoder's tokenizer knows the language of texts, as far as can be measured.
 
     parts: only letters of scripts without spaces, and of Korean, count (Traits.parts).
-    Optional methods of the encoder: `unknown_tokens` and `vocabulary_size`.
     """
     latin = not parts and _mostly_latin("".join(texts))
     if latin:
-        large = getattr(encoder, "vocabulary_size", 0) >= _LARGE_VOCABULARY
+        large = encoder.vocabulary_size >= _LARGE_VOCABULARY
         return large or _latin_tokens(encoder, texts) <= _PER_LATIN_LETTER
     per_letter = _tokens_per_letter(encoder, texts, _is_other_letter)
-    unknown = getattr(encoder, "unknown_tokens", None)
-    if unknown is not None and unknown(texts) > _UNKNOWN:
+    if encoder.unknown_tokens(texts) > _UNKNOWN:
         return False
     return per_letter <= (_PER_SYLLABLE if parts else _PER_LETTER)
 
 
-def _latin_tokens(encoder: Tokenizes, texts: Sequence[str]) -> float:
+def _latin_tokens(encoder: TextEncoder, texts: Sequence[str]) -> float:
     """Tokens per letter, as a multiple of those of an English sentence."""
     english = _tokens_per_letter(encoder, [_ENGLISH], str.isalpha)
     return _tokens_per_letter(encoder, texts, str.isalpha) / (english or 1.0)
 
 
 def _tokens_per_letter(
-    encoder: Tokenizes, texts: Sequence[str], counts: Callable[[str], bool]
+    encoder: TextEncoder, texts: Sequence[str], counts: Callable[[str], bool]
 ) -> float:
     """Tokens that have one of the letters that count, per such letter; 0 without such letters."""
     tokens = letters = 0

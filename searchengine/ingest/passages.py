@@ -5,11 +5,10 @@ preferably at the ends of sentences; each passage is encoded with its document's
 How and why: docs/passages.md.
 """
 
-import inspect
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,20 +27,6 @@ BATCH = 4096
 """Passages encoded in one call, so that a huge document stays bounded too."""
 _MIN_ROOM = 4  # tokens that an encoder must read to fit a title and a text
 _SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # by code point
-
-
-@runtime_checkable
-class Tokenizes(Protocol):
-    """The methods an encoder needs besides `encode` for documents to be cut.
-
-    searchengine.trainer.encoder.Encoder is one.
-    """
-
-    def token_spans(self, texts: Sequence[str]) -> Sequence[Offsets]:
-        """The offsets [start, end) of all tokens of each text, (n, 2), in order."""
-
-    def room(self, role: Literal["query", "document"]) -> int:
-        """The number of tokens that `encode` reads of a text of this role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +88,13 @@ class PassageConfig:
         return size, overlap
 
 
-def tokenizer_of(encoder: TextEncoder) -> Tokenizes:
-    """The encoder, checked: raises CollectionError unless documents can be cut with it."""
-    if not isinstance(encoder, Tokenizes):
+def check_tokenizes(encoder: TextEncoder) -> None:
+    """Raise CollectionError unless documents can be cut with an encoder."""
+    if not encoder.tokenizes:
         raise CollectionError(
             "to cut documents into passages an encoder needs token_spans and room; "
             "this one lacks them: add them, or keep documents whole: passages=False"
         )
-    return encoder
 
 
 class PassageReader:
@@ -131,22 +115,20 @@ class PassageReader:
         self.encoder = encoder
         self.settings = settings or {}
         self._passages = passages
-        self._reports = "on_batch" in inspect.signature(encoder.encode).parameters
-        self._tokenizer: Tokenizes | None = None
         if passages is not None:
-            self._tokenizer = tokenizer_of(encoder)
+            check_tokenizes(encoder)
 
     def cut(self, documents: Sequence[Document]) -> tuple[list[list[Span]], int]:
         """The passages of each document as character offsets, and the number of their tokens."""
-        if self._passages is None or self._tokenizer is None:
+        if self._passages is None:
             return [[(0, len(document.text))] for document in documents], 0
-        return cut_documents(documents, self._tokenizer, self._passages)
+        return cut_documents(documents, self.encoder, self._passages)
 
     def texts(self, passages: Sequence[tuple[Document, Span]]) -> list[str]:
         """The text to encode for each passage: its own with its document's title."""
-        if self._tokenizer is None:
+        if self._passages is None:
             return [document.full_text for document, _ in passages]
-        return passage_texts(passages, self._tokenizer)
+        return passage_texts(passages, self.encoder)
 
     def encode(
         self,
@@ -156,11 +138,9 @@ class PassageReader:
     ) -> Vectors:
         """Float32 (n, D) unit rows of the passages' `texts`.
 
-        `on_batch` is passed to an encoder that accepts it, as trainer.encoder.Encoder does. Raises
-        CollectionError, with the key of a document that has no usable vector.
+        Raises CollectionError, with the key of a document that has no usable vector.
         """
-        options: dict[str, Any] = {"on_batch": on_batch} if self._reports else {}
-        vectors = self.encoder.encode(texts, role="document", **options)
+        vectors = self.encoder.encode(texts, role="document", on_batch=on_batch)
         check_shape(vectors, (len(texts), self.encoder.dim), "passages", CollectionError)
         wrong = unusable(vectors)
         if wrong.any():
@@ -176,7 +156,7 @@ class PassageReader:
 
 
 def cut_documents(
-    documents: Sequence[Document], encoder: Tokenizes, config: PassageConfig
+    documents: Sequence[Document], encoder: TextEncoder, config: PassageConfig
 ) -> tuple[list[list[Span]], int]:
     """The passages of each document, at least one, and the tokens of all of them with their titles.
 
@@ -211,7 +191,7 @@ def cut_documents(
     return passages_of, sum(lengths)
 
 
-def passage_texts(passages: Sequence[tuple[Document, Span]], encoder: Tokenizes) -> list[str]:
+def passage_texts(passages: Sequence[tuple[Document, Span]], encoder: TextEncoder) -> list[str]:
     """The texts to encode for passages of `cut_documents`: each with its document's title.
 
     A title may take half of what the encoder reads, or all that the passage leaves; a longer one
@@ -238,7 +218,7 @@ def _joined(title: str, document: Document, span: Span) -> str:
     return f"{title} {document.text[slice(*span)]}".strip()
 
 
-def _room(encoder: Tokenizes) -> int:
+def _room(encoder: TextEncoder) -> int:
     room = encoder.room("document")
     if room < _MIN_ROOM:
         raise CollectionError(

@@ -15,7 +15,7 @@ from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import RotationKind, SegmentConfig, integer
-from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
+from searchengine.ingest.passages import PassageConfig, check_tokenizes
 
 DEFAULT_PREFIX = 128
 """Dimensions. To find 0.995 of the true ten neighbours takes a shortlist of 76 to 150 rows among
@@ -56,7 +56,7 @@ class CollectionSettings:
         """Settings for an encoder, with defaults that suit it.
 
         Args:
-            encoder: the encoder; documents can be cut if it is a passages.Tokenizes.
+            encoder: the encoder; documents can be cut if it `tokenizes`.
             config: index config, or some of its fields. By default a flat coarse
                 stage over the first 128 dimensions (or a multiple of 8, of narrower vectors),
                 rotated, and a shortlist that each segment measures. The rotation "blocks" uses the
@@ -90,13 +90,13 @@ class CollectionSettings:
         config.check_buildable(encoder.dim)  # now, not when the first documents are encoded
         cut = None
         if isinstance(passages, PassageConfig):
-            tokenizer_of(encoder)  # raises: the collection could be created but never added to
+            check_tokenizes(encoder)  # raises: the collection could be created but never added to
             cut = passages
         elif not isinstance(passages, bool):
             raise CollectionError(
                 f"passages must be True, False or a PassageConfig, got {passages!r}"
             )
-        elif passages and isinstance(encoder, Tokenizes | NoEncoder):
+        elif passages and (encoder.tokenizes or isinstance(encoder, NoEncoder)):
             cut = PassageConfig()
         try:
             chosen = None if tokenizer is None else Analyzer.of(tokenizer)
@@ -105,7 +105,7 @@ class CollectionSettings:
                 f"tokenizer must be one of {', '.join(Tokenizer)}, or stem with languages, such as "
                 f"stem:de,ru; got {tokenizer!r}"
             ) from error
-        return cls(config, cut, chosen, getattr(encoder, "kept_layers", None))
+        return cls(config, cut, chosen, encoder.kept_layers)
 
     @classmethod
     def from_stored(cls, settings: Mapping[str, Any]) -> Self:
@@ -122,7 +122,7 @@ class CollectionSettings:
     def as_stored(self, encoder: TextEncoder) -> dict[str, Any]:
         """The stored form of these settings and of the encoder: name → JSON value."""
         described = {
-            "source": getattr(encoder, "source", None),
+            "source": encoder.source,
             "fingerprint": encoder.fingerprint,
             "dim": encoder.dim,
         }
@@ -174,13 +174,12 @@ def default_prefix(dim: int) -> int:
 
 def default_rotation(encoder: TextEncoder) -> RotationKind:
     """The rotation of a collection that names none: one that keeps what the encoder has learnt."""
-    return RotationKind.BLOCKS if getattr(encoder, "keeps_prefix", False) else RotationKind.PCA
+    return RotationKind.BLOCKS if encoder.keeps_prefix else RotationKind.PCA
 
 
 def trained_blocks(encoder: TextEncoder) -> tuple[int, ...]:
     """The shorter prefix lengths that an encoder was trained for, ascending; () for none."""
-    trained: tuple[int, ...] = getattr(encoder, "matryoshka_dims", ())
-    return tuple(sorted(width for width in trained if width < encoder.dim))
+    return tuple(sorted(width for width in encoder.matryoshka_dims if width < encoder.dim))
 
 
 def _required_blocks(encoder: TextEncoder) -> tuple[int, ...]:

@@ -23,12 +23,10 @@ from searchengine.backends.folder.filters.sql import Field
 from searchengine.encoders.cross_encoders import CrossEncoders, CrossEncoding
 from searchengine.engine import SearchEngine
 from searchengine.errors import EncoderMismatch, SearchEngineError
-from searchengine.indexer.errors import IndexerError
 from searchengine.query.hits import Hit, Hits
-from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.config import RuntimeConfig
 
-_EXPECTED = (SearchEngineError, IndexerError, TrainerError, OSError, ImportError)
+_EXPECTED = (SearchEngineError, OSError, ImportError)
 _LONGEST = 2000  # characters of a hit's text; of a longer passage the snippet is shown
 _SAMPLE = 50  # documents whose fields are named to the assistant
 

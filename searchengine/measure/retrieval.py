@@ -87,9 +87,8 @@ def task(
 def default_dims(engine: SearchEngine) -> tuple[int, ...]:
     """The prefix lengths of the encoder's training; by default powers of 2 from 512 to 32."""
     dim = engine.encoder.dim
-    trained: tuple[int, ...] = getattr(engine.encoder, "matryoshka_dims", ())
-    if len(trained) > 1:
-        return trained
+    if len(engine.encoder.matryoshka_dims) > 1:
+        return engine.encoder.matryoshka_dims
     return (dim, *(width for width in (512, 256, 128, 64, 32) if width < dim))
 
 

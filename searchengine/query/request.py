@@ -121,8 +121,6 @@ class Query:
                 raise QueryError(
                     f"a search has no option {name!r}; its options are k, {', '.join(valid)}"
                 )
-        if isinstance(options.get("facets"), Iterable) and not isinstance(options["facets"], str):
-            options = {**options, "facets": tuple(options["facets"])}  # Query is hashable
         return cls(k, **options)
 
     @property
@@ -189,6 +187,8 @@ class Query:
             raise QueryError("layers must be None in the mode text, which encodes no question")
 
     def _check_presentation(self) -> None:
+        if isinstance(self.facets, Iterable) and not isinstance(self.facets, str):
+            object.__setattr__(self, "facets", tuple(self.facets))  # a Query is hashable
         if type(self.offset) is not int or self.offset < 0:
             raise QueryError(f"offset must be a whole number of at least 0, got {self.offset!r}")
         least = self.min_score
@@ -202,8 +202,9 @@ class Query:
             raise QueryError(f"as_you_type must be True or False, got {self.as_you_type!r}")
         if self.phrases not in list(Phrases):
             raise QueryError(f"phrases must be one of {', '.join(Phrases)}, got {self.phrases!r}")
-        named = isinstance(self.facets, tuple | list)
-        if not named or not all(isinstance(name, str) for name in self.facets):
+        if not isinstance(self.facets, tuple) or not all(
+            isinstance(name, str) for name in self.facets
+        ):
             raise QueryError(
                 f"facets must be a list of field names, got {self.facets!r}; "
                 "put one name into a list"

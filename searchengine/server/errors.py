@@ -15,6 +15,8 @@ from searchengine.errors import (
     SearchEngineError,
     UnknownKey,
 )
+from searchengine.indexer.errors import IndexerError
+from searchengine.trainer.errors import TrainerError
 
 TYPES = {
     400: "bad_request",
@@ -60,6 +62,8 @@ def of_engine(error: SearchEngineError) -> tuple[int, str | None]:
         return 502, "the encoder of the collection cannot be reached, or answers wrongly"
     if isinstance(error, CollectionError):
         return 500, "the collection cannot be read or written; the log of the server says why"
+    if isinstance(error, TrainerError | IndexerError):
+        return 500, INTERNAL
     return 422, None
 
 

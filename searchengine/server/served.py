@@ -14,7 +14,6 @@ from searchengine.query.hits import Hits
 from searchengine.server.projection import Projection
 from searchengine.server.settings import ServerSettings
 from searchengine.server.shared import Shared
-from searchengine.trainer.errors import TrainerError
 
 Result = TypeVar("Result")
 
@@ -85,7 +84,7 @@ class Served:
         while self.problem is not None:
             try:
                 await asyncio.to_thread(self._load)
-            except (SearchEngineError, TrainerError, OSError) as error:
+            except (SearchEngineError, OSError) as error:
                 if str(error) != failure:
                     _log.error(
                         "%s answers only searches by words (mode text); the rest is tried again "

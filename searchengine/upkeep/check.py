@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.ids import BEHIND
+from searchengine.backends.folder.documents.schema import BEHIND
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError

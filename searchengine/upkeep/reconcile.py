@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.ids import BEHIND, catch_up
 from searchengine.backends.folder.documents.pending import Kind, drop_all, works
+from searchengine.backends.folder.documents.schema import BEHIND, catch_up
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.filters import fields
 from searchengine.backends.folder.folders import folder_of

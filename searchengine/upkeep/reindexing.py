@@ -22,8 +22,8 @@ from typing import Any
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents import pending, terms
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.ids import SPACE
 from searchengine.backends.folder.documents.pending import Kind, Work
+from searchengine.backends.folder.documents.schema import SPACE
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.folders import beside, checksum, os_errors, segment_errors
 from searchengine.backends.folder.merging import Merging
@@ -350,7 +350,7 @@ def _check_same(path: Path, work: Work, encoder: TextEncoder, described: Mapping
 
 
 def _name(encoder: TextEncoder) -> str:
-    return str(getattr(encoder, "source", None) or getattr(encoder, "name", encoder.fingerprint))
+    return encoder.source or encoder.name or encoder.fingerprint
 
 
 def _remove_leftovers(folder: Path, work: Work) -> None:

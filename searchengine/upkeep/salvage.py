@@ -17,7 +17,7 @@ from uuid import uuid4
 from searchengine.backends.folder.documents import frozen
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.connections import way_out
-from searchengine.backends.folder.documents.ids import catch_up
+from searchengine.backends.folder.documents.schema import catch_up
 from searchengine.backends.folder.documents.store import Store
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
@@ -162,8 +162,6 @@ def finish(path: Path) -> bool:
 def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
     changes, connection = Changes(new), new.connection
     for table, columns in _TABLES.items():
-        if table in ("pending", "ids") and _lacks(old, table):  # of an older version
-            continue
         if table == "ids":  # the new file begins with the ids of an empty collection
             connection.execute("DELETE FROM ids")
         marks = ", ".join("?" * len(columns))
@@ -180,8 +178,6 @@ def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
                 result.lost.append(f"a row of {table}, {row[0]!r:.80} ({error})")
     catch_up(connection)
     settings = dict(connection.execute("SELECT name, value FROM settings").fetchall())
-    if "record_keys" not in settings:
-        changes.set("record_keys", "position")  # of an older version, as its migration sets it
     changes.set("tombstones_id", uuid4().hex)
     changes.count_commit()
     try:
@@ -189,13 +185,6 @@ def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
     except (AttributeError, KeyError, ValueError):
         analyzer = Analyzer(Tokenizer.PORTER)
     changes.index_text(analyzer)
-
-
-def _lacks(connection: sqlite3.Connection, table: str) -> bool:
-    """Whether a readable schema has no such table."""
-    with suppress(sqlite3.DatabaseError):
-        return not connection.execute(f"PRAGMA table_info({table})").fetchall()
-    return False
 
 
 def _checked_document(row: Sequence[Any], result: Salvage) -> Sequence[Any] | None:
@@ -231,11 +220,7 @@ def _rows(
     connection: sqlite3.Connection, table: str, result: Salvage | None = None
 ) -> Iterator[tuple[Any, ...]]:
     """Every readable row of a table, by rowid; skips ids that cannot be read."""
-    present = set(_TABLES[table])
-    with suppress(sqlite3.DatabaseError):  # a column that an older version lacks is NULL
-        columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
-        present = {column[1] for column in columns}
-    names = ", ".join(name if name in present else f"NULL AS {name}" for name in _TABLES[table])
+    names = ", ".join(_TABLES[table])
     sql = f"SELECT rowid, {names} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
     position, skipped, limit = -(1 << 62), 0, _CHUNK
     last = _last(connection, table)

@@ -17,7 +17,6 @@ from searchengine.backends.folder.mode import Mode, weight_of
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.postgresql.collection import PostgresCollection
-from searchengine.backends.qdrant.collection import QdrantCollection
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import SegmentConfig
@@ -125,14 +124,14 @@ def tuned_for(snapshot: Snapshot) -> Mapping[str, Any] | None:
 
 def stats(collection: Backend) -> Stats:
     """Read the statistics of the commit that is shown."""
-    if isinstance(collection, PostgresCollection | QdrantCollection):
+    if isinstance(collection, PostgresCollection):
         return _of_server(collection)
     assert isinstance(collection, Embedded)
     with collection.reading() as snapshot:
         return of_snapshot(snapshot)
 
 
-def _of_server(collection: PostgresCollection | QdrantCollection) -> Stats:
+def _of_server(collection: PostgresCollection) -> Stats:
     with collection.reading() as snapshot:
         settings, shortlist = snapshot.settings, snapshot.shortlist
         documents, passages = snapshot.store.counts()

@@ -18,7 +18,7 @@ from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.search import certificates as module
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import CoarseIndex, RowStore, SearchResult, rerank
+from searchengine.indexer.search.cascade import CoarseIndex, SearchResult, rerank
 from searchengine.indexer.search.certificates import (
     Bounds,
     Rerank,
@@ -51,7 +51,7 @@ def everything(
     return rerank(store, queries, np.tile(rows, (len(queries), 1)), k)
 
 
-def scored(store: RowStore) -> Rerank:
+def scored(store: VectorFile) -> Rerank:
     """Scores from the rows of a store."""
     return partial(rerank, store)
 

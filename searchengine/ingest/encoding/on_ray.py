@@ -13,7 +13,7 @@ from typing import Any
 from searchengine.corpus.parts import Part
 from searchengine.errors import SearchEngineError, ServerError
 from searchengine.ingest.encoding.unit import Result, Work, encode_part
-from searchengine.trainer.errors import TrainerError, install_line
+from searchengine.trainer.errors import install_line
 
 RETRIES = 10
 """How often a part is encoded again after its machine or process was lost."""
@@ -70,7 +70,7 @@ def _task(work: Work, part: Part) -> Result | Exception:
     """As encode_part; what concerns the user is returned, so that it is raised as it is."""
     try:
         return encode_part(work, part)
-    except (SearchEngineError, TrainerError, OSError, ImportError) as error:
+    except (SearchEngineError, OSError, ImportError) as error:
         return error
 
 

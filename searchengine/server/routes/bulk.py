@@ -20,7 +20,6 @@ from searchengine.server.errors import Refused
 from searchengine.server.routes.writing import Counts, Incoming, incoming, write
 from searchengine.server.served import Served
 from searchengine.server.state import State
-from searchengine.trainer.errors import TrainerError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -58,7 +57,7 @@ class BulkAdd(Response):
                 raise Refused(422, "the body is empty; send a JSON object on each line")
         except asyncio.IncompleteReadError:
             return  # the caller has left; what was not committed was not acknowledged
-        except (SearchEngineError, TrainerError, OSError) as error:
+        except (SearchEngineError, OSError) as error:
             _log.exception("bulk add %s failed", scope["id"])
             code, message = 500, errors.INTERNAL
             if isinstance(error, SearchEngineError):

@@ -16,7 +16,6 @@ from searchengine.encoders.protocol import NoEncoder, Role
 from searchengine.encoders.questions import check_questions, check_shape, unusable
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.ingest.passages import Tokenizes
 from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch
 from searchengine.server.models import (
     BatchRequest,
@@ -112,7 +111,7 @@ def _encoded(
             raise QueryError(f"a vector has only zeros in its first {dimensions} dimensions")
         vectors = vectors / lengths
     tokens = 0
-    if isinstance(encoder, Tokenizes):
+    if encoder.tokenizes:
         tokens = sum(len(spans) for spans in encoder.token_spans(texts))
     return vectors, tokens
 

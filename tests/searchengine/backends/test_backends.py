@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import qdrant_server
 from conftest import WordLengths
 from cut_documents import DOCUMENTS, Words, brute_force
 from postgres_server import new_url
@@ -21,21 +20,15 @@ from searchengine.errors import CorpusError, EncoderMismatch, FilterError, Query
 DIM = 16
 NEAR = 2e-3  # float16
 CONFIG = {"prefix": 4}
-BACKENDS = ["embedded", "postgresql", "qdrant-local", "qdrant-edge"]
+BACKENDS = ["embedded", "postgresql"]
 
 Opener = Callable[..., SearchEngine]
 
 
 @pytest.fixture(params=BACKENDS)
-def where(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A path or URL at which there is no collection yet."""
-    kind = request.param
-    if kind.startswith("qdrant"):
-        yield qdrant_server.new_url(kind.removeprefix("qdrant-"), monkeypatch)
-    else:
-        yield str(tmp_path / "c") if kind == "embedded" else new_url()
+    yield str(tmp_path / "c") if request.param == "embedded" else new_url()
 
 
 @pytest.fixture
@@ -104,19 +97,13 @@ def test_settings_are_stored_and_seen_by_others(engine: SearchEngine, where: str
 
 
 def test_the_default_of_a_backend(engine: SearchEngine) -> None:
-    """Those that rank by words take any; the others have the mode vector only."""
-    words = engine.collection.capabilities.words is not None
-    if words:
-        engine.set_default("hybrid", 0.2)
-        engine.collection.upsert(entries())
-        with engine.collection.reading() as snapshot:
-            assert 0 <= snapshot.unrelated <= 0.95
-            assert snapshot.by_words("title 7", 5).most >= 0
-        engine.set_default("text")
-        assert (engine.stats().mode, engine.stats().weight) == ("text", 0.2)
-    else:
-        with pytest.raises(QueryError, match="has no index of words"):
-            engine.set_default("hybrid")
+    engine.set_default("hybrid", 0.2)
+    engine.collection.upsert(entries())
+    with engine.collection.reading() as snapshot:
+        assert 0 <= snapshot.unrelated <= 0.95
+        assert snapshot.by_words("title 7", 5).most >= 0
+    engine.set_default("text")
+    assert (engine.stats().mode, engine.stats().weight) == ("text", 0.2)
     engine.set_default("vector")
     assert engine.stats().mode == "vector"
 
@@ -217,10 +204,6 @@ def test_words(engine: SearchEngine) -> None:
             Entry(Document("c", "a stone"), ((0, 5),), units(1)),
         ]
     )
-    if engine.collection.capabilities.words is None:
-        with pytest.raises(QueryError, match="words"):
-            engine.search("sleeping whale", mode="text")
-        return
     hits = engine.search("sleeping whale", mode="text")
     assert hits[0].key == "a" and {hit.key for hit in hits} == {"a", "b"}
     assert engine.search("nothing of it", mode="text") == []

@@ -1,6 +1,7 @@
 """The same tests for every kind of encoder: a function, an HTTP endpoint, a SentenceTransformer
 and a static model."""
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from tiny_model import static_table, write_model2vec, write_sentence_transformer
 from searchengine import SearchEngine
 from searchengine.encoders.loading import load_given
 from searchengine.encoders.protocol import TextEncoder
-from searchengine.errors import CollectionError, EncoderMismatch
+from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 
 TEXTS = [
     "a whale sings near the sea",
@@ -155,7 +156,7 @@ def test_indexed_and_found(case: Case, encoder: TextEncoder, tmp_path: Path) -> 
             hit = engine.search(text, 1, mode="vector")[0]
             question, document = (encoder.encode([text], role=r)[0] for r in ("query", "document"))  # type: ignore[arg-type]
             assert hit.key == str(i) and hit.score == pytest.approx(question @ document, abs=2e-3)
-        assert (engine.stats().passages > 6) == hasattr(encoder, "token_spans")
+        assert (engine.stats().passages > 6) == encoder.tokenizes
         engine.verify()
 
 
@@ -186,3 +187,55 @@ def test_a_changed_encoder_is_refused_by_name(case: Case, tmp_path: Path) -> Non
             pytest.raises(EncoderMismatch, match="was built by"),
         ):
             engine.search(TEXTS[0])
+
+
+class Minimal:
+    """What an encoder of one's own needs, and no more."""
+
+    dim, fingerprint = 8, "minimal"
+
+    def encode(self, texts: list[str], *, role: str | None = None) -> Any:
+        return lengths(texts)
+
+
+class WithMore(Minimal):
+    source, matryoshka_dims, aligned_to = "more", (8, 4), "another"
+
+    def encode(self, texts: list[str], *, role: Any = None, on_batch: Any = None) -> Any:
+        on_batch(len(texts))
+        return lengths(texts)
+
+    def token_spans(self, texts: list[str]) -> list[Any]:
+        return [np.zeros((0, 2), np.int32) for _ in texts]
+
+    def room(self, role: str) -> int:
+        return 7
+
+
+def test_an_object_gets_the_members_that_it_lacks() -> None:
+    encoder = load_given(Minimal())
+    assert (encoder.source, encoder.name, encoder.runs_on) == (None, "", "made in Python")
+    assert (encoder.matryoshka_dims, encoder.aligned_to) == ((8,), "minimal")
+    assert not (encoder.keeps_prefix or encoder.kept_layers or encoder.vocabulary_size)
+    assert not encoder.tokenizes and encoder.unknown_tokens(["x"]) == 0
+    encoder.start()
+    encoder.encode(["a bee"], on_batch=lambda _: pytest.fail("it does not accept that"))
+    for call in (lambda: encoder.token_spans(["x"]), lambda: encoder.room("query")):
+        with pytest.raises(CollectionError, match="no tokenizer"):
+            call()
+    with pytest.raises(QueryError, match="no layers to choose from"):
+        encoder.truncate(layers=1)
+    assert load_given(encoder) is encoder
+
+
+def test_an_object_keeps_the_members_that_it_has() -> None:
+    encoder = pickle.loads(pickle.dumps(load_given(WithMore())))
+    assert (encoder.source, encoder.matryoshka_dims, encoder.aligned_to) == (
+        "more",
+        (8, 4),
+        "another",
+    )
+    assert encoder.tokenizes and encoder.room("document") == 7
+    counts: list[int] = []
+    encoder.encode(["a bee", "two"], on_batch=counts.append)
+    assert counts == [2]

@@ -60,9 +60,10 @@ def test_questions_go_to_it_and_documents_do_not(folder: Path) -> None:
         assert documents.calls == [["xxxxxxx"]]
         assert engine.search("123456", k=1, mode="vector")[0].key == "new"
         assert engine.encode_questions(["12"]).argmax() == 2
-        assert isinstance(engine.query_encoder, Letters) and engine.encoder is documents
+        assert engine.query_encoder.fingerprint == "letters"
+        assert engine.encoder.wrapped is documents  # type: ignore[attr-defined]
     with SearchEngine.open(folder, documents) as engine:  # never by itself
-        assert engine.query_encoder is documents
+        assert engine.query_encoder is engine.encoder
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_a_reindex_by_another_encoder_is_refused_before_it_begins(folder: Path) 
     questions = Letters()
     with SearchEngine.open(folder, WordLengths(), query_encoder=questions) as engine:
         engine.reindex(WordLengths())
-        assert engine.query_encoder is questions
+        assert engine.query_encoder.wrapped is questions  # type: ignore[attr-defined]
         assert engine.search("12", k=1, mode="vector")[0].key == "xxx"
 
 

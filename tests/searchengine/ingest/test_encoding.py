@@ -20,6 +20,7 @@ from cut_documents import (
 
 from searchengine import SearchEngine
 from searchengine.encoders.loading import load_built_by
+from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.tuning.goal import Goal
@@ -124,7 +125,7 @@ def test_without_a_tokenizer_documents_are_whole_unless_cuts_are_asked_for(tmp_p
         SearchEngine.create(tmp_path / "d", WordLengths(), EXACT, passages=PassageConfig(8))
     assert not (tmp_path / "d").exists()
     with pytest.raises(CollectionError, match="needs token_spans and room"):
-        PassageReader(WordLengths(), PassageConfig())
+        PassageReader(WrappedEncoder(WordLengths()), PassageConfig())
 
 
 @pytest.mark.parametrize("passages", [None, 1, 0, "yes", {"tokens": 3}])
@@ -222,7 +223,7 @@ def test_an_encoder_that_fails_on_a_question(engine: SearchEngine, mode: str, va
         def encode(self, texts: Any, *, role: str | None = None) -> Any:
             return np.full((len(texts), 16), value, np.float32)
 
-    engine._encoder._adopt(Broken())
+    engine._encoder._adopt(WrappedEncoder(Broken()))
     with pytest.raises((VectorError, SearchEngineError)):
         engine.search("bb", mode=mode)
 

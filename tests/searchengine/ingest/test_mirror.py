@@ -17,6 +17,7 @@ from searchengine import Document, SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.corpus.folder import Unread
 from searchengine.errors import CorpusError, EmptyCorpus
+from searchengine.ingest import mirrors
 from searchengine.ingest.folder_state import FolderState
 from searchengine.ingest.mirror import Scope
 from searchengine.ingest.mirrors import MirrorOptions
@@ -227,7 +228,10 @@ def test_a_file_that_another_process_has_added_meanwhile_stays(
     files = state.look(Unread())
     write(notes, {"b.txt": "bb"})
     engine.add(read_corpus(notes))
-    assert engine._pass(state, files, MirrorOptions(), Unread(), None).removed == 0
+    change = mirrors._pass(
+        engine.local, engine._reader, state, files, MirrorOptions(), Unread(), None
+    )
+    assert change.removed == 0
     check(engine, notes)
 
 

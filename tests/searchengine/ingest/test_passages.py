@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from searchengine.backends.folder.documents.changes import Span
 from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import sentence_ends
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import (
     PassageConfig,
-    Tokenizes,
     cut,
     cut_documents,
     passage_texts,
@@ -220,7 +220,7 @@ def test_no_token_is_lost_where_tokens_share_characters(text: str, size: int, da
 LONG = "Whales sleep in the sea. They rest half a brain. One eye stays open."
 
 
-def cut_one(document: Document, encoder: Tokenizes, **how: Any) -> tuple[list[str], int]:
+def cut_one(document: Document, encoder: TextEncoder, **how: Any) -> tuple[list[str], int]:
     """What is encoded of a document, and how many tokens that is."""
     (spans,), tokens = cut_documents([document], encoder, PassageConfig(**how))
     return passage_texts([(document, span) for span in spans], encoder), tokens
@@ -373,7 +373,7 @@ def check_not_truncated(documents: list[Document], encoder: Any, config: Passage
 
 
 def test_nothing_is_truncated_by_the_starter(starter: Any) -> None:
-    assert isinstance(starter, Tokenizes)
+    assert starter.tokenizes
     document = Document("1", LONG * 60 + "鯨は眠る。" * 90 + "고래는 잔다. " * 90, "On whales")
     strange = Document("2", "x" * 900 + "e\u0301🙂ﷺ" * 300, "title " * 300)
     for config in (PassageConfig(), PassageConfig(60, 30), PassageConfig(1)):

@@ -1,6 +1,8 @@
 """Documents cut into passages, ranked by vectors, words and both, against brute force."""
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from searchengine.ingest.passages import PassageConfig
 from searchengine.query.diversity import mmr
 from searchengine.query.fusion import Fusion
 from searchengine.query.ranking import FUSED
-from searchengine.query.request import Query
+from searchengine.query.request import Options, Query
 
 # ----------------------------------------------------------------------------------------- passages
 
@@ -346,7 +348,19 @@ def test_integers_of_numpy_are_options_too(engine: SearchEngine) -> None:
 
 def test_unknown_options_are_refused(engine: SearchEngine) -> None:
     with pytest.raises(QueryError, match="no option 'depth'; its options are k, shortlist, where"):
+        engine.search_batch(["bb"], depth=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
         engine.search("bb", depth=3)  # type: ignore[call-arg]
+
+
+def test_every_search_takes_the_options_of_a_query() -> None:
+    names = [field.name for field in fields(Query)]
+    assert sorted(inspect.signature(SearchEngine.search).parameters) == sorted(
+        ["self", "query", *names]
+    )
+    defaults = inspect.signature(SearchEngine.search).parameters
+    assert all(defaults[field.name].default == field.default for field in fields(Query))
+    assert sorted(Options.__annotations__) == sorted(set(names) - {"k"})
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])

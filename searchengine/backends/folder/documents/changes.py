@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from searchengine.backends.folder.documents import ids, text_index
+from searchengine.backends.folder.documents import schema, text_index
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.filters import fields
 from searchengine.corpus.analyzer import Analyzer
@@ -98,19 +98,19 @@ class Changes:
     def next_passage(self) -> int:
         """The id of the next passage: beyond all rows that any segment has had.
 
-        A new encoder's passages have ids far beyond (searchengine.backends.folder.documents.ids).
+        A new encoder's passages have ids far beyond: see schema.SPACE.
         """
         return self.upcoming("passages")
 
     def upcoming(self, kind: str) -> int:
-        """The next id. Kinds: see searchengine.backends.folder.documents.ids."""
+        """The next id. Kinds: see searchengine.backends.folder.documents.schema."""
         with self.store.writing() as connection:
-            return ids.upcoming(connection, kind)
+            return schema.upcoming(connection, kind)
 
     def take(self, kind: str, count: int = 1) -> int:
         """Take new ids; returns the first."""
         with self.store.writing() as connection:
-            return ids.take(connection, kind, count)
+            return schema.take(connection, kind, count)
 
     def write(
         self,
@@ -231,8 +231,8 @@ class Changes:
             [(segment.id, segment.base, segment.rows, segment.manifest_sha256)],
         )
         with self.store.writing() as connection:
-            ids.skip(connection, "segments", segment.id + 1)
-            ids.skip(connection, "passages", segment.base + segment.rows)
+            schema.skip(connection, "segments", segment.id + 1)
+            schema.skip(connection, "passages", segment.base + segment.rows)
 
     def remove_segments(
         self, segments: Iterable[SegmentRow], *, keep_tombstones: bool = False

@@ -10,9 +10,8 @@ from random import random
 from time import monotonic, sleep
 from typing import Any, Self
 
-from searchengine.backends.folder.documents import forks, frozen
+from searchengine.backends.folder.documents import forks, frozen, schema
 from searchengine.backends.folder.documents.connections import Pool, turns, way_out
-from searchengine.backends.folder.documents.migrations import outdated, upgrade
 from searchengine.errors import CollectionBusy, CollectionError
 
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
@@ -79,21 +78,19 @@ class Database:
         _sync_fully(connection)
 
     def _begin(self, create: bool) -> None:
-        """Check that it is a collection's database, and bring it to this version."""
+        """Create the tables, or check that they are those of a collection of this version."""
         if create:
             self.connection.execute("PRAGMA journal_mode = wal")
-        elif self._frozen is not None:
+            schema.create(self.connection)
+            return
+        if self._frozen is not None:
             self.connection.execute("PRAGMA query_only = 1")
-        if not create and not self._has_documents():
+        sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'documents'"
+        if not self.read(sql)[0][0]:
             raise CollectionError(
                 f"{self.path} has no table of documents, so {self.path.parent} is not a collection"
             )
-        if not outdated(self.connection, str(self.path)):
-            return
-        if self._read_only and self._frozen is None:
-            Database(self.path).close()  # a connection that can write upgrades the file
-        else:
-            upgrade(self.connection, str(self.path))
+        schema.check(self.connection, str(self.path))
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -346,10 +343,6 @@ class Database:
                 f"{self.path} was changed since it was opened, in a folder that cannot be written "
                 "from here; refresh, or open it again"
             )
-
-    def _has_documents(self) -> bool:
-        sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'documents'"
-        return bool(self.read(sql)[0][0])
 
 
 def _sync_fully(connection: sqlite3.Connection) -> None:

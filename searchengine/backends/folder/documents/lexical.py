@@ -35,7 +35,7 @@ from searchengine.backends.folder.documents.text_index import (
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.function_words import function_words
 from searchengine.errors import QueryError
-from searchengine.indexer.storage.words_format import greatest
+from searchengine.indexer.storage.words_format import max_gain
 
 T = TypeVar("T")
 _In = TypeVar("_In")
@@ -202,7 +202,7 @@ def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
     counted = zip(index.counts(list(terms), half), terms, strict=True)
     taken = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
     weights = {term: _weight(terms[term]) for _, term in taken}
-    parts = [weights[term] * greatest(documents, count) for count, term in taken]
+    parts = [weights[term] * max_gain(documents, count) for count, term in taken]
     most = math.fsum(nlargest(EXPECTED, parts))
     rare = {term: weights[term] for count, term in taken if count < half}
     scored = WordScores(index.best(rare, k) if rare else (), most)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from searchengine.backends.folder.documents import ids
+from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.changes import Span
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.documents.tables import Ids
@@ -72,7 +72,7 @@ def enter(
 ) -> Work:
     """Add a row, which hides the passages from `ends[0]` to `ends[1]`."""
     with store.writing() as connection:
-        number = ids.take(connection, "pending")
+        number = schema.take(connection, "pending")
         connection.execute(
             "INSERT INTO pending (id, kind, first, last, folder, details) "
             "VALUES (?, ?, ?, ?, ?, ?)",

@@ -66,7 +66,7 @@ SCHEMA = (
     "CREATE TRIGGER field_values_update AFTER UPDATE OF id, metadata ON documents "
     f"BEGIN {_REMOVE}; {_ADD}; END",
 )
-"""The statements of the migration that adds these tables; `documents` must exist."""
+"""The statements that create these tables; `documents` must exist."""
 
 
 def index_field(connection: sqlite3.Connection, name: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from searchengine import SearchEngine
 from searchengine.backends.folder.documents import database
 from searchengine.backends.folder.documents.changes import Changes, Known, merged
 from searchengine.backends.folder.documents.connections import Pool, turns
@@ -301,24 +300,6 @@ def test_what_the_system_refuses_is_told_in_its_words(tmp_path: Path) -> None:
             f"{tmp_path}: {reason}; the change was undone, "
             "free some space or choose a folder that can be written"
         )
-
-
-def test_an_upgrade_waits_for_another_process_that_upgrades(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c", encoder=None, dim=4):
-        pass
-    file = tmp_path / "c" / "documents.db"
-    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-    other.execute("DELETE FROM _sqlite_migrations WHERE name = 'm007_pending'")
-    other.execute("DROP VIEW live_passages")
-    other.execute("DROP TABLE pending")
-    other.execute("BEGIN IMMEDIATE")
-    release = threading.Timer(0.3, lambda: other.execute("COMMIT"))
-    release.start()
-    with SearchEngine.open(tmp_path / "c") as engine:
-        engine.verify()
-    release.join()
-    assert other.execute("SELECT count(*) FROM pending").fetchone() == (0,)
-    other.close()
 
 
 def test_the_file_of_another_user_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

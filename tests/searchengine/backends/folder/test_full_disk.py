@@ -9,13 +9,12 @@ from pathlib import Path
 import full_disk
 import numpy as np
 import pytest
-import sqlite_utils
 from conftest import use_small_grid
 from full_disk import CASES
 from small_disk import Case, campaign, missing
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.migrations import upgrade
+from searchengine.backends.folder.documents import schema
 from searchengine.corpus import languages
 from searchengine.errors import CorpusError
 from searchengine.indexer.faiss_calls import faiss, write_index
@@ -84,13 +83,11 @@ def test_a_database_that_finds_no_room_for_its_tables(
 ) -> None:
     """SQLite may have rolled back by then: that there is nothing to roll back is not the error."""
 
-    def m999_full(db: sqlite_utils.Database) -> None:
-        db.execute("ROLLBACK")
+    def full(connection: sqlite3.Connection) -> None:
+        connection.execute("ROLLBACK")
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(
-        "searchengine.backends.folder.documents.migrations.MIGRATIONS", {"m": m999_full}
-    )
+    monkeypatch.setattr(schema, "catch_up", full)
     with closing(sqlite3.connect(tmp_path / "documents.db", isolation_level=None)) as connection:
         with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
-            upgrade(connection, "documents.db")
+            schema.create(connection)

@@ -34,7 +34,7 @@ def lose_shared_memory(path: Path) -> None:
 def break_database(path: Path) -> None:
     SearchEngine.open(path, WordLengths()).close()  # without a log
     content = bytearray((path / "documents.db").read_bytes())
-    content[4096:8192] = b"\xff" * 4096
+    content[8192:12288] = b"\xff" * 4096  # the index of keys
     (path / "documents.db").write_bytes(content)
 
 

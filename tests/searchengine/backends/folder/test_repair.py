@@ -21,6 +21,7 @@ from searchengine import SearchEngine
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.cli import cli
 from searchengine.corpus.analyzer import Tokenizer
+from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.upkeep import repair as repairing
 from searchengine.upkeep import salvage
@@ -404,7 +405,7 @@ def test_a_repair_that_is_killed_can_be_repeated(
 
 
 def test_the_command_says_what_it_did(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repairing, "load_built_by", lambda *_: WordLengths())
+    monkeypatch.setattr(repairing, "load_built_by", lambda *_: WrappedEncoder(WordLengths()))
     flip(next((path / "segments").glob("*1/vectors.faiss")))
     run = CliRunner().invoke
     dry = run(cli, ["repair", str(path), "--dry-run"])

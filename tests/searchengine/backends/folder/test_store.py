@@ -219,17 +219,17 @@ def test_foreign_database(tmp_path: Path) -> None:
         Store(tmp_path / "documents.db")
 
 
-def test_newer_format_is_refused(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("version", "way"), [(0, "create it again"), (2, "upgrade searchengine to open it")]
+)
+@pytest.mark.parametrize("readers", [0, 2])
+def test_another_version_is_refused(store: Store, version: int, way: str, readers: int) -> None:
     store.close()
     db = sqlite3.connect(store.path)
-    db.execute(
-        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) "
-        "VALUES ('searchengine', 'm999_future', '')"
-    )
-    db.commit()
+    db.execute(f"PRAGMA user_version = {version}")
     db.close()
-    with pytest.raises(CollectionError, match=r"newer version .*m999_future.*upgrade"):
-        Store(store.path)
+    with pytest.raises(CollectionError, match=f"has tables of version {version}, and .*; {way}"):
+        Store(store.path, readers=readers)
 
 
 @pytest.mark.parametrize("column", ["key", "title", "text"])

@@ -1,1 +1,0 @@
-"""Collections in Qdrant: one Qdrant collection for each, and one point for each document."""
