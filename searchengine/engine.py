@@ -41,10 +41,11 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.indexer.tuning.tune import Goal, Tuning
-from searchengine.ingest import mirrors
+from searchengine.ingest import mirror
+from searchengine.ingest.encoded_folder import passage_reader
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.languages import choose_again
-from searchengine.ingest.mirrors import MirrorOptions, Pass
+from searchengine.ingest.mirror import MirrorOptions, Pass
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
@@ -54,13 +55,10 @@ from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Phrases, Query, Questions, split
 from searchengine.trainer.runtimes.config import RuntimeConfig
-from searchengine.upkeep import check, copies, defaults, reindex, stats
-from searchengine.upkeep.encoded import check_encoded
+from searchengine.upkeep import copies, reindex, stats, tuning, verify
 from searchengine.upkeep.reindex import Preview
-from searchengine.upkeep.reindexing import discard
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
-from searchengine.upkeep.tuning import stored_goal, tune_collection
 
 __all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
 
@@ -611,7 +609,7 @@ class SearchEngine:
 
         Raises EmptyCorpus (nothing would be left), CorpusError (missing folder), and as `add`.
         """
-        return mirrors.mirror(
+        return mirror.mirror(
             self.local,
             self._reader,
             folder,
@@ -640,10 +638,10 @@ class SearchEngine:
         for a collection that is closed or on a server.
         """
         options = MirrorOptions() if options is None else options
-        return mirrors.watch(self.local, self._reader, folder, options, stop)
+        return mirror.watch(self.local, self._reader, folder, options, stop)
 
     def _reader(self, encoded: str | Path | None = None) -> PassageReader:
-        return mirrors.passage_reader(self.collection, self._encoder, encoded)
+        return passage_reader(self.collection, self._encoder, encoded)
 
     def index_fields(self, *names: str) -> None:
         """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
@@ -661,7 +659,7 @@ class SearchEngine:
                 as it is.
 
         Raises QueryError (a bad value; no index of words), CollectionBusy."""
-        defaults.set_default(self.collection, mode, weight)
+        tuning.set_default(self.collection, mode, weight)
 
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
         """Merge all segments into one, without deleted rows and with a new rotation.
@@ -672,7 +670,7 @@ class SearchEngine:
         choose_again(self.local)
         self.local.optimize(progress)
         if retune:
-            self.tune(goal=stored_goal(self.local), building=progress)
+            self.tune(goal=tuning.stored_goal(self.local), building=progress)
 
     def tune(
         self,
@@ -699,7 +697,7 @@ class SearchEngine:
             raise QueryError("tune takes a list of questions, got one text")
         self.local.refresh()
         encoder = self._encoder
-        return tune_collection(self.local, encoder, queries, goal, on_step, building)
+        return tuning.tune_collection(self.local, encoder, queries, goal, on_step, building)
 
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
@@ -707,7 +705,7 @@ class SearchEngine:
             encoder.start()
             encoder.encode(["warm"], role="query")
         with self.local.reading() as snapshot:
-            return check.warm(snapshot)
+            return verify.warm(snapshot)
 
     def verify(self, *, encode: int = 0) -> int:
         """Check files, checksums and tables. Raises CollectionError on the first error.
@@ -717,8 +715,8 @@ class SearchEngine:
         with their documents are left out."""
         if integer(encode) is None or encode < 0:
             raise QueryError(f"encode must be 0 passages or more, got {encode!r}")
-        check.verify(self.local)
-        return check_encoded(self.local, self._encoder, encode) if encode else 0
+        verify.verify(self.local)
+        return verify.check_encoded(self.local, self._encoder, encode) if encode else 0
 
     repair = staticmethod(repair)
 
@@ -792,7 +790,7 @@ class SearchEngine:
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex with all that it has encoded; False if there is none."""
-        return discard(self.local)
+        return reindex.discard(self.local)
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""

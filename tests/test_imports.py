@@ -39,7 +39,7 @@ FUNCTIONS = {
     "searchengine/cli/measuring/mteb.py": "mteb",
     "searchengine/cli/serve.py": "serve",
     "searchengine/corpus/encodings.py": "formats",
-    "searchengine/ingest/encoding/on_ray.py": "ray",
+    "searchengine/ingest/on_ray.py": "ray",
     "searchengine/measure/plots/vectors.py": "posthoc",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",

@@ -41,7 +41,7 @@ from searchengine.indexer.segment import SegmentConfig
 from searchengine.measure.significance import Values
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.training.posthoc import LinearMap, adapter, baked, whitening
-from searchengine.upkeep.reindexing import current, settings_for
+from searchengine.upkeep.reindex import current, settings_for
 
 DOCUMENTS = 10_000
 """Documents that are encoded again to make questions of them."""

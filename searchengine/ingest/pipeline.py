@@ -113,30 +113,25 @@ class Pipeline:
         following = iter(blocks)
         held: deque[AnyBlock] = deque()  # started, and not handed over yet
         while True:
-            while held and held[-1].is_commit:
-                yield self._finished(held.popleft())
+            if held and held[-1].is_commit:
+                yield from self._finished(held)
             try:
-                self.ahead = block = next(following, None)
-                if block is not None:
-                    self._cut(block)
-                    self._start(block)
+                block = self._begun(following)
             except Exception:
                 if held and held[-1].ends_commit:
                     self._failed = True
-                    while held:
-                        yield self._finished(held.popleft())
+                    yield from self._finished(held)
                 raise
             if block is None or (held and held[-1].ends_commit):
-                while held:
-                    yield self._finished(held.popleft())
+                yield from self._finished(held)
             if block is None:
                 return
             while self._start(block):
                 pass
             self.ahead = None
             held.append(block)
-            while held and not held[0].ends_commit and (held[0].is_done or len(held) > _PENDING):
-                yield self._finished(held.popleft())
+            if not block.ends_commit:
+                yield from self._finished(held, keep=_PENDING)
 
     @property
     def has_more(self) -> bool:
@@ -158,6 +153,14 @@ class Pipeline:
         if self.ahead is not None:
             self.ahead._started = []
             self._cut(self.ahead)
+
+    def _begun(self, blocks: Iterator[AnyBlock]) -> AnyBlock | None:
+        """The next block, cut, with its first batch started; None at the end."""
+        self.ahead = block = next(blocks, None)
+        if block is not None:
+            self._cut(block)
+            self._start(block)
+        return block
 
     def _cut(self, block: Block) -> None:
         if self.reader is not None:
@@ -189,10 +192,13 @@ class Pipeline:
         block._started.append(self._running[-1])
         return True
 
-    def _finished(self, block: AnyBlock) -> AnyBlock:
-        block.batches = [batch.result() for batch in block._started]
-        block._started = []
-        return block
+    def _finished(self, held: deque[AnyBlock], keep: int = 0) -> Iterator[AnyBlock]:
+        """The first of the held blocks, encoded; those not done yet stay, at most `keep`."""
+        while held and (len(held) > keep or held[0].is_done):
+            block = held.popleft()
+            block.batches = [batch.result() for batch in block._started]
+            block._started = []
+            yield block
 
     def _on_batch(self, total: int, encoded: int) -> None:
         """Report passages of a long document; `total` 0: there is none. Raises Stopped."""

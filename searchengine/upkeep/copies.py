@@ -19,8 +19,7 @@ from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.storage.durable import sha256, sync_file, sync_folder
-from searchengine.upkeep.check import check_pages, check_texts, damaged
-from searchengine.upkeep.held import HeldFile, held
+from searchengine.upkeep.verify import HeldFile, check_pages, check_texts, damaged, held
 
 _BLOCK = 4096  # passages read at a time
 _CHUNK = 1 << 20  # bytes copied at a time

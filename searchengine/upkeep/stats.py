@@ -22,7 +22,51 @@ from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.tuning.cost import footprint
 from searchengine.notebook import facts
-from searchengine.upkeep.guarantee import Guarantee, guarantee
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """The recall guarantee that remains of a tuning.
+
+    Attributes:
+        recall: the mean recall@k exceeds it; None: the guarantee is withdrawn.
+        added, deleted: rows since the tuning; None if unknown.
+        commit: the commit of the tuning; None if it was not recorded.
+        reason: why the guarantee is lowered or withdrawn; empty while nothing has changed.
+    """
+
+    recall: float | None
+    added: int | None = None
+    deleted: int | None = None
+    commit: int | None = None
+    reason: str = ""
+
+
+def guarantee(snapshot: Snapshot, target: float) -> Guarantee:
+    """The guarantee that remains of a tuning for a `target` of mean recall."""
+    tuned = snapshot.settings.get(TUNED)
+    if tuned is None:
+        return Guarantee(
+            None,
+            reason="an earlier version tuned it, and did not record the segments",
+        )
+    names, commit = tuned["segments"], int(tuned["commit"])  # equal rows have equal checksums
+    measured = [row for row in snapshot.segments if row.manifest_sha256 in names]
+    lost = len(names) - len(measured)
+    if lost:
+        reason = f"{lost} of the {len(names)} segments measured were merged, optimized or repaired "
+        return Guarantee(None, commit=commit, reason=f"{reason}since commit {commit}")
+    rows = sum(row.rows for row in measured)
+    left = sum(row.rows if (live := snapshot.live[row]) is None else live.size for row in measured)
+    added, deleted = snapshot.rows - left, rows - left
+    if not added and not deleted:
+        return Guarantee(target, 0, 0, commit)
+    missed = added / max(1, snapshot.rows) + deleted / rows
+    reason = f"{added} rows were added and {deleted} deleted since commit {commit}"
+    if missed >= 1 - target:
+        reason += f", by which {missed:.1%} may be missed, and the target allows {1 - target:.3g}"
+        return Guarantee(None, added, deleted, commit, reason)
+    return Guarantee(target - missed, added, deleted, commit, reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def encode(corpus: str, output: Path, as_json: bool, **options: Any) -> None:
     """
     from searchengine.cli.console import note, progress, show_json
     from searchengine.corpus.files import count_records
-    from searchengine.ingest.encoding.run import EncodeOptions, Place, encode_corpus
+    from searchengine.ingest.bulk import EncodeOptions, Place, encode_corpus
 
     columns, passages = columns_of(options, needs_text=True), passages_of(options)
     loading = {name: options.pop(name) for name in ("encoder", "runtime", "layers")}

@@ -12,7 +12,7 @@ from searchengine.cli.console import Terminated, counted, note, show_json_line
 
 if TYPE_CHECKING:
     from searchengine.corpus.columns import Columns
-    from searchengine.ingest.mirrors import MirrorOptions, Pass
+    from searchengine.ingest.mirror import MirrorOptions, Pass
 
 PATIENCE = 60.0
 """Seconds to wait for another writer while a folder is watched, unless --wait says more."""
@@ -34,7 +34,7 @@ class Mirror:
         self, key_prefix: str, columns: "Columns", commit_every: int | None, **how: Any
     ) -> "MirrorOptions":
         """For SearchEngine.mirror and watch; `how` as AddOptions has it."""
-        from searchengine.ingest.mirrors import MirrorOptions
+        from searchengine.ingest.mirror import MirrorOptions
         from searchengine.ingest.settings import AddOptions
 
         add = AddOptions(commit_every=commit_every, **how)

@@ -47,7 +47,7 @@ def encoder_of(
     """
     from searchengine.backends.opening import exists
     from searchengine.encoders.loading import title
-    from searchengine.ingest.encoding.folder import EncodedFolder
+    from searchengine.ingest.encoded_folder import EncodedFolder
     from searchengine.ingest.passages import PassageConfig
 
     if encoded is None or exists(collection):

@@ -23,7 +23,7 @@ from searchengine.ingest.settings import CollectionSettings
 from searchengine.trainer.encoder import ROTATION, Encoder
 from searchengine.trainer.training import posthoc
 from searchengine.trainer.training.posthoc import LinearMap, baked, unit
-from searchengine.upkeep.reindexing import settings_for
+from searchengine.upkeep.reindex import settings_for
 
 PREFIX = 8
 CONFIG = {"prefix": PREFIX, "shortlist": 25}

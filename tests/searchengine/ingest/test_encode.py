@@ -1,4 +1,4 @@
-"""searchengine.ingest.encoding: a corpus encoded into a folder, and indexed from it."""
+"""searchengine.ingest.bulk: a corpus encoded into a folder, and indexed from it."""
 
 import json
 import os
@@ -35,11 +35,16 @@ from searchengine.errors import (
     ServerError,
 )
 from searchengine.ingest import pipeline
-from searchengine.ingest.encoding.folder import Block, EncodedFolder, Entry, locked, write_part
-from searchengine.ingest.encoding.on_ray import check_reachable
-from searchengine.ingest.encoding.reader import EncodedReader
-from searchengine.ingest.encoding.run import EncodeOptions, EncodeSummary, encode_corpus
-from searchengine.ingest.encoding.unit import Work, encode_part
+from searchengine.ingest.bulk import EncodeOptions, EncodeSummary, Work, encode_corpus, encode_part
+from searchengine.ingest.encoded_folder import (
+    Block,
+    EncodedFolder,
+    EncodedReader,
+    Entry,
+    locked,
+    write_part,
+)
+from searchengine.ingest.on_ray import check_reachable
 
 WORDS = ("a", "bb", "ccc", "dddd", "eeeee")
 

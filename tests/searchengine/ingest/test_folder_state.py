@@ -17,9 +17,9 @@ from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.corpus.folder import Unread, folders_below
 from searchengine.errors import CorpusError
-from searchengine.ingest import folder_state
-from searchengine.ingest.folder_state import FolderState
-from searchengine.ingest.mirrors import MirrorOptions
+from searchengine.ingest import watching
+from searchengine.ingest.mirror import MirrorOptions
+from searchengine.ingest.watching import FolderState
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_file_just_written_is_read_again(notes: Path, monkeypatch: pytest.Monk
     assert sorted(files.changed) == sorted(files.unsettled) == ["a.txt", "one/b.txt"]
     assert not state.done(files)  # a write in the same tick of the clock would not be seen
     assert state.has_changed(state.look(Unread()))
-    monkeypatch.setattr(folder_state, "RECENT", 0)
+    monkeypatch.setattr(watching, "RECENT", 0)
     files = state.look(Unread())
     assert state.done(files)
     assert not state.has_changed(state.look(Unread()))
@@ -60,7 +60,7 @@ def test_a_file_just_written_is_read_again(notes: Path, monkeypatch: pytest.Monk
 def test_a_file_with_another_content_of_the_same_size_and_time(
     notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_state, "RECENT", 0)
+    monkeypatch.setattr(watching, "RECENT", 0)
     state = FolderState(notes)
     state.done(state.look(Unread()))
     before = (notes / "a.txt").stat()
@@ -92,7 +92,7 @@ def test_a_clock_behind_the_times_of_the_files(
     (notes / "a.txt").write_text("")
     behind, seconds = time.time() - 3600, 0.0
     clock = SimpleNamespace(time=lambda: behind + seconds, monotonic=lambda: 7 + seconds)
-    monkeypatch.setattr(folder_state, "time", clock)
+    monkeypatch.setattr(watching, "time", clock)
     state, options = FolderState(notes), MirrorOptions()
 
     def read() -> tuple[int, int, bool]:

@@ -15,7 +15,7 @@ from searchengine.backends.folder.documents.store import Store
 from searchengine.cli import cli
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.tuning.tune import Goal
-from searchengine.upkeep.guarantee import Guarantee
+from searchengine.upkeep.stats import Guarantee
 from searchengine.upkeep.tuning import described
 
 pytestmark = pytest.mark.usefixtures("small_grid")

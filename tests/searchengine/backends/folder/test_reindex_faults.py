@@ -15,8 +15,7 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest import pipeline
-from searchengine.upkeep.blocks import Blocks
-from searchengine.upkeep.reindexing import Reindexing
+from searchengine.upkeep.reindex import Blocks, Reindexing
 
 
 def lengths(texts: Sequence[str]) -> np.ndarray:
@@ -73,7 +72,7 @@ def test_a_full_disk_is_an_error_and_what_is_encoded_stays(
     original = Path.open
     monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (2, 1 << 19))
     with monkeypatch.context() as patch:
-        during(patch, Blocks, "_encoded", lambda: patch.setattr(Path, "open", full), 2)
+        during(patch, Blocks, "_written", lambda: patch.setattr(Path, "open", full), 2)
         with pytest.raises(CollectionError, match=r"c: No space left on device"):
             engine.reindex(other())
     assert engine.stats().pending[0].startswith("reindex by lengths: 2 passages encoded")

@@ -12,7 +12,7 @@ from typing import Any
 
 from searchengine.corpus.parts import Part
 from searchengine.errors import SearchEngineError, ServerError
-from searchengine.ingest.encoding.unit import Result, Work, encode_part
+from searchengine.ingest.bulk import Result, Work, encode_part
 from searchengine.trainer.errors import install_line
 
 RETRIES = 10
