@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/pytest -p xdist -p _hypothesis_pytestplugin
 INSTALL := $(BIN)/pip install -c constraints.txt
 AXE := 4.11.0
-GENERATED := README.md docs/cli.md docs/training.md
+GENERATED := README.md docs/cli.md docs/training-reference.md
 # Where an image forbids compiled modules, each process that the tests start would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -83,13 +83,13 @@ generate: setup  ## rewrite the generated parts of the docs, and the pictures of
 docs: .venv/docs  ## build the site in build/docs, without a network; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
-bench: setup  ## every figure in docs/results.md and docs/training-results.md, some two hours
+bench: setup  ## the figures in docs/results.md and of training in docs/quality.md, some two hours
 	$(BIN)/python benchmarks/reports.py scifact
 	for name in startup indexing sts retrieval matryoshka_finetune train_speed simcse \
 		hard_negatives few_shot prefix_distillation posthoc layers fused_matryoshka hybrid; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 
-bench-reports: setup  ## the reports in docs/reports, some 50 minutes
+bench-reports: setup  ## the reports in docs/reports, of which pictures and JSON are committed, some 50 minutes
 	$(BIN)/python benchmarks/reports.py scifact
 	$(BIN)/python benchmarks/reports.py papers
 	$(BIN)/python benchmarks/reports.py synthetic

@@ -27,7 +27,7 @@ from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.search.certificates import EXTRA_ROWS, Bounds, certify
 from searchengine.indexer.search.segment_files import open_coarse
 from searchengine.indexer.storage.basis import pca
-from searchengine.indexer.storage.vectors import VectorFile, VectorWriter
+from searchengine.indexer.storage.vectors_file import VectorFile, VectorWriter
 
 START = 192
 

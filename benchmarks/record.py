@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from searchengine.measure.machine import processor
+from searchengine.measure.rounds import processor
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"

@@ -43,7 +43,6 @@ def main(data: Path, work: Path | None, times: int) -> None:
                 SEARCHENGINE,
                 "bench",
                 *arguments,
-                "--no-growth",
                 "--cold",
                 "0",
                 "--out",

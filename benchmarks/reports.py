@@ -4,11 +4,11 @@
     python benchmarks/reports.py papers --work FOLDER       # 87,324 abstracts, titles as questions
     python benchmarks/reports.py synthetic --work FOLDER    # a million synthetic rows, 768 wide
 
-Each writes docs/reports/<name>: report.html, report.md with its pictures, results.json; and its
-section of benchmarks/results/<commit>.json. FOLDER keeps what was indexed for the next time: the
-papers take a quarter of an hour to encode. Their titles are known-item questions, and are not
-indexed. The synthetic rows are those of benchmarks/synthetic.py; exact search over them takes a
-fifth of a second, so the grid is smaller.
+Each writes docs/reports/<name>: report.html and report.md, which git ignores, their pictures and
+results.json; and its section of benchmarks/results/<commit>.json. FOLDER keeps what was indexed
+for the next time: the papers take a quarter of an hour to encode. Their titles are known-item
+questions, and are not indexed. The synthetic rows are those of benchmarks/synthetic.py; exact
+search over them takes a fifth of a second, so the grid is smaller.
 """
 
 import gzip
@@ -23,8 +23,6 @@ import click
 import numpy as np
 from record import DATA, REPOSITORY, SEARCHENGINE, record
 from synthetic import Synthetic
-
-from searchengine.measure.results import SECTION
 
 ROWS, QUERIES = 1_000_000, 500
 REPORTS = REPOSITORY / "docs" / "reports"
@@ -41,18 +39,16 @@ GRID = {
 @click.command()
 @click.argument("name", type=click.Choice(list(GRID)))
 @DATA
-@click.option("--peers", is_flag=True, help="Other engines too: those in benchmarks/peers.")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Kept for later.")
-def main(name: str, data: Path, peers: bool, work: Path | None) -> None:
+def main(name: str, data: Path, work: Path | None) -> None:
     """Index where that is still to do, measure, and write the report."""
     with folder(work) as place:
         arguments = {"scifact": scifact, "papers": papers, "synthetic": synthetic}[name](
             data, place
         )
-        others = ("--peers", REPOSITORY / "benchmarks" / "peers") if peers else ()
-        searchengine("bench", *arguments, *GRID[name], *others, "--out", REPORTS / name)
+        searchengine("bench", *arguments, *GRID[name], "--out", REPORTS / name)
     results = json.loads((REPORTS / name / "results.json").read_text())
-    record(f"{SECTION}{name}", results)
+    record(f"bench {name}", results)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["build"]
+exclude_patterns = ["build", "reports"]
 nitpicky = False  # docstrings name types of numpy and torch, whose inventories are on the network
 
 myst_heading_anchors = 4

@@ -28,7 +28,7 @@ Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 def read_index(path: Path) -> Any:
     """A faiss index, mapped from a file. SegmentError if faiss cannot read it.
 
-    faiss trusts what it reads: a file made to harm can end the process. See docs/segment-format.md.
+    faiss trusts what it reads: a file made to harm can end the process. See docs/format.md.
     """
     try:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)

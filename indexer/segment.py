@@ -36,7 +36,7 @@ from searchengine.indexer.search.segment_files import Parts, read_manifest
 from searchengine.indexer.storage.basis import Basis
 from searchengine.indexer.storage.durable import sha256
 from searchengine.indexer.storage.manifest import MANIFEST, ROTATION, Checksum, Manifest
-from searchengine.indexer.storage.vectors import Prefixes
+from searchengine.indexer.storage.vectors_file import Prefixes
 from searchengine.indexer.storage.words_format import Postings
 
 __all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]

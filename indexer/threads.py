@@ -3,7 +3,7 @@
 By default every faiss call starts as many OpenMP threads as there are cores, so ten callers at once
 would run ten times as many. Here each call takes threads from one budget, waits while none is free,
 and returns them. A call for one query goes before those for many, and a batch is cut into slices
-that take some milliseconds each, so that nobody waits for the whole of another's batch.
+that take some milliseconds each, so that no call waits for a whole batch of another.
 """
 
 import os
@@ -14,14 +14,14 @@ from time import perf_counter
 from searchengine.indexer.arrays import at_least_one
 
 SLICE_SECONDS = 0.01
-"""Time that a slice of a batch should take: a query that waits for one hardly notices."""
+"""Target time of a slice of a batch: the longest that a single query waits for one."""
 
 PATIENCE = 0.1
 """Seconds that a batch lets single queries go first, so that many of them do not stop it."""
 
 MIN_SLICE, MAX_SLICE = 16, 4096
-"""Queries in a slice. Fewer leave threads without work, and a matrix product without a second use
-of what it has loaded."""
+"""Queries in a slice. With fewer, threads have no work and a matrix product reads its operands for
+too few rows."""
 
 
 class ThreadBudget:
@@ -80,7 +80,7 @@ class ThreadBudget:
                     self._singles -= 1
                     self._freed.notify_all()
             elif not self._freed.wait_for(lambda: self._free() and not self._singles, PATIENCE):
-                self._overdue += 1  # whoever returns a thread would else take it again at once
+                self._overdue += 1  # or who returns a thread would take it again at once
                 try:
                     self._freed.wait_for(self._free)
                 finally:
@@ -112,19 +112,19 @@ class Share:
         self._budget._return(self._taken)
 
 
-def slices(total: int, least: int = MIN_SLICE, most: int = MAX_SLICE) -> Iterator[slice]:
+def slices(total: int, smallest: int = MIN_SLICE, largest: int = MAX_SLICE) -> Iterator[slice]:
     """Cut a batch of `total` queries, in order, so that each slice takes about SLICE_SECONDS.
 
-    The time between one slice and the next says how many queries the next one has: at least `least`
-    and at most `most`. Works for the rows of a pass as well.
+    The time that a slice took sets the number of queries of the next, between `smallest` and
+    `largest`. Works for the rows of a pass as well.
     """
-    start, size = 0, least
+    start, size = 0, smallest
     while start < total:
         stop = min(start + size, total)
         began = perf_counter()
         yield slice(start, stop)
         share = SLICE_SECONDS / max(perf_counter() - began, 1e-6)
-        size = max(least, min(most, 4 * size, int((stop - start) * share)))
+        size = max(smallest, min(largest, 4 * size, int((stop - start) * share)))
         start = stop
 
 

@@ -28,12 +28,12 @@ from searchengine.corpus.folder import Unread
 from searchengine.corpus.lines import OnBad
 from searchengine.encoders.cross_encoders import CANDIDATES, CrossEncoders
 from searchengine.encoders.loading import (
+    CollectionEncoder,
     EncoderArgument,
     load_given,
     load_new,
     load_questions,
 )
-from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import NoEncoder, TextEncoder
 from searchengine.encoders.questions import as_array, check_questions
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, UnknownKey
@@ -69,12 +69,8 @@ D = TypeVar("D")
 class SearchEngine:
     """A collection and the encoder that built it. Safe to use from several threads.
 
-    Read as a dict whose values are documents that know their keys. Every call reads the commit that
-    is shown; an iterator keeps the commit on which it began, while others write. Documents come in
-    the order in which they were first added.
-
-    In a forked child the engine opens the collection again by itself, and a pickled one is opened
-    in the process that unpickles it; see docs/processes.md.
+    In a forked child it opens the collection again by itself, and a pickled one is opened in the
+    process that unpickles it; see docs/upkeep.md.
 
     Attributes:
         collection: where the documents are kept.
@@ -149,7 +145,7 @@ class SearchEngine:
 
         Where the vectors came with the documents, `encoder` encodes questions as it encoded them.
         `query_encoder`: a question encoder that was trained for the encoder of the documents
-        (docs/question-encoder.md), a folder or hub name; it encodes all questions.
+        (docs/special-encoders.md), a folder or hub name; it encodes all questions.
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
         `runtime`: runs the encoder. `device`: "gpu" scans vectors there. Raises CollectionError
         (missing, damaged), EncoderMismatch and SegmentError (no GPU)."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.measure.results import Growth, Kind, Results, Row, Spread
+from searchengine.measure.results import Kind, Results, Row, Spread
 
 DIM, ROWS, K = 384, 200_000, 10
 EXACT_MS = 12.0
@@ -31,11 +31,11 @@ def row(name: str, rounds: tuple[float, ...] = (1.0, 1.0, 1.0), **fields: Any) -
         "shortlist": 100,
         "effort": 0,
         "stages": (),
-        "settings": {},
         "recall": 0.97,
         "recall_low": 0.96,
         "recall_high": 0.98,
         "ndcg": None,
+        "ndcg_loss": None,
         "p50_ms": latency,
         "p95_ms": latency,
         "p99_ms": latency,
@@ -76,13 +76,11 @@ def exact(rounds: tuple[float, ...] = (10.0, 10.0, 10.0), **fields: Any) -> Row:
 
 def results(*rows: Row, **fields: Any) -> Results:
     """Results by hand, of these rows; encoding takes no time, unless told otherwise."""
-    sample = plausible(growth=False)
+    sample = plausible()
     return replace(sample, rows=rows, **({"missing": {}, "encode_ms": None} | fields))
 
 
-def plausible(
-    seed: int = 0, noise: float = 0.03, rounds: int = 5, growth: bool = True, busy: float = 0.0
-) -> Results:
+def plausible(seed: int = 0, noise: float = 0.03, rounds: int = 5, busy: float = 0.0) -> Results:
     """Some 25 rows of all kinds, as a bench on a machine of its own might find them.
 
     noise: standard deviation of the logarithm of a row's median in one round; busy: the same of
@@ -107,6 +105,7 @@ def plausible(
             "storage": "float16",
             "encoder": "starter",
             "judged": 300,
+            "default_mode": "vector",
         },
         machine={
             "processor": "A Processor 9000",
@@ -127,8 +126,7 @@ def plausible(
         },
         encode_ms=Spread(1.42, 1.38, 1.51),
         rows=tuple(measured_rows),
-        growth=_growth(measured_rows) if growth else (),
-        missing={"chroma": "chroma.py needs chromadb, not installed: pip install chromadb"},
+        missing={"cold latency": "the system keeps the rows in memory"},
     )
 
 
@@ -145,17 +143,6 @@ def _points() -> list[tuple[Row, float]]:
         (replace(one, name="flat int8 64 → 200 → 128: 50", stages=((128, 50),)), 0.9 * ms)
     )
     points += [_cascade("hnsw", DIM, effort, Kind.FULL) for effort in (50, 200)]
-    for name, ms, recall in (
-        ("hnswlib: ef 64", 0.42, 0.952),
-        ("hnswlib: ef 128", 0.7, 0.978),
-        ("usearch: expansion 64", 0.38, 0.93),
-        ("sentence-transformers", 19.0, 1.0),
-    ):
-        fields = {"kind": Kind.PEER, "structure": "HNSW", "code": "float32", "shortlist": 0}
-        unknown = dict.fromkeys(("multiply_adds", "bytes_read", "theoretical", "cold_bytes"))
-        settings = {"index": "HNSW", "numbers": "float32", "threads": 1, "point": name}
-        shared = fields | _share(recall) | unknown | {"settings": settings}
-        points.append((row(name, prefix=0, **shared), ms))
     return points
 
 
@@ -200,7 +187,7 @@ def _measured(one: Row, ms: float, off: np.ndarray, slowed: np.ndarray) -> Row:
     rounds = ms * np.exp(off) * slowed
     within = np.exp(0.25 * np.tan(np.linspace(-1.2, 1.25, 101)))  # a long tail to the right
     latencies = np.median(rounds) * within
-    cold = None if one.kind is Kind.PEER else Spread.of((8 + 20 * rounds).tolist())
+    cold = Spread.of((8 + 20 * rounds).tolist())
     return replace(
         one,
         p50_ms=Spread.of(rounds.tolist()),
@@ -209,7 +196,7 @@ def _measured(one: Row, ms: float, off: np.ndarray, slowed: np.ndarray) -> Row:
         rounds_ms=tuple(rounds.tolist()),
         percentiles_ms=tuple(latencies.tolist()),
         cold_ms=cold,
-        cold_reads=None if cold is None else float(one.shortlist),
+        cold_reads=float(one.shortlist),
         batch_qps=Spread.of((3000 / rounds).tolist()),
     )
 
@@ -220,18 +207,3 @@ def _against(one: Row, scan: Row) -> Row:
     if one.multiply_adds and scan.multiply_adds:
         fewer = scan.multiply_adds / one.multiply_adds
     return replace(one, measured=Spread.of(times), theoretical=fewer)
-
-
-def _growth(measured_rows: list[Row]) -> tuple[Growth, ...]:
-    chosen = [one for one in measured_rows if one.structure == "hnsw" and one.shortlist == 200][:3]
-    return tuple(
-        Growth(
-            one.name,
-            rows,
-            round(1 - (1 - one.recall) * (rows / ROWS) ** 0.5, 4),
-            Spread(*(ms * (rows / ROWS) ** 0.4 for ms in (0.3, 0.28, 0.33))),
-            5.0 * rows / ROWS,
-        )
-        for one in chosen
-        for rows in (20_000, 60_000, ROWS)
-    )

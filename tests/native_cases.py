@@ -8,7 +8,7 @@ from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.config import SegmentConfig, Storage
 from searchengine.indexer.native.hnsw import NativeGraph
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.vectors import Prefixes, VectorFile, VectorWriter
+from searchengine.indexer.storage.vectors_file import Prefixes, VectorFile, VectorWriter
 
 
 class Case:

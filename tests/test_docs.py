@@ -126,12 +126,3 @@ def test_every_page_is_in_the_contents() -> None:
     for page in DOCS.glob("*.md"):
         listed = rf"^{page.stem}$|<{page.stem}>$"
         assert page.stem == "index" or re.search(listed, contents, re.MULTILINE), page.name
-
-
-def test_the_changelog_names_every_moved_module() -> None:
-    written = (REPOSITORY / "CHANGELOG.md").read_text()
-    for stub in REPOSITORY.glob("*/deprecated/**/*.py"):
-        package, *rest = stub.relative_to(REPOSITORY).with_suffix("").parts
-        before = ".".join((package, *rest[1:])).removesuffix(".__init__")
-        (now,) = re.findall(r"^\"{3}Moved to ([\w.]+);", stub.read_text())
-        assert f"| `{before}` | `{now}` |" in written

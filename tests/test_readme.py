@@ -153,10 +153,9 @@ def test_readme_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_start_page(tmp_path: Path, steps: int | None) -> None:
     """Every command of the five-minute start, in its order, then its Python code."""
     page = (REPOSITORY / "docs" / "start.md").read_text()
-    (tmp_path / "data").symlink_to(REPOSITORY / "data")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
-    assert run_commands(page, tmp_path) == 11
+    assert run_commands(page, tmp_path) == 7
     (program,) = blocks(page, "python")
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
@@ -308,18 +307,39 @@ def test_another_output_than_the_tutorials_is_noticed(before: str, after: str) -
 
 
 def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool) -> None:
-    """Their commands, the one page after the other, then their Python code."""
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
+    """Their commands, the one page after the other, then their Python code.
+
+    The last program of the page on indexing computes the key that a record gets.
+    """
+    for name, text in (
+        ("notes/whales.txt", "A whale rests one half of its brain."),
+        ("alice/readme.md", "About alice."),
+        ("bob/readme.md", "About bob."),
+        ("papers.csv", "DOI,Heading,Abstract,year\n10/1,Whales,They sleep.,2016\n"),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
     np.save(tmp_path / "vectors.npy", np.random.default_rng(0).standard_normal((1000, 16)))
     with closing(sqlite3.connect(tmp_path / "app.db")) as database, database:
         database.execute("CREATE TABLE posts (id INTEGER, body TEXT)")
         database.execute("INSERT INTO posts VALUES (1, 'Owls hunt by night.')")
-    for name, commands in (("indexing", 10), ("searching", 3)):
-        page = (REPOSITORY / "docs" / f"{name}.md").read_text()
-        assert run_commands(page, tmp_path) == commands
-        (program,) = blocks(page, "python")
-        run_python(program, tmp_path, in_this_process)
+    page = (REPOSITORY / "docs" / "indexing.md").read_text()
+    assert run_commands(page, tmp_path) == 12
+    with SearchEngine.open(tmp_path / "notes.index") as engine:
+        assert {"alice/readme.md", "bob/readme.md"} <= set(engine.keys())
+    adding, hashing, passages = blocks(page, "python")
+    run_python(adding, tmp_path, in_this_process)
+    run_python(passages, tmp_path, in_this_process)
+    names: dict[str, object] = {}
+    exec(hashing, names)
+    (tmp_path / "c.jsonl").write_text(json.dumps(names["record"]))
+    (document,) = read_corpus(tmp_path / "c.jsonl")
+    assert names["key"] == document.key
+    assert f"{json.dumps(names['record'])}`: `{document.key}" in page
+    page = (REPOSITORY / "docs" / "searching.md").read_text()
+    assert run_commands(page, tmp_path) == 5
+    (program,) = blocks(page, "python")
+    run_python(program, tmp_path, in_this_process)
 
 
 def test_python_page(tmp_path: Path, in_this_process: bool) -> None:
@@ -331,7 +351,9 @@ def test_python_page(tmp_path: Path, in_this_process: bool) -> None:
     assert re.match(r"0\.\d+ whales A whale rests", output)
 
 
-def test_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_of_integrations_and_upkeep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The app, the notebook's cells, the scripts and the workers, in one folder.
 
     The encoder is a static model: many processes start, and each would load torch.
@@ -343,8 +365,10 @@ def test_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "notes" / "birds.txt").write_text("how do birds fly")
     encoder = ("--encoder", write_model2vec(tmp_path / "model"))
     assert run("index", "notes/", "notes.index", *encoder, cwd=tmp_path).returncode == 0
-    page = (REPOSITORY / "docs" / "recipes.md").read_text()
-    app, opened, awaited, workers = blocks(page, "python")
+    page = (REPOSITORY / "docs" / "integrations.md").read_text()
+    app, opened, awaited = blocks(page[page.index("## FastAPI") :], "python")
+    page = (REPOSITORY / "docs" / "upkeep.md").read_text()
+    mirroring, workers = blocks(page, "python")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "app"}
     exec(app, names)
@@ -362,6 +386,7 @@ def test_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(FunctionType(code, cells)())
     assert cells["hits"][0].key == "whales.txt"
     cells["engine"].close()
+    exec(mirroring, {})
     path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for i in range(8):
         (tmp_path / "backups" / f"2001-01-0{i + 1}.index").mkdir(parents=True)
@@ -390,28 +415,6 @@ def run_commands(page: str, folder: Path, allowed: str = "\0") -> int:
         done = run(*arguments, cwd=folder)
         assert done.returncode == 0 or allowed in done.stderr, (arguments, done.stderr)
     return len(commands)
-
-
-def test_keys_page(tmp_path: Path, in_this_process: bool) -> None:
-    """Its commands, and its code, which computes the key that a record gets."""
-    page = (REPOSITORY / "docs" / "keys.md").read_text()
-    for name in ("alice", "bob"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "readme.md").write_text(f"About {name}.")
-    (tmp_path / "papers.csv").write_text("DOI,Heading,Abstract\n10/1,Whales,They sleep.\n")
-    for seed, name in enumerate(("a.npy", "b.npy")):
-        np.save(tmp_path / name, np.random.default_rng(seed).standard_normal((4, 8)))
-    assert run_commands(page, tmp_path) == 5
-    with SearchEngine.open(tmp_path / "notes.index") as engine:
-        keys = {hit.key for hit in engine.search("about")}
-    assert keys == {"alice/readme.md", "bob/readme.md"}
-    (program,) = blocks(page, "python")
-    names: dict[str, object] = {}
-    exec(program, names)
-    (tmp_path / "c.jsonl").write_text(json.dumps(names["record"]))
-    (document,) = read_corpus(tmp_path / "c.jsonl")
-    assert names["key"] == document.key
-    assert f"{json.dumps(names['record'])}`: `{document.key}`" in page
 
 
 @pytest.mark.long
@@ -493,7 +496,8 @@ def test_nothing_is_left_to_fill_in() -> None:
 
 
 def test_format_page_reads_a_collection(tmp_path: Path) -> None:
-    (program,) = blocks((REPOSITORY / "docs" / "format.md").read_text(), "python")
+    page = (REPOSITORY / "docs" / "format.md").read_text()
+    (program,) = blocks(page[: page.index("## Segments")], "python")
     documents = [{"_id": str(i), "title": "x" * (i + 1), "text": "a bee"} for i in range(3)]
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
         engine.add(documents)

@@ -48,7 +48,7 @@ from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.view import View
 from searchengine.backends.folder.writer import WritableView
 from searchengine.corpus.files import read_corpus
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.segment import Segment
 from searchengine.ingest import encoded_folder, mirror, pipeline, watching

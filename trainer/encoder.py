@@ -60,8 +60,8 @@ class Encoder:
         """source: the name by which `load` finds it again."""
         config = RuntimeConfig(RuntimeKind.TORCH, precision, device)
         questions = None
-        if (asked := model.questions) is not None:
-            questions = Encoder(asked, source, precision=precision, device=device)
+        if model.questions is not None:
+            questions = Encoder(model.questions, source, precision=precision, device=device)
         self._set(ModelHandle(config, model, None), source, questions)
 
     def _set(self, handle: Handle, source: str, questions: "Encoder | None") -> None:
@@ -123,7 +123,7 @@ class Encoder:
             raise ModelError(f"{place.name} {TWO_NETWORKS}")
         if route is not None:
             return cls._from_handle(open_handle(config, replace(place, route=route)), place.name)
-        query, document = (open_handle(config, replace(place, route=each)) for each in ROUTES)
+        query, document = (open_handle(config, replace(place, route=name)) for name in ROUTES)
         return cls._from_handle(document, place.name, cls._from_handle(query, place.name))
 
     @property

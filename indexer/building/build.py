@@ -33,7 +33,7 @@ from searchengine.indexer.storage.manifest import (
     Manifest,
     link_verified,
 )
-from searchengine.indexer.storage.vectors import (
+from searchengine.indexer.storage.vectors_file import (
     DTYPES,
     Prefixes,
     VectorFile,

@@ -22,7 +22,12 @@ from searchengine.indexer.config import RotationKind, SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.storage.basis import Basis, rotate
 from searchengine.indexer.storage.manifest import VECTORS, FileEntry, Manifest
-from searchengine.indexer.storage.vectors import VectorFile, VectorWriter, as_floats, check_unit
+from searchengine.indexer.storage.vectors_file import (
+    VectorFile,
+    VectorWriter,
+    as_floats,
+    check_unit,
+)
 from searchengine.indexer.storage.words_format import Postings
 
 GROWTH = 4

@@ -15,7 +15,7 @@ from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.cascade import CoarseIndex, rerank
 from searchengine.indexer.search.certificates import score_slack
 from searchengine.indexer.search.native_search import native_cascade
-from searchengine.indexer.storage.vectors import VectorFile
+from searchengine.indexer.storage.vectors_file import VectorFile
 
 EXACT_BYTES = 8 << 20
 """A segment with full-width rows of at most so many bytes is searched exactly: some 5,000 rows of

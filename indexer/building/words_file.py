@@ -38,8 +38,8 @@ class WriteWords:
     """Writes the words file of a new segment, see Segment.build.
 
     Attributes:
-        write: called with its path.
-        notes: what it notes; words files with others are not merged into it.
+        write: called with the path of the file.
+        notes: how text became terms; only words files with equal notes are merged.
     """
 
     write: Callable[[Path], None]

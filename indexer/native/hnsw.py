@@ -12,7 +12,7 @@ from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.native.library import load
-from searchengine.indexer.storage.vectors import VectorFile
+from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.threads import MIN_SLICE, slices, threads
 
 MESSAGE = 256  # bytes

@@ -1,8 +1,7 @@
-"""Search by prefix: a shortlist from the coarse stage, then full-width scores.
+"""Search by prefix with faiss: a shortlist from the coarse stage, then full-width scores.
 
 CoarseIndex finds the rows with the most similar prefixes, and `rerank` scores them at full width.
-Cascade does both in one call of faiss; most searches take this path, and the other two are its
-oracle.
+Cascade does both in one call of faiss, with the same result; tests compare them.
 
 Scores of the coarse stage only rank candidates; users never see them. A scan breaks ties by row
 number, also at the cut, so a flat coarse stage is deterministic and a longer shortlist contains
@@ -31,7 +30,7 @@ from searchengine.indexer.faiss_calls import (
     write_index,
 )
 from searchengine.indexer.search.allowed import Allowed, scan_allowed
-from searchengine.indexer.storage.vectors import VectorFile
+from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.threads import slices
 
 MIN_EF_SEARCH = 32
@@ -146,8 +145,7 @@ class CoarseIndex:
             effort: see SegmentConfig; 0 follows the size.
 
         Returns:
-            (q, size) int64, best first. Exactly min(size, number of allowed rows) entries are
-            rows, the rest are -1.
+            (q, size) int64, best first: min(size, number of allowed rows) rows, then -1.
 
         Raises:
             VectorError: `allowed` is given and the structure cannot be restricted (`selects`).
@@ -273,10 +271,10 @@ class Cascade:
         return SearchResult(rows, scores)
 
     def _parameters(self, count: int, size: int, effort: int, allowed: Allowed | None) -> Any:
-        """The faiss parameters, from a cache: creating them takes as long as a short walk.
+        """Cached faiss parameters: creating them takes as long as a short walk.
 
-        With a filter the cache is per thread: during a search, faiss's IndexIDMap replaces their
-        selector by one on that thread's stack.
+        With a filter there is a cache per thread, because during a search faiss's IndexIDMap
+        replaces their selector by one on that thread's stack.
         """
         key: tuple[int, ...] = (count, size, effort)
         cache = self._unfiltered

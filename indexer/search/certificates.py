@@ -29,7 +29,7 @@ from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.faiss_calls import faiss, native_threads, read_index, write_index
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import CoarseIndex, SearchResult, rerank
-from searchengine.indexer.storage.vectors import VectorFile
+from searchengine.indexer.storage.vectors_file import VectorFile
 
 LENGTHS = 3
 """Lengths in a code after its prefix: of what the code leaves out, of the tail, of the code itself.

@@ -11,7 +11,7 @@ from searchengine.indexer.native.hnsw import NativeGraph
 from searchengine.indexer.native.library import load
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import LOCALITY_BATCH, Cascade, CoarseIndex, SearchResult
-from searchengine.indexer.storage.vectors import VectorFile
+from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.threads import slices, threads
 
 LISTED_SHARE = 0.1
@@ -34,10 +34,7 @@ class NativeCascade:
         effort: int = 0,
         allowed: Allowed | None = None,
     ) -> SearchResult:
-        """The best k of a shortlist of `size` rows for rotated queries (q, D), k <= size.
-
-        Where the walk ended too early, the rest is padding (-1 and -inf).
-        """
+        """As Cascade.search."""
         order = None
         if len(rotated) >= LOCALITY_BATCH:
             heads = rotated[:, : self._coarse.width]

@@ -106,7 +106,7 @@ class _KernelRotation:
         self._arrays, self._pointer = arrays, ctypes.addressof(arrays)
 
     def __call__(self, query: Floats) -> Floats | None:
-        """A query (1, D), scaled and rotated; None if it has no direction."""
+        """A query (1, D), scaled and rotated; None if it is zero or not finite."""
         out = np.empty((1, self._dim), np.float32)
         squared = self._rotate(self._level, address(query), self._pointer, address(out))
         return out if 0 < squared < math.inf else None

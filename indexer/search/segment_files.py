@@ -34,7 +34,7 @@ from searchengine.indexer.storage.manifest import (
     Checksum,
     Manifest,
 )
-from searchengine.indexer.storage.vectors import Prefixes, VectorFile
+from searchengine.indexer.storage.vectors_file import Prefixes, VectorFile
 from searchengine.indexer.storage.words_format import WORDS, Postings
 
 _MAX_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128

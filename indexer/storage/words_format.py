@@ -54,17 +54,9 @@ class Postings:
         path: the file.
         notes: what the writer noted, e.g. how text became terms.
         average: mean length of the documents, in tokens, which `entry_bounds` refer to.
-        rows: (documents,) the row of each document, rising.
-        lengths: (windows × WINDOW,) tokens of each document; 0 behind the last.
-        frequencies: (256 or 65536,) what the codes mean: the weighted count of a term.
-        term_bytes, term_starts: the terms, in UTF-8 and in this order; term i is
-            term_bytes[term_starts[i]:term_starts[i + 1]].
-        term_entries: (terms + 1,) the first entry of each term.
-        entry_starts: (entries + 1,) the first posting of each entry.
-        entry_windows: (entries,) the window of each entry, rising within a term.
-        entry_bounds: (entries,) maximum of frequency / (frequency + norm) in each entry.
-        lows: (postings,) documents, counted from the first one of their window.
-        codes: (postings,) how often each has the term: an index into `frequencies`.
+
+    The others are the arrays of docs/segment-format.md. `lengths` is 0 behind the last document;
+    `frequencies` has an entry for every code that can be stored, 256 or 65536.
     """
 
     path: Path

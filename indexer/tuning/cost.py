@@ -14,7 +14,7 @@ from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.search.allowed import POST_FILTER_SHARE, Allowed
 from searchengine.indexer.search.certificates import EXACT_ALLOWED
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.vectors import DTYPES
+from searchengine.indexer.storage.vectors_file import DTYPES
 from searchengine.indexer.tuning.points import OperatingPoint
 
 _ID = 8  # bytes of a row number in a list or a map of faiss

@@ -15,6 +15,7 @@ each other cost the same, and the one that finds more is chosen.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -130,7 +131,7 @@ def tune(
     kept = _kept(segments, live, self_queries)
     report(f"exact search of {len(vectors)} queries over {rows} rows")
     exact = [s.exact(vectors, goal.k, rows) for s, rows in zip(segments, kept, strict=True)]
-    truth = _merged(exact, segments, goal.k)
+    truth = merge(exact, _bases(segments), goal.k)
     questions = Questions(vectors, truth.rows, truth.scores)
     # The order of the held-out queries must not depend on them either: confidence.holds.
     shuffled = np.random.default_rng(0).permutation(len(vectors))
@@ -336,12 +337,12 @@ def _cost(segments: Sequence[Segment], questions: Questions, goal: Goal) -> floa
 
 
 def _search(segments: Sequence[Segment], queries: Floats, k: int) -> SearchResult:
-    return _merged([segment.search(queries, k) for segment in segments], segments, k)
+    return merge([segment.search(queries, k) for segment in segments], _bases(segments), k)
 
 
-def _merged(results: Sequence[SearchResult], segments: Sequence[Segment], k: int) -> SearchResult:
-    bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1].tolist()
-    return merge(results, bases, k)
+def _bases(segments: Sequence[Segment]) -> list[int]:
+    """The number of each segment's first row."""
+    return list(accumulate((segment.rows for segment in segments[:-1]), initial=0))
 
 
 def candidates(

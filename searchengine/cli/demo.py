@@ -55,11 +55,11 @@ def run_demo(folder: Path) -> None:
     from searchengine.cli.training.display import train_with_progress
     from searchengine.corpus.files import read_corpus
     from searchengine.engine import SearchEngine
-    from searchengine.measure.dataset import collection_dataset
-    from searchengine.measure.grid import Grid
+    from searchengine.measure.bench_data import collection_dataset
+    from searchengine.measure.bench_tables import table
     from searchengine.measure.judgements import read_queries
-    from searchengine.measure.run import Bench, Settings
-    from searchengine.measure.tables import table
+    from searchengine.measure.operating_points import Grid
+    from searchengine.measure.rounds import Bench, Settings
     from searchengine.trainer.training.config import TrainConfig
 
     if trained:
@@ -82,7 +82,7 @@ def run_demo(folder: Path) -> None:
             grid = Grid.fitting(
                 dataset.rows, engine.encoder.dim, prefixes=PREFIXES, shortlists=SHORTLISTS
             )
-            settings = Settings(grid, cold=0, growth=False)
+            settings = Settings(grid, cold=0)
             results = Bench(dataset, settings, folder, report).run()
     show_rows(table(results), "Operating points, compared with exact search (the first row)")
     say(f'Next: {program()} search {collection} "why do volcanoes erupt"')

@@ -4,7 +4,7 @@ Records: JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV with
 Parquet, Arrow, and tables of SQLite. Texts: .txt, Markdown, HTML, Word, EPUB, and the pages of PDF.
 Field names as in BEIR: `_id` (or `id`), `title`, `text`, or as corpus.columns has them; every other
 field becomes metadata. A CSV cell that reads like a number (12, -3.50; not 007 or 1e3) or true and
-false becomes a number or truth value. How keys are chosen: docs/keys.md.
+false becomes a number or truth value. How keys are chosen: docs/indexing.md.
 
 Whatever a file holds, memory stays bounded: no line, row or text may be longer than 64 MiB, and
 what a parser reads is read in a process with limits (corpus.formats.parser).

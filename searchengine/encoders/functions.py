@@ -109,7 +109,7 @@ class FunctionEncoder(TextEncoder):
         name, _, stored = fingerprint.rpartition("/")
         own_name, _, own = self.fingerprint.rpartition("/")
         try:
-            numbers, expected = ([float(n) for n in each.split()] for each in (stored, own))
+            numbers, expected = ([float(n) for n in text.split()] for text in (stored, own))
         except ValueError:
             return False
         if name != own_name or len(numbers) != len(expected):
@@ -162,12 +162,12 @@ class FunctionEncoder(TextEncoder):
         """The vectors of PROBE, as documents and, if that differs, as questions."""
         roles: list[Role] = ["document"] if self._query is None else ["document", "query"]
         vectors = [self._checked(self._call(list(PROBE), role), len(PROBE)) for role in roles]
-        if not all(np.isfinite(each).all() and each.any(axis=1).all() for each in vectors):
+        if not all(np.isfinite(rows).all() and rows.any(axis=1).all() for rows in vectors):
             raise self.error(
                 f"{self.title} returned NaN, infinity or zeros for {PROBE[0]!r} or "
                 "another short text"
             )
-        if len({each.shape[1] for each in vectors}) > 1:
+        if len({rows.shape[1] for rows in vectors}) > 1:
             raise self.error(
                 f"{self.title} must return documents and questions of the same width, got "
                 f"{vectors[0].shape[1]} and {vectors[1].shape[1]}"
@@ -227,7 +227,7 @@ class SentenceTransformerEncoder(FunctionEncoder):
             truncation=False,
             verbose=False,
         )
-        return [np.array(each, np.int32).reshape(-1, 2) for each in encoded["offset_mapping"]]
+        return [np.array(spans, np.int32).reshape(-1, 2) for spans in encoded["offset_mapping"]]
 
     @property
     def vocabulary_size(self) -> int:

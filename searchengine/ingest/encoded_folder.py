@@ -29,8 +29,7 @@ import numpy.typing as npt
 from searchengine.backends.contract import Backend
 from searchengine.backends.folder.documents.changes import Span
 from searchengine.corpus.documents import Document
-from searchengine.encoders.loading import check_built_by
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder, check_built_by
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import (
     CollectionBusy,

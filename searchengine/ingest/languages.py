@@ -3,7 +3,7 @@
 Both are decided on a sample of the first documents, and so is how questions are ranked. An encoder
 reads a language if its tokenizer does: a vocabulary of English splits German into many short
 pieces, Korean into single strokes, and has no token for most Chinese characters. Measured:
-docs/languages.md.
+docs/hybrid.md.
 """
 
 import unicodedata
@@ -40,7 +40,7 @@ _ENGLISH = (
     "Whales are warm-blooded mammals that breathe air, bear live young, and sleep with half of "
     "the brain at a time; the other half keeps watch over the water around them."
 )
-# Tokens per letter from which on a language is not read; docs/languages.md has those of encoders.
+# Tokens per letter from which on a language is not read; docs/hybrid.md has the rule.
 _PER_LATIN_LETTER = 1.35  # times as many as in _ENGLISH
 _PER_LETTER = 0.75  # of another alphabet
 _PER_SYLLABLE = 1.3  # of scripts without spaces, and of Korean

@@ -2,7 +2,7 @@
 
 An encoder reads a limited number of tokens. A longer document is cut into overlapping passages,
 preferably at the ends of sentences; each passage is encoded with its document's title in front.
-How and why: docs/passages.md.
+How and why: docs/indexing.md.
 """
 
 from bisect import bisect_left, bisect_right

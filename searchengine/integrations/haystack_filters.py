@@ -2,7 +2,7 @@
 
 They differ where a filter of a collection differs from Python: a comparison of values of different
 kinds is false, where Haystack raises an error for the documents it meets; stored dates have one of
-the forms in docs/filters.md; and a date without a zone in the filter is UTC beside stored dates
+the forms in docs/searching.md; and a date without a zone in the filter is UTC beside stored dates
 that have one.
 """
 

@@ -12,6 +12,7 @@ import ir_measures
 import numpy as np
 
 from searchengine.errors import QueryError
+from searchengine.measure.formatting import fitted
 from searchengine.measure.judgements import Qrels
 from searchengine.measure.runs import Run
 from searchengine.measure.significance import (
@@ -37,7 +38,6 @@ EXACT = "exact"
 """Name of the setting exact search."""
 OPTIONAL = ("recall@100", "exact_recall@10", "mrr@10", "map", "prefix_ndcg@10", "shortlist")
 """Columns of a table that a short line leaves out; the first ones take the room there is."""
-PADDING = 3  # characters of a column besides its text
 DEPTH = 100
 """Ranks kept of a search, for recall@100 and average precision."""
 
@@ -196,27 +196,7 @@ def cells(rows: Sequence[RetrievalRow], width: int | None = None) -> list[dict[s
 
     `width`: characters of a line; the OPTIONAL columns that do not fit are left out.
     """
-    lines = filled([row.as_cells() for row in rows])
-    if width is None:
-        return lines
-    needed = {
-        name: PADDING + max(len(str(text)) for text in (name, *(line[name] for line in lines)))
-        for name in lines[0]
-    }
-    room = width - 1 - sum(size for name, size in needed.items() if name not in OPTIONAL)
-    dropped = set()
-    for name in OPTIONAL:
-        if needed.get(name, 0) <= room:
-            room -= needed.get(name, 0)
-        else:
-            dropped.add(name)
-    return [{name: text for name, text in line.items() if name not in dropped} for line in lines]
-
-
-def filled(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Lines of a table without the columns that are None in all of them."""
-    names = [name for name in lines[0] if any(line[name] is not None for line in lines)]
-    return [{name: line[name] for name in names} for line in lines]
+    return fitted([row.as_cells() for row in rows], width, OPTIONAL)
 
 
 def _row(setting: Setting) -> RetrievalRow:

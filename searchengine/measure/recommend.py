@@ -1,4 +1,4 @@
-"""The recommended operating point: the best of those that answer a question soonest.
+"""The recommended operating point, and what a reader learns of it in ten seconds.
 
 What a user waits for is the encoding of the question and the search. Where the encoding takes
 4 ms, 0.1 and 0.2 ms of search feel the same, and the point that finds more is recommended.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from searchengine.measure.formatting import (
+    NOTHING,
     fraction,
     listed,
     plain,
@@ -48,7 +49,7 @@ class Recommendation:
 
 
 def recommend(results: Results, target: float = 0.95) -> Recommendation:
-    """Recommend the best of the fastest rows that hold the target, peers excepted.
+    """Recommend the best of the fastest rows that hold the target.
 
     Speed is compared by shared rounds (`times_as_fast`), with the time to encode a question added
     to both. Rows tie for the first place if no row that holds the target is faster (`faster`);
@@ -74,7 +75,7 @@ def recommend(results: Results, target: float = 0.95) -> Recommendation:
     why = [
         *_recall_and_latency(chosen, results),
         *_speed(chosen),
-        *_memory(chosen),
+        f"It needs {size(chosen.hot_bytes)} in memory; {size(chosen.cold_bytes)} may stay on disk.",
         *_tied(chosen, tied, encoding),
         *_cheaper(chosen, results),
         *_doubts(results),
@@ -83,7 +84,7 @@ def recommend(results: Results, target: float = 0.95) -> Recommendation:
 
 
 def ranked(results: Results, target: float = 0.95) -> tuple[tuple[str, ...], ...]:
-    """The rows that hold the target, peers excepted, in groups of ties, fastest group first.
+    """The rows that hold the target, in groups of ties, fastest group first.
 
     Every row of a group is significantly faster than every row of the groups after it. All pairs
     decide the order of two groups, so that a second bench seldom reverses it. Within a group the
@@ -200,18 +201,14 @@ def _preferred(ties: Sequence[Row]) -> Row:
     lossless = [row for row in ties if row.ndcg_loss is None or row.ndcg_loss[0] <= 0] or ties
     surest = max(row.recall_low for row in lossless)
     good = [row for row in lossless if row.recall_high >= surest]
-    least = min(_hot(row) for row in good)
-    light = [row for row in good if _hot(row) <= _MEMORY_MARGIN * least]
-    return min(light, key=_merits)
+    least = min(row.hot_bytes for row in good)
+    light = [row for row in good if row.hot_bytes <= _MEMORY_MARGIN * least]
 
+    def order(row: Row) -> tuple[float, float, float, str]:
+        adds = math.inf if row.multiply_adds is None else row.multiply_adds
+        return -row.recall, adds, row.p50_ms.median, row.name
 
-def _hot(row: Row) -> float:
-    return math.inf if row.hot_bytes is None else row.hot_bytes
-
-
-def _merits(row: Row) -> tuple[float, float, float, str]:
-    adds = math.inf if row.multiply_adds is None else row.multiply_adds
-    return -row.recall, adds, row.p50_ms.median, row.name
+    return min(light, key=order)
 
 
 def _as_fast(results: Results, target: float, exact: Row, first: Row) -> Recommendation:
@@ -287,13 +284,6 @@ def _speed(row: Row) -> list[str]:
     else:
         work = f"{short(1 / row.theoretical)} times as many multiply-adds"
     return [f"{measured}, and computes {work}."]
-
-
-def _memory(row: Row) -> list[str]:
-    if row.hot_bytes is None:
-        return []
-    rest = "" if row.cold_bytes is None else f"; {size(row.cold_bytes)} may stay on disk"
-    return [f"It needs {size(row.hot_bytes)} in memory{rest}."]
 
 
 def _tied(row: Row, tied: Sequence[str], encoding: float) -> list[str]:
@@ -373,3 +363,96 @@ def _doubts(results: Results) -> list[str]:
             "The bench was interrupted: points may be missing, and spreads have fewer rounds."
         )
     return doubts
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a bench.
+
+    Attributes:
+        sentence: what to use, and what it gives.
+        heads: column heads; the first column says what a row is.
+        rows: the cells of now, recommended and exact, in this order; those that are one are one.
+        chosen: the position of the recommended row; None if nothing is recommended.
+        reading: how the name of a cascade is read; "" if none is in the table.
+        command: to copy; "" if nothing is to be done.
+    """
+
+    sentence: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    chosen: int | None
+    reading: str
+    command: str
+
+    def lines(self) -> list[dict[str, str | None]]:
+        """The rows of the table for a terminal."""
+        cells = ([None if cell == NOTHING else cell for cell in row] for row in self.rows)
+        return [dict(zip(self.heads, row, strict=True)) for row in cells]
+
+
+def answer(results: Results, advice: Recommendation) -> Answer:
+    """The answer for a recommendation."""
+    recommended = next((row for row in results.rows if row.name == advice.name), None)
+    configured = (row for row in results.rows if row.name.startswith(CONFIGURED))
+    labels: dict[str, list[str]] = {}
+    shown: dict[str, Row] = {}
+    now = "now" if results.subject.get("encoder") else "default"
+    for label, row in (
+        (now, next(configured, None)),
+        ("recommended", recommended),
+        ("exact", results.exact),
+    ):
+        if row is not None:
+            shown[row.name] = row
+            labels.setdefault(row.name, []).append(label)
+    judged = any(row.ndcg is not None for row in shown.values())
+    cells = [_cells(labels[name], row, results, judged) for name, row in shown.items()]
+    heads = ["", "operating point", *(["question, ms"] if results.encode_ms else ["search, ms"])]
+    heads += [f"recall@{results.subject.get('k')}", *(["nDCG@10"] if judged else []), "in memory"]
+    first = sorted(shown.values(), key=lambda row: row is not recommended)
+    cascade = next((row for row in first if row.kind is Kind.CASCADE), None)
+    return Answer(
+        _sentence(results, recommended, advice),
+        tuple(heads),
+        tuple(cells),
+        None if recommended is None else list(shown).index(recommended.name),
+        "" if cascade is None else _reading(cascade),
+        "" if recommended is None else command(recommended, results),
+    )
+
+
+def _cells(labels: list[str], row: Row, results: Results, judged: bool) -> tuple[str, ...]:
+    name = row.name.removeprefix(CONFIGURED).removeprefix(": ")
+    cells = [" = ".join(labels), name, short(_milliseconds(row, results)), fraction(row.recall)]
+    return (*cells, *([fraction(row.ndcg)] if judged else []), size(row.hot_bytes))
+
+
+def _milliseconds(row: Row, results: Results) -> float:
+    """The time of a question: with its encoding, where it was measured."""
+    encoding = 0.0 if results.encode_ms is None else results.encode_ms.median
+    return encoding + row.p50_ms.median
+
+
+def _sentence(results: Results, row: Row | None, advice: Recommendation) -> str:
+    exact, k = results.exact, results.subject.get("k")
+    if row is None:
+        return advice.why[0]
+    what = "a search" if results.encode_ms is None else "a question, with its encoding,"
+    time = f"{what} takes {short(_milliseconds(row, results))} ms"
+    if row.kind is Kind.EXACT:
+        return f"Leave it, search exactly: {time}, and nothing measured is noticeably faster."
+    if exact is not None:
+        time += f" instead of {short(_milliseconds(exact, results))}"
+    quality = f"{fraction(row.recall)} of the exact {k} nearest are found"
+    if row.ndcg is not None and exact is not None and exact.ndcg is not None:
+        quality += f" (nDCG@10 {row.ndcg:.3f}, exact {exact.ndcg:.3f})"
+    begin = "Leave it as it is" if row.name.startswith(CONFIGURED) else f"Use {row.name}"
+    return f"{begin}: {time}, and {quality}."
+
+
+def _reading(row: Row) -> str:
+    return (
+        f"{row.prefix} → {row.shortlist}: the first {row.prefix} numbers of each vector choose a "
+        f"shortlist of {row.shortlist}, which is reranked at full width."
+    )

@@ -13,12 +13,8 @@ from searchengine.errors import QueryError
 from searchengine.notebook import table
 from searchengine.trainer.model.disk import write_json
 
-FORMAT = 1
+FORMAT = 2
 RESULTS = "results.json"
-SECTION = "bench "
-"""Prefix of the names of sections with bench results, in the figures of a commit."""
-
-
 CONFIGURED = "as configured"
 """Prefix of the name of the row that measures the collection's operating point."""
 
@@ -31,7 +27,6 @@ class Kind(StrEnum):
     FUNNEL = "funnel"  # the same, with stages between
     FULL = "full"  # an approximate structure over the full width
     TRUNCATED = "truncated"  # a cascade over a prefix without rotation
-    PEER = "peer"  # another search library
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +52,16 @@ class Row:
         name: unique name of the row.
         kind: kind of search.
         structure, code: structure and number format of the coarse stage; of exact search "exact"
-            and the stored format; of a peer its index and its number format.
+            and the stored format.
         prefix, shortlist: dimensions of the coarse stage, and rows reranked at full width; of exact
-            search all of them, of a peer 0.
+            search all of them.
         effort: ef_search or nprobe; 0 if the shortlist sets it.
         stages: (width, keep) of a funnel.
-        settings: further settings of a peer.
         recall: mean share of the exact k nearest that were found.
         recall_low, recall_high: its 95 % interval (bootstrap over queries).
-        ndcg: nDCG@10, by documents; None without judgements, and for a peer whose k rows have too
-            few documents.
+        ndcg: nDCG@10, by documents; None without judgements.
         ndcg_loss: 95 % interval of the nDCG@10 that exact search has more, over the same questions
-            (bootstrap); None without judgements, and in results of older versions.
+            (bootstrap); None without judgements.
         p50_ms, p95_ms, p99_ms: latency of one query at a time, warm; spread over the rounds.
         rounds_ms: median latency of every round. All rows were measured within the same round, so
             that the machine's load cancels out in ratios by round.
@@ -94,11 +87,11 @@ class Row:
     shortlist: int
     effort: int
     stages: tuple[tuple[int, int], ...]
-    settings: Mapping[str, Any]
     recall: float
     recall_low: float
     recall_high: float
     ndcg: float | None
+    ndcg_loss: tuple[float, float] | None
     p50_ms: Spread
     p95_ms: Spread
     p99_ms: Spread
@@ -111,26 +104,14 @@ class Row:
     bytes_read: float | None
     theoretical: float | None
     measured: Spread
-    hot_bytes: int | None
-    cold_bytes: int | None
+    hot_bytes: int
+    cold_bytes: int
     build_s: float | None
-    ndcg_loss: tuple[float, float] | None = None
 
     @property
     def candidate(self) -> bool:
-        """True for rows that can be recommended: neither exact search nor a peer."""
-        return self.kind not in (Kind.EXACT, Kind.PEER)
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """One operating point on a sample of the rows."""
-
-    name: str
-    rows: int
-    recall: float
-    p50_ms: Spread
-    build_s: float | None
+        """True for rows that can be recommended: all but exact search."""
+        return self.kind is not Kind.EXACT
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +128,6 @@ class Results:
         settings: repeats, cold, prefixes, shortlists, structures, codes, target and the like.
         encode_ms: milliseconds to encode one question; None for bare vectors.
         rows: the operating points, exact search first.
-        growth: measurements on samples of the rows.
         missing: names that were left out, and why.
     """
 
@@ -158,7 +138,6 @@ class Results:
     settings: Mapping[str, Any]
     encode_ms: Spread | None
     rows: tuple[Row, ...]
-    growth: tuple[Growth, ...]
     missing: Mapping[str, str]
 
     @property
@@ -194,57 +173,26 @@ class Results:
     def read(cls, path: Path) -> "Results":
         """Read results from the file or its folder. Raises QueryError."""
         path = path / RESULTS if path.is_dir() else path
-        return cls._of(_loaded(path), path)
-
-    @classmethod
-    def read_all(cls, path: Path) -> dict[str, "Results"]:
-        """Read the results of a bench, as "", or of every bench in a commit's figures, by name.
-
-        benchmarks/ writes such figures: one file per commit, one section per benchmark. Raises
-        QueryError.
-        """
-        path = path / RESULTS if path.is_dir() else path
-        value = _loaded(path)
-        names = (
-            [name for name in value if name.startswith(SECTION)] if isinstance(value, dict) else []
-        )
-        if not names:
-            return {"": cls._of(value, path)}
-        return {name.removeprefix(SECTION): cls._of(value[name], path) for name in names}
-
-    @classmethod
-    def _of(cls, value: Any, path: Path) -> "Results":
-        """Results from the JSON value of a file."""
-        if not isinstance(value, dict) or value.get("format") != FORMAT:
-            number = value.get("format") if isinstance(value, dict) else None
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise QueryError(
+                f"{path}: no such file; searchengine bench --out DIR writes one"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise QueryError(f"{path} cannot be read as JSON ({error})") from error
+        number = value.get("format") if isinstance(value, dict) else None
+        if number != FORMAT:
             raise QueryError(
                 f"{path} must contain bench results in format {FORMAT}, got format {number!r}; "
                 "measure again: searchengine bench --out DIR"
             )
         try:
-            return cls(
-                **{name: value[name] for name in ("made", "complete", "subject", "machine")},
-                settings=value["settings"],
-                encode_ms=_spread(value["encode_ms"]),
-                rows=tuple(_row(row) for row in value["rows"]),
-                growth=tuple(
-                    Growth(**{**point, "p50_ms": Spread(**point["p50_ms"])})
-                    for point in value["growth"]
-                ),
-                missing=value["missing"],
-            )
+            fields = {**value, "encode_ms": _spread(value["encode_ms"])}
+            del fields["format"]
+            return cls(**{**fields, "rows": tuple(map(_row, value["rows"]))})
         except (KeyError, TypeError, ValueError) as error:
             raise QueryError(f"{path} is damaged: {error!r}; measure again") from error
-
-
-def _loaded(path: Path) -> Any:
-    """Read a JSON file. Raises QueryError."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise QueryError(f"{path}: no such file; searchengine bench --out DIR writes one") from None
-    except (OSError, ValueError) as error:
-        raise QueryError(f"{path} cannot be read as JSON ({error})") from error
 
 
 def _spread(value: Mapping[str, float] | None) -> Spread | None:
@@ -252,13 +200,11 @@ def _spread(value: Mapping[str, float] | None) -> Spread | None:
 
 
 def _row(fields: Mapping[str, Any]) -> Row:
-    values = dict(fields)
+    values = {**fields, "kind": Kind(fields["kind"])}
     for name in ("p50_ms", "p95_ms", "p99_ms", "cold_ms", "batch_qps", "measured"):
         values[name] = _spread(values[name])
-    values["kind"] = Kind(values["kind"])
     values["stages"] = tuple((width, keep) for width, keep in values["stages"])
-    if values.get("ndcg_loss") is not None:
-        values["ndcg_loss"] = tuple(map(float, values["ndcg_loss"]))
-    for name in ("rounds_ms", "percentiles_ms"):
-        values[name] = tuple(float(value) for value in values[name])
+    for name in ("ndcg_loss", "rounds_ms", "percentiles_ms"):
+        if values[name] is not None:
+            values[name] = tuple(map(float, values[name]))
     return Row(**values)

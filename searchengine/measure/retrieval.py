@@ -157,26 +157,23 @@ def names(
 
 def ndcg_10(
     snapshot: Snapshot, task: Task, rankings: Iterable[npt.NDArray[np.int64]]
-) -> npt.NDArray[np.float64] | None:
+) -> npt.NDArray[np.float64]:
     """nDCG@10 of every question, by its first ten documents, as the other functions measure it.
 
-    `rankings`: passage ids (q, depth) padded with −1, deeper and deeper. Several passages of a
-    document count as one, at the rank of the first; so a ranking is read only if a question has
-    fewer than ten documents in those before it. None if that is so in the last one, and it does not
-    have all passages.
+    `rankings`: passage ids (q, depth) padded with −1, deeper and deeper up to all passages. Several
+    passages of a document count as one, at the rank of the first; so a ranking is read only if a
+    question has fewer than ten documents in those before it.
     """
-    found: dict[str, dict[str, float]] = {key: {} for key in task.queries}
+    run: dict[str, dict[str, float]] = {key: {} for key in task.queries}
     for ids in rankings:
-        short = False
-        for key, documents in zip(found, documents_of(snapshot, ids), strict=True):
-            if len(found[key]) < _FIRST:
+        for key, documents in zip(run, documents_of(snapshot, ids), strict=True):
+            if len(run[key]) < _FIRST:
                 # Those of the ranking before keep their ranks, as on the pages of a search.
                 others = [name for name in documents if not (task.exclude_self and name == key)]
-                found[key] |= {name: 0.0 for name in others if name not in found[key]}
-                short |= len(found[key]) < _FIRST
-        if not short or ids.shape[1] >= snapshot.rows:
-            return per_question(found, task.keys, task.qrels, [MAIN])[MAIN]
-    return None
+                run[key] |= {name: 0.0 for name in others if name not in run[key]}
+        if all(len(documents) >= _FIRST for documents in run.values()):
+            break
+    return per_question(run, task.keys, task.qrels, [MAIN])[MAIN]
 
 
 def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:

@@ -18,7 +18,7 @@ CONSTANT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Cosine and BM25 of a document as one score; chosen in docs/hybrid.md.
+    """Cosine and BM25 of a document as one score; chosen in docs/quality.md.
 
         weight · (cosine − unrelated) / (1 − unrelated) + (1 − weight) · BM25 / scale
 

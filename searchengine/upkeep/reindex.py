@@ -38,6 +38,7 @@ from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
+    CollectionEncoder,
     EncoderArgument,
     check_aligned,
     check_built_by,
@@ -45,7 +46,6 @@ from searchengine.encoders.loading import (
     load_given,
     title,
 )
-from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from searchengine.backends.contract import Backend
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.mode import CHOSEN, Mode
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.encoders.questions import QUESTIONS, check_questions, milliseconds_alone
 from searchengine.errors import CollectionError, QueryError

@@ -17,7 +17,7 @@ from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.folder.folders import folder_of
 from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.errors import SegmentError

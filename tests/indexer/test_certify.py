@@ -28,7 +28,7 @@ from searchengine.indexer.search.certificates import (
     certify,
 )
 from searchengine.indexer.search.segment_files import open_coarse
-from searchengine.indexer.storage.vectors import VectorFile, VectorWriter
+from searchengine.indexer.storage.vectors_file import VectorFile, VectorWriter
 
 MAPS = Path("/proc/self/maps")
 

@@ -16,7 +16,7 @@ from searchengine.indexer.native import library
 from searchengine.indexer.search import native_search
 from searchengine.indexer.search.native_search import NativeRows
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage.vectors import VectorFile
+from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.threads import threads
 
 LEVELS = library.levels()

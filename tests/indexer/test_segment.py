@@ -21,7 +21,7 @@ DIM = 48
 EVERY = [(structure, code) for structure in Structure for code in CODES[structure]]
 COARSE = {Code.INT4: 0.02, Code.PQ: 0.13, Code.FASTSCAN: 0.2, Code.RABITQ: 0.15, Code.EDEN: 0.03}
 """What a shortlist of 60 misses through codes of few bits, at most."""
-DOCS = REPOSITORY / "docs" / "segment-format.md"
+DOCS = REPOSITORY / "docs" / "format.md"
 
 
 def clustered(n: int, seed: int) -> np.ndarray:
@@ -238,7 +238,8 @@ def test_a_stream_builds_the_same_bytes_as_an_array(tmp_path: Path) -> None:
 def test_the_documented_way_to_read_it_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    page = DOCS.read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page[page.index("## Segments") :], re.DOTALL)
     monkeypatch.chdir(tmp_path)
     for kind in RotationKind:
         for storage in Storage:

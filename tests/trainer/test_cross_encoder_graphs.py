@@ -90,8 +90,9 @@ def check_same(folder: Path) -> None:
 def test_a_graph_gives_what_torch_gives(kept: Path) -> None:
     check_same(kept)
     graph = found(kept)
-    assert graph is not None and graph.pairs and not graph.packed and not graph.cosines
-    assert graph.differences["fp32"] < 1e-5 and graph.agreements["fp32"] > 0.999
+    assert graph is not None and graph.pairs and not graph.packed
+    accuracy = graph.accuracies["fp32"]
+    assert accuracy.cosine is None and accuracy.difference < 1e-5 and accuracy.agreement > 0.999
 
 
 def test_outputs_that_are_taken_as_they_are(fresh: Path) -> None:
@@ -204,7 +205,9 @@ def test_two_processes_compile_at_once(fresh: Path, monkeypatch: pytest.MonkeyPa
 
 def edit_record(place: Path) -> None:
     record = json.loads((place / "graph.json").read_text())
-    (place / "graph.json").write_text(json.dumps(record | {"differences": {"fp32": 0.0}}))
+    (place / "graph.json").write_text(
+        json.dumps(record | {"accuracies": {"fp32": {"difference": 0.0}}})
+    )
 
 
 def flip_a_bit(place: Path) -> None:
@@ -274,7 +277,7 @@ def test_a_graph_that_computes_something_else_is_seen(kept: Path, tmp_path: Path
     outputs = measure.sample_vectors(exact, tokens)
     assert outputs.shape == (len(measure.sample_texts()) + 1, 1)
     again = measure.with_measurements(graph, outputs)
-    assert again.differences["fp32"] > 0.1 and not again.is_accurate(Precision.FP32)
+    assert again.accuracies["fp32"].difference > 0.1 and not again.is_accurate(Precision.FP32)
 
 
 def test_a_network_that_cannot_be_traced_runs_on_torch(

@@ -26,7 +26,7 @@ from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import graph as graph_module
 from searchengine.trainer.runtimes import measure
 from searchengine.trainer.runtimes.config import Precision, cpu_has_native_bf16
-from searchengine.trainer.runtimes.graph import Graph, kernels_folder, read_graph
+from searchengine.trainer.runtimes.graph import Accuracy, Graph, kernels_folder, read_graph
 from searchengine.trainer.runtimes.openvino_runtime import OpenVINORuntime, core
 from searchengine.trainer.runtimes.runtime import prefetched
 from searchengine.trainer.runtimes.torch_runtime import Replay, TorchRuntime
@@ -528,7 +528,9 @@ def test_float32_is_taken_where_bf16_is_not_accurate(
 
     def read(path: Path, key: bytes | None = None) -> Graph | None:
         found = real(path, key)
-        return found and replace(found, cosines={"fp32": 1.0, "bf16": 0.9989})
+        return found and replace(
+            found, accuracies={"fp32": Accuracy(1.0), "bf16": Accuracy(0.9989)}
+        )
 
     monkeypatch.setattr("searchengine.trainer.runtimes.graph.read_graph", read)
     encoder = Encoder.load(fresh)
@@ -541,12 +543,12 @@ def test_a_graph_that_computes_something_else_is_seen(fresh: Path, free: None) -
     other = write_sentence_transformer(fresh.parent / "other")
     write_plain(other, seed=7)
     found = graph_module.find_graph(Source.find(fresh))
-    assert found is not None and found.cosines["fp32"] > 0.9999
+    assert found is not None and found.accuracies["fp32"].cosine > 0.9999
     tokens = TokenIds(found.description.tokens)
     exact = measure.sample_vectors(
         TorchRuntime(by_torch(other).module, Precision.FP32, "cpu"), tokens
     )
-    assert measure.with_measurements(found, exact).cosines["fp32"] < 0.9
+    assert measure.with_measurements(found, exact).accuracies["fp32"].cosine < 0.9
 
 
 def test_a_network_that_cannot_be_traced_runs_on_torch(

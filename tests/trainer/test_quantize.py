@@ -15,7 +15,7 @@ from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Description, Tokenization
 from searchengine.trainer.runtimes import measure, quantize
 from searchengine.trainer.runtimes.config import Precision
-from searchengine.trainer.runtimes.graph import Graph
+from searchengine.trainer.runtimes.graph import Accuracy, Graph
 from searchengine.trainer.runtimes.openvino_runtime import core, import_openvino
 
 WIDTH, INNER = 8, 32
@@ -96,12 +96,15 @@ def test_agreement_is_the_share_of_neighbours_that_remain(monkeypatch: pytest.Mo
 
 def test_int8_that_ranks_differently_is_refused(description: Description) -> None:
     graph = Graph(Path("graph"), "", {}, None, None, True, True, ("",), description)
-    near = replace(graph, cosines={"int8": 0.995}, agreements={"int8": 0.95})
-    assert near.choose_precision(Precision.INT8) is Precision.INT8
+
+    def measured(cosine: float, agreement: float) -> Graph:
+        return replace(graph, accuracies={"int8": Accuracy(cosine, agreement=agreement)})
+
+    assert measured(0.995, 0.95).choose_precision(Precision.INT8) is Precision.INT8
     with pytest.raises(ModelError, match=r"at least 0\.9 of the nearest .*got 0\.8900"):
-        replace(near, agreements={"int8": 0.89}).choose_precision(Precision.INT8)
+        measured(0.995, 0.89).choose_precision(Precision.INT8)
     with pytest.raises(ModelError, match=r"cosine to float32 must be at least 0\.99, got int8"):
-        replace(near, cosines={"int8": 0.98}).choose_precision(Precision.INT8)
+        measured(0.98, 0.95).choose_precision(Precision.INT8)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Description, Padded, Tokenization
 from searchengine.trainer.runtimes.config import Precision
-from searchengine.trainer.runtimes.graph import Graph
+from searchengine.trainer.runtimes.graph import Accuracy, Graph
 from searchengine.trainer.runtimes.runtime import Runtime, Vectors, speeds
 from tests.tiny_model import WIDTH, write_sentence_transformer
 
@@ -32,17 +32,22 @@ GRAPH = Graph(
     description=Description(
         WIDTH, 1, (WIDTH,), Tokenization("{}", 8, 0, (), "right"), {}, None, True, {}
     ),
-    cosines={"fp32": 1.0, "bf16": 0.9999},
+    accuracies={"fp32": Accuracy(1.0), "bf16": Accuracy(0.9999)},
 )
 
 
 @pytest.mark.parametrize(
-    ("native", "rates", "cosines", "expected"),
+    ("native", "rates", "accuracies", "expected"),
     [
         (True, {"fp32": 10, "bf16": 20}, {}, "bf16"),
         (True, {"fp32": 16, "bf16": 10}, {}, "fp32"),
         (True, {"fp32": 14, "bf16": 10}, {}, "bf16"),  # as fast, but for chance
-        (True, {"fp32": 10, "bf16": 20}, {"bf16": 0.99}, "fp32"),  # the fastest is not accurate
+        (
+            True,
+            {"fp32": 10, "bf16": 20},
+            {"bf16": Accuracy(0.99)},
+            "fp32",
+        ),  # the fastest is not accurate
         (False, {"fp32": 10, "bf16": 20}, {}, "fp32"),  # measured on another processor
         (True, {"fp32": 10}, {}, "fp32"),
     ],
@@ -50,12 +55,12 @@ GRAPH = Graph(
 def test_auto_is_the_fastest_accurate_precision(
     native: bool,
     rates: dict[str, float],
-    cosines: dict[str, float],
+    accuracies: dict[str, Accuracy],
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("searchengine.trainer.runtimes.graph.cpu_has_native_bf16", lambda: native)
-    graph = replace(GRAPH, speeds=rates, cosines={**GRAPH.cosines, **cosines})
+    graph = replace(GRAPH, speeds=rates, accuracies={**GRAPH.accuracies, **accuracies})
     assert graph.choose_precision(Precision.AUTO) == expected
     assert graph.choose_precision(Precision.FP32) is Precision.FP32
 
@@ -77,8 +82,10 @@ def test_torch_must_be_faster_by_far(rates: dict[str, float], expected: bool) ->
 
 def test_a_fast_precision_that_is_inaccurate_does_not_count() -> None:
     graph = replace(GRAPH, speeds={"fp32": 10, "bf16": 20, "torch fp32": 13})
-    assert replace(graph, cosines={"fp32": 1.0, "bf16": 0.9}).torch_is_faster
-    assert not replace(graph, cosines={"fp32": 0.9, "bf16": 0.9}).torch_is_faster  # refused instead
+    assert replace(graph, accuracies={"fp32": Accuracy(1.0), "bf16": Accuracy(0.9)}).torch_is_faster
+    assert not replace(
+        graph, accuracies={"fp32": Accuracy(0.9), "bf16": Accuracy(0.9)}
+    ).torch_is_faster  # refused instead
 
 
 class Sleeper:

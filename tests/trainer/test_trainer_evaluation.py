@@ -13,9 +13,9 @@ from searchengine.indexer.arrays import prefix
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.sts import (
+    Remembered,
     StsTask,
     averages,
-    encode_once,
     read_sts,
     read_task,
     sentences,
@@ -123,9 +123,11 @@ def test_tasks_that_cannot_be_correlated_are_named() -> None:
 
 def test_each_text_is_encoded_once_and_found_again() -> None:
     encoder = Numbers()
-    encoded = encode_once(encoder, ["1 2", "3 4", "1 2"])
-    assert encoder.asked == ["1 2", "3 4"] and encoded.width == 2
-    assert encoded.rows(["3 4", "1 2", "3 4"]).tolist() == [[3, 4], [1, 2], [3, 4]]
+    known = Remembered(encoder)
+    known.encode(["1 2", "3 4", "1 2"])
+    assert known.rows.tolist() == [[1, 2], [3, 4]]
+    assert known.encode(["3 4", "1 2", "3 4"]).tolist() == [[3, 4], [1, 2], [3, 4]]
+    assert encoder.asked == ["1 2", "3 4"]
 
 
 def test_prefixes_are_those_of_the_index() -> None:

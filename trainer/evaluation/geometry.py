@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from searchengine.trainer.errors import DataError
 from searchengine.trainer.evaluation.sts import (
     OnBatch,
+    Remembered,
     ScoredPair,
     TextEncoder,
-    encode_once,
     prefix_lengths,
     unit_prefix,
 )
@@ -66,12 +66,13 @@ def geometry(
             f"none of {len(pairs)} pairs has a score of at least {positive_from:g}: alignment "
             "needs positive pairs, so lower the score from which a pair is positive"
         )
-    encoded = encode_once(encoder, (text for _, a, b in pairs for text in (a, b)), on_batch)
-    left = encoded.rows(a for a, _ in positives)
-    right = encoded.rows(b for _, b in positives)
+    known = Remembered(encoder)
+    known.encode((text for _, a, b in pairs for text in (a, b)), on_batch=on_batch)
+    vectors = known.rows
+    left, right = known.encode(a for a, _ in positives), known.encode(b for _, b in positives)
     rows = []
-    for dim in prefix_lengths(encoder, encoded.width, dims):
-        x = unit_prefix(encoded.vectors, dim)
+    for dim in prefix_lengths(encoder, vectors.shape[1], dims):
+        x = unit_prefix(vectors, dim)
         rows.append(
             GeometryRow(
                 dim=dim,

@@ -5,17 +5,25 @@ On mteb's own tasks, which it fetches, and on local data. Muennighoff et al., ar
 scaled to length one as the index does it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError, install_line
-from searchengine.trainer.evaluation.sts import STS_COLUMNS, StsTask, prefix_lengths, unit_prefix
+from searchengine.trainer.evaluation.sts import (
+    STS_COLUMNS,
+    OnBatch,
+    Remembered,
+    Role,
+    StsTask,
+    prefix_lengths,
+    unit_prefix,
+)
 
 try:
     import mteb
@@ -26,8 +34,6 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(f"evaluating with mteb needs {error.name}: {install_line('mteb')}") from error
 
-Role = Literal["query", "document"]
-OnBatch = Callable[[int], None]
 SPLIT, SUBSET = "test", "default"
 _UNKNOWN = "und-Zyyy"  # the language of data that does not say it: undetermined, in some script
 
@@ -161,9 +167,9 @@ def evaluate(
     """
     chosen = prefix_lengths(encoder, encoder.dim, dims)
     for task in tasks:
-        texts = _Texts(encoder, on_batch)
+        known = Remembered(encoder)
         for dim in chosen:
-            model = _Prefix(encoder, dim, texts)
+            model = _Prefix(encoder, dim, known, on_batch)
             results = mteb.evaluate(
                 model,
                 task,
@@ -178,26 +184,15 @@ def evaluate(
             yield MtebRow(about.name, about.type, dim, about.main_score, float(result.get_score()))
 
 
-class _Texts:
-    """The vectors of the texts so far, by role: prefixes differ in what is cut off alone."""
-
-    def __init__(self, encoder: Encoder, on_batch: OnBatch | None) -> None:
-        self._encoder, self._on_batch = encoder, on_batch
-        self._known: dict[tuple[Role | None, str], NDArray[np.float32]] = {}
-
-    def encode(self, texts: Sequence[str], role: Role | None) -> NDArray[np.float32]:
-        """Unit rows (n, D)."""
-        fresh = [text for text in dict.fromkeys(texts) if (role, text) not in self._known]
-        vectors = self._encoder.encode(fresh, role=role, on_batch=self._on_batch)
-        self._known.update(zip(((role, text) for text in fresh), vectors, strict=True))
-        return np.stack([self._known[role, text] for text in texts])
-
-
 class _Prefix:
     """An encoder's prefixes as a model of mteb's: its EncoderProtocol."""
 
-    def __init__(self, encoder: Encoder, dim: int, texts: _Texts) -> None:
-        self._encoder, self._dim, self._texts = encoder, dim, texts
+    def __init__(
+        self, encoder: Encoder, dim: int, known: Remembered, on_batch: OnBatch | None
+    ) -> None:
+        """known: the encoder, remembering vectors: prefixes differ in what is cut off alone."""
+        self._encoder, self._dim = encoder, dim
+        self._known, self._on_batch = known, on_batch
 
     @property
     def mteb_model_meta(self) -> Any:
@@ -222,7 +217,8 @@ class _Prefix:
         """Unit rows (n, dim) of batches of texts."""
         texts = [text for batch in inputs for text in batch["text"]]
         role: Role | None = None if prompt_type is None else prompt_type.value
-        return unit_prefix(self._texts.encode(texts, role), self._dim)
+        vectors = self._known.encode(texts, role=role, on_batch=self._on_batch)
+        return unit_prefix(vectors, self._dim)
 
     def similarity(self, a: Any, b: Any) -> Any:
         """Cosines (n, m) of unit rows."""

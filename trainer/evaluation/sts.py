@@ -7,7 +7,7 @@ arXiv 1908.10084, report it too), or a mean over the task's subsets.
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, get_args
@@ -26,6 +26,12 @@ from searchengine.trainer.evaluation.intervals import (
 from searchengine.trainer.reading import open_text
 
 Cells = list[str]
+OnBatch = Callable[[int], None]
+Role = Literal["query", "document"]
+ScoredPair = tuple[float, str, str]
+Setting = Literal["all", "mean", "weighted"]
+STS_COLUMNS = ("score", "sentence1", "sentence2")
+AVERAGE = "average"
 
 
 class TextEncoder(Protocol):
@@ -35,16 +41,9 @@ class TextEncoder(Protocol):
         self,
         texts: Sequence[str],
         *,
-        role: Literal["query", "document"] | None = None,
-        on_batch: Callable[[int], None] | None = None,
+        role: Role | None = None,
+        on_batch: OnBatch | None = None,
     ) -> NDArray[np.float32]: ...
-
-
-OnBatch = Callable[[int], None]
-ScoredPair = tuple[float, str, str]
-Setting = Literal["all", "mean", "weighted"]
-STS_COLUMNS = ("score", "sentence1", "sentence2")
-AVERAGE = "average"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,38 +88,12 @@ class StsRow:
     spearman_interval: Interval | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Texts and their vectors. vectors: (m, D) float32, one row for each distinct text."""
-
-    vectors: NDArray[np.float32]
-    places: Mapping[str, int]
-
-    @property
-    def width(self) -> int:
-        """D, the dimensions of a vector."""
-        return int(self.vectors.shape[1])
-
-    def rows(self, texts: Iterable[str]) -> NDArray[np.float32]:
-        """The vectors of these texts, in this order. (n, D) float32."""
-        return self.vectors[[self.places[text] for text in texts]]
-
-
-def encode_once(
-    encoder: TextEncoder, texts: Iterable[str], on_batch: OnBatch | None = None
-) -> Encoded:
-    """The vectors of the distinct texts, each encoded once; on_batch gets their counts."""
-    distinct = list(dict.fromkeys(texts))
-    vectors = encoder.encode(distinct, on_batch=on_batch)
-    return Encoded(vectors, {text: i for i, text in enumerate(distinct)})
-
-
 class Remembered:
-    """An encoder that encodes a text once, for several measurements; texts of no role."""
+    """An encoder that encodes each text once, for several measurements."""
 
     def __init__(self, encoder: TextEncoder):
         self._encoder = encoder
-        self._known: dict[str, NDArray[np.float32]] = {}
+        self._known: dict[tuple[Role | None, str], NDArray[np.float32]] = {}
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
@@ -135,16 +108,17 @@ class Remembered:
 
     def encode(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
-        role: Literal["query", "document"] | None = None,
+        role: Role | None = None,
         on_batch: OnBatch | None = None,
     ) -> NDArray[np.float32]:
         """As the encoder's own; on_batch gets the counts of new texts."""
-        fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
+        texts = list(texts)
+        fresh = [text for text in dict.fromkeys(texts) if (role, text) not in self._known]
         vectors = self._encoder.encode(fresh, role=role, on_batch=on_batch)
-        self._known.update(zip(fresh, vectors, strict=True))
-        return np.stack([self._known[text] for text in texts])
+        self._known.update(zip(((role, text) for text in fresh), vectors, strict=True))
+        return np.stack([self._known[role, text] for text in texts])
 
 
 def prefix_lengths(
@@ -167,16 +141,16 @@ def unit_prefix(x: NDArray[np.float32], dim: int) -> NDArray[np.float32]:
     """
     head = x[:, :dim].astype(np.float64)
     norms = np.linalg.norm(head, axis=1, keepdims=True)
-    found: NDArray[np.float32] = (head / np.where(norms == 0, 1, norms)).astype(np.float32)
-    return found
+    unit: NDArray[np.float32] = (head / np.where(norms == 0, 1, norms)).astype(np.float32)
+    return unit
 
 
 def prefix_cosines(a: NDArray[np.float32], b: NDArray[np.float32], dim: int) -> NDArray[np.float64]:
     """Cosine of row i of a with row i of b over their first `dim` dimensions. (n,) float64."""
     x, y = a[:, :dim].astype(np.float64), b[:, :dim].astype(np.float64)
     norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
-    found: NDArray[np.float64] = np.einsum("ij,ij->i", x, y) / np.maximum(norms, 1e-12)
-    return found
+    cosines: NDArray[np.float64] = np.einsum("ij,ij->i", x, y) / np.maximum(norms, 1e-12)
+    return cosines
 
 
 def read_sts(paths: Iterable[str | Path]) -> list[ScoredPair]:
@@ -243,12 +217,13 @@ def sts_tasks(
         raise ConfigError(f"setting {setting!r}: expected one of {', '.join(get_args(Setting))}")
     for task in tasks:
         _check(task, setting)
-    encoded = encode_once(encoder, sentences(tasks), on_batch)
+    known = Remembered(encoder)
+    width = known.encode(sentences(tasks), on_batch=on_batch).shape[1]
     rows = []
     for task in tasks:
-        left = encoded.rows(a for _, a, _ in task.pairs)
-        right = encoded.rows(b for _, _, b in task.pairs)
-        for dim in prefix_lengths(encoder, encoded.width, dims):
+        left = known.encode(a for _, a, _ in task.pairs)
+        right = known.encode(b for _, _, b in task.pairs)
+        for dim in prefix_lengths(encoder, width, dims):
             cosines = prefix_cosines(left, right, dim)
             rows.append(_row(task, cosines, dim, setting, intervals=intervals))
     return rows
@@ -316,7 +291,7 @@ def _row(
     task: StsTask, cosines: NDArray[np.float64], dim: int, setting: Setting, *, intervals: bool
 ) -> StsRow:
     gold = np.array([score for score, _, _ in task.pairs])
-    found, ends = [], []
+    correlations, ends = [], []
     parts = task.parts(setting)
     intervals = intervals and too_few_pairs(task, setting) is None
     for subset, places in parts.items():
@@ -326,12 +301,14 @@ def _row(
                 f"{_where(task, subset)}all {len(x)} pairs have the same cosine over {dim} "
                 "numbers: no order to correlate"
             )
-        found.append((stats.spearmanr(x, y).statistic, stats.pearsonr(x, y).statistic))
+        correlations.append((stats.spearmanr(x, y).statistic, stats.pearsonr(x, y).statistic))
         if intervals:
             ends.append(spearman_interval(x, y))
     sizes = [len(places) for places in parts.values()] if setting == "weighted" else None
-    spearman, pearson = np.average(found, axis=0, weights=sizes)
-    interval = interval_of_mean([rho for rho, _ in found], ends, sizes) if intervals else None
+    spearman, pearson = np.average(correlations, axis=0, weights=sizes)
+    interval = (
+        interval_of_mean([rho for rho, _ in correlations], ends, sizes) if intervals else None
+    )
     return StsRow(task.name, dim, float(spearman), float(pearson), len(gold), interval)
 
 

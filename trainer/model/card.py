@@ -16,8 +16,6 @@ from searchengine.trainer.model.source import Starter
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
-# In place of what was learnt, for recipes of versions that did not write it.
-NO_SUMMARY = "Loss and other settings: see the configuration below"
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
 
@@ -26,8 +24,7 @@ DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises over
 class Recipe:
     """The recipe of a model trained here. settings: of the run, as JSON; results: of the run.
 
-    JSON and not a TrainConfig: a model that is loaded and saved again need not know how to train,
-    and its settings may be those of another version.
+    JSON and not a TrainConfig: a model that is loaded and saved again need not know how to train.
     """
 
     settings: Mapping[str, Any]
@@ -225,7 +222,7 @@ def _made(recipe: Recipe) -> str:
     lines = [
         f"Base model: `{_base(recipe.text('base'))}`.",
         f"Data: {_quoted(recipe.files('train'))}; {results.get('examples')} examples{left_out}.",
-        *(f"{line}." for line in results.get("summary") or (NO_SUMMARY,)),
+        *(f"{line}." for line in results.get("summary") or ()),
         f"Training: {length}, {batch} an update, AdamW with a peak learning rate of "
         f"{number('learning_rate'):g}, seed {number('seed'):g}.",
         f"The weights kept are those of step {results.get('best_step')}; judged by "

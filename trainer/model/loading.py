@@ -182,8 +182,8 @@ def weigh_by_rarity(table: TokenTable, ids: Iterable[Ids]) -> None:
     """
     rows = len(table.embedding.weight)
     counts = np.ones(rows, dtype=np.int64)
-    for each in ids:
-        np.add.at(counts, each, 1)
+    for text_ids in ids:
+        np.add.at(counts, text_ids, 1)
     shares = torch.from_numpy((counts / counts.sum()).astype(np.float32))
     with torch.no_grad():
         table.embedding.weight *= (RARITY / (RARITY + shares))[:, None]

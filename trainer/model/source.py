@@ -93,7 +93,7 @@ class Source:
             return self.files(checksums)
 
     def _paths(self) -> Iterator[Path]:
-        """Those of the folder and of its modules, one below it."""
+        """The model's files in its folder and in the folders of its modules."""
         for pattern in FILES:
             yield from self.folder.glob(pattern)
             for path in self.folder.glob(f"*/{pattern}"):
@@ -172,7 +172,7 @@ def remote_code(folder: Path) -> list[str]:
 
 
 def _configs(folder: Path) -> Iterator[Path]:
-    """Those of the folder and of its modules, one below it."""
+    """The configurations in a model's folder and in the folders of its modules."""
     for name in CONFIGS:
         yield folder / name
         yield from folder.glob(f"*/{name}")

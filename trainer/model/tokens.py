@@ -209,7 +209,7 @@ class TokenIds:
 
     def unknown(self, texts: Sequence[str]) -> float:
         """Share of the texts' own tokens that stand for what the vocabulary does not have, 0–1."""
-        ids = [i for each in self._encoded(texts) for i in each.ids]
+        ids = [i for encoding in self._encoded(texts) for i in encoding.ids]
         model = json.loads(self._state)["model"]
         unknown = model.get("unk_id")  # SentencePiece names it by its id, others by its text
         if unknown is None and model.get("unk_token") is not None:

@@ -148,9 +148,15 @@ def _build(
 def _suffices(graph: Graph) -> bool:
     """Whether no other candidate could be better."""
     if graph.int8:
-        overflows = graph.cosines.get(Precision.INT8, 1.0) < MIN_WITHOUT_OVERFLOW
+        overflows = _cosine(graph, Precision.INT8) < MIN_WITHOUT_OVERFLOW
         return overflows or graph.is_accurate(Precision.INT8)
-    return graph.cosines.get(Precision.FP32, 1.0) >= MIN_PACKED_COSINE
+    return _cosine(graph, Precision.FP32) >= MIN_PACKED_COSINE
+
+
+def _cosine(graph: Graph, precision: Precision) -> float:
+    """The least cosine to float32; 1 for scores of pairs, which have none."""
+    accuracy = graph.accuracies.get(precision)
+    return 1.0 if accuracy is None or accuracy.cosine is None else accuracy.cosine
 
 
 def _not_now(error: Exception) -> ModelError:

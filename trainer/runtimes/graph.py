@@ -101,11 +101,7 @@ class Graph:
         int8: whether its matrix products are in 8 bits.
         packed: whether it packs the texts of a batch, and computes little padding.
         fingerprint, description: of the model.
-        cosines: to float32 vectors, by precision; the least over the sample texts.
-        agreements: with float32's nearest sample texts, or with its order of sample pairs, by
-            precision; see measure.agreement and measure.order.
-        differences: of the scores of sample pairs to float32's, by precision; the greatest, see
-            measure.max_difference.
+        accuracies: by precision, as far as measured.
         token_budget: tokens of the batch that it runs fastest.
         speeds: tokens per second by precision, and of torch as "torch fp32".
         refused: why the model cannot be compiled; "" if it is.
@@ -122,8 +118,7 @@ class Graph:
     packed: bool
     fingerprint: str
     description: Description
-    cosines: Mapping[str, float] = field(default_factory=dict)
-    agreements: Mapping[str, float] = field(default_factory=dict)
+    accuracies: Mapping[str, Accuracy] = field(default_factory=dict)
     token_budget: int = BUDGETS[0]
     speeds: Mapping[str, float] = field(default_factory=dict)
     refused: str = ""
@@ -131,7 +126,6 @@ class Graph:
     torch: str = ""
     route: str | None = None
     format: int = FORMAT
-    differences: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def pairs(self) -> bool:
@@ -154,20 +148,14 @@ class Graph:
 
     def is_accurate(self, precision: Precision) -> bool:
         """Whether its outputs in a precision were measured, and are near enough to float32's."""
-        accuracy = self.accuracy(precision)
+        accuracy = self.accuracies.get(precision)
         return accuracy is not None and not accuracy.shortfall(precision)
-
-    def accuracy(self, precision: Precision) -> Accuracy | None:
-        """As measured in a precision; None where it was not."""
-        measured = (self.cosines, self.differences, self.agreements)
-        accuracy = Accuracy(*(values.get(precision) for values in measured))
-        return None if accuracy == Accuracy() else accuracy
 
     def choose_precision(self, precision: Precision) -> Precision:
         """The precision to compute in. Raises ModelError where it is not accurate enough."""
         choices = [precision]
         if precision is Precision.AUTO:
-            fp32, bf16 = (self.speeds.get(each, 0.0) for each in (Precision.FP32, Precision.BF16))
+            fp32, bf16 = (self.speeds.get(name, 0.0) for name in (Precision.FP32, Precision.BF16))
             native = [Precision.BF16] if cpu_has_native_bf16() else []
             if fp32 > FP32_GAIN * bf16:
                 choices = [Precision.FP32, *native]
@@ -178,7 +166,7 @@ class Graph:
         for choice in choices:
             if self.is_accurate(choice):
                 return choice
-        accuracy = self.accuracy(choices[0])
+        accuracy = self.accuracies.get(choices[0])
         if accuracy is None:
             raise ModelError(
                 f"openvino in {choices[0]} was not measured: the processor that compiled "
@@ -229,6 +217,8 @@ def read_graph(path: Path, key: bytes | None = None) -> Graph | None:
         state = path.with_name(TOKENIZER).read_text(encoding="utf-8")
         record["description"]["tokens"]["state"] = state
         record["description"] = Description.from_dict(record["description"])
+        accuracies = record["accuracies"].items()
+        record["accuracies"] = {name: Accuracy(**values) for name, values in accuracies}
         return Graph(folder=path.parent, **record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

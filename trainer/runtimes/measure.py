@@ -142,9 +142,7 @@ def with_measurements(
         return replace(graph, refused=str(error))
     return replace(
         graph,
-        cosines={n: a.cosine for n, a in measured.items() if a.cosine is not None},
-        agreements={n: a.agreement for n, a in measured.items() if a.agreement is not None},
-        differences={n: a.difference for n, a in measured.items() if a.difference is not None},
+        accuracies=measured,
         token_budget=budget,
         speeds=rates,
     )

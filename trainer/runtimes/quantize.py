@@ -104,10 +104,10 @@ def channel_maxima(
         .create_infer_request()
     )
     maxima: list[NDArray[np.float32]] = []
-    for each in inputs:
-        outputs = request.infer(each, share_inputs=True)
-        found = [np.abs(outputs[i]) for i in range(len(products))]
-        rows = [values.reshape(-1, values.shape[-1]).max(axis=0) for values in found]
+    for sample in inputs:
+        outputs = request.infer(sample, share_inputs=True)
+        sizes = [np.abs(outputs[i]) for i in range(len(products))]
+        rows = [values.reshape(-1, values.shape[-1]).max(axis=0) for values in sizes]
         maxima = [*map(np.maximum, maxima, rows)] if maxima else rows
     return maxima
 
@@ -175,5 +175,5 @@ def _constant(values: NDArray[Any]) -> Any:
 def _node(kind: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
     from openvino.utils.node_factory import NodeFactory
 
-    outputs = [each if hasattr(each, "get_node") else each.output(0) for each in inputs]
+    outputs = [node if hasattr(node, "get_node") else node.output(0) for node in inputs]
     return NodeFactory("opset13").create(kind, outputs, attributes)

@@ -76,7 +76,7 @@ class TrainConfig(
     ModelSettings,
     DataSettings,
 ):
-    """A training run: `train` and `out` are required, docs/training.md lists all settings.
+    """A training run: `train` and `out` are required, docs/training-reference.md lists all.
 
     `training.settings` defines each of them. Lists become tuples, strings paths and choices.
     Raises ConfigError for values out of range, and for settings that exclude one another.

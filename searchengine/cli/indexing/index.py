@@ -143,7 +143,7 @@ def index(
     vectors. "sqlite:///FILE?table=NAME" reads a table, "-" JSON Lines from standard
     input. Fields of records: _id, title, text; all others become metadata to
     filter by. The key of a file is its path below CORPUS; the key of a record
-    without _id is a hash of its content (docs/keys.md); the key of a vector
+    without _id is a hash of its content (docs/indexing.md); the key of a vector
     without a document is its row number, and --key-prefix keeps a second file of
     vectors apart. A document replaces the stored one
     with the same key, and is encoded only if its text differs. After an

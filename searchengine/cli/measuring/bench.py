@@ -1,4 +1,4 @@
-"""searchengine bench: measure operating points, write and compare reports."""
+"""searchengine bench: measure operating points, and write a report."""
 
 import tempfile
 from collections.abc import Iterator
@@ -13,10 +13,9 @@ from searchengine.cli.options import AS_JSON, ENCODER, Address, numbers, runs, s
 from searchengine.indexer.config import Code, Structure
 
 if TYPE_CHECKING:
-    from searchengine.measure.dataset import Dataset
+    from searchengine.measure.bench_data import Dataset
     from searchengine.measure.results import Results
-    from searchengine.measure.run import Settings
-    from searchengine.measure.searchers import Searcher
+    from searchengine.measure.rounds import Settings
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -75,12 +74,6 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     is_flag=True,
     help="Leave out structures over the full width, and prefixes without rotation.",
 )
-@click.option(
-    "--peers",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder of peers to measure as well.",
-)
 @click.option("--repeats", default=5, type=click.IntRange(1), help="Number of rounds.")
 @click.option(
     "--cold",
@@ -94,16 +87,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.FloatRange(0, 1),
     help="Minimum recall of the recommended operating point, 0–1.",
 )
-@click.option("--no-growth", is_flag=True, help="Skip the measurement on samples of the rows.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for a report."
-)
-@click.option(
-    "--compare",
-    nargs=2,
-    type=click.Path(exists=True, path_type=Path),
-    metavar="A B",
-    help="Results of two benches to compare, the earlier first.",
 )
 @ENCODER
 @runs
@@ -112,7 +97,6 @@ def bench(
     collection: Path | str | None,
     queries: Path | None,
     vectors: Path | None,
-    compare: tuple[Path, Path] | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -129,72 +113,30 @@ def bench(
     Examples:
         searchengine bench my.index --queries questions.txt --out report
         searchengine bench --vectors vectors.npy
-        searchengine bench --compare before/results.json after/results.json
     """
-    _check_together(collection, queries, vectors, compare, options)
-    if compare:
-        _compare(compare, as_json)
-        return
-    path = collection if collection is not None else vectors
-    assert path is not None
-    _measure(path, queries, as_json, options)
-
-
-def _check_together(
-    collection: Path | str | None,
-    queries: Path | None,
-    vectors: Path | None,
-    compare: tuple[Path, Path] | None,
-    options: dict[str, Any],
-) -> None:
-    """Refuse options that exclude each other."""
-    if compare:
-        if collection or queries or vectors or options["out"]:
-            raise click.UsageError("--compare measures nothing: combine it only with --json")
-        return
     if (collection is None) == (vectors is None):
         raise click.UsageError("name either a collection, or a file of rows: --vectors FILE.npy")
     if collection is not None and queries is None:
         raise click.UsageError("a collection needs a file of questions: --queries questions.txt")
-    excluded = ("queries", "qrels", "encoder") if vectors is not None else ("query_vectors",)
+    source, excluded = "a collection", {"query-vectors": options["query_vectors"]}
+    if vectors is not None:
+        source, excluded = "--vectors", {"queries": queries}
+        excluded |= {name: options[name] for name in ("qrels", "encoder")}
     for name in excluded:
-        if options.get(name) or (name == "queries" and queries):
-            source = "--vectors" if vectors is not None else "a collection"
-            option = name.replace("_", "-")
-            raise click.UsageError(f"--{option} does not go with {source}; leave it out")
+        if excluded[name]:
+            raise click.UsageError(f"--{name} does not go with {source}; leave it out")
     if options["qrels"] is not None and options["k"] < 10:
         raise click.UsageError(f"--qrels needs -k 10 or more for nDCG@10, got {options['k']}")
-
-
-def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
-    from searchengine.cli.console import note, show_json, show_rows
-    from searchengine.measure.compare import compare as compare_results
-    from searchengine.measure.compare import differences, table
-    from searchengine.measure.results import Results
-
-    before, after = map(Results.read_all, compare)
-    names = [name for name in before if name in after]
-    if not names:
-        raise click.UsageError(
-            f"--compare needs a bench that is in both files, got {', '.join(before)} and "
-            f"{', '.join(after)}"
-        )
-    changes = {name: compare_results(before[name], after[name]) for name in names}
-    if as_json:
-        dicts = {name: [change.as_dict() for change in rows] for name, rows in changes.items()}
-        show_json(dicts if names != [""] else dicts[""])
-        return
-    for name, rows in changes.items():
-        show_rows(table(rows), f"{name} {compare[0]} → {compare[1]}".strip())
-        for sentence in differences(before[name], after[name]):
-            note(sentence)
+    path = vectors if collection is None else collection
+    assert path is not None
+    _measure(path, queries, as_json, options)
 
 
 def _measure(
     path: Path | str, queries: Path | None, as_json: bool, options: dict[str, Any]
 ) -> None:
     from searchengine.cli.console import note, show_json, steps
-    from searchengine.measure.run import Bench
+    from searchengine.measure.rounds import Bench
 
     out, target = options["out"], options["target"]
     if out is not None:
@@ -205,18 +147,9 @@ def _measure(
         for sentence in dataset.notes:
             note(f"Note: {sentence}")
         progress = stack.enter_context(steps())
-        settings = _settings(dataset, options)
-        peers: list[Searcher] = []
-        missing: dict[str, str] = {}
-        if options["peers"] is not None:
-            from searchengine.measure.peers import start
-
-            peers, missing = start(
-                stack, options["peers"], dataset, settings.grid.k, scratch, progress
-            )
-        bench = Bench(dataset, settings, scratch, progress, missing)
+        bench = Bench(dataset, _settings(dataset, options), scratch, progress)
         try:
-            results = bench.run(peers, (lambda so_far: so_far.write(out)) if out else None)
+            results = bench.run((lambda so_far: so_far.write(out)) if out else None)
         except (KeyboardInterrupt, SystemExit):
             results = bench.results(complete=False)
             if out is not None and results.rows:
@@ -233,9 +166,8 @@ def _measure(
 def _show(results: "Results", target: float) -> None:
     """Print the tables, the answer, and what was left out."""
     from searchengine.cli.console import note, say, show_rows
-    from searchengine.measure.answer import answer, lines
-    from searchengine.measure.recommend import recommend
-    from searchengine.measure.tables import table
+    from searchengine.measure.bench_tables import table
+    from searchengine.measure.recommend import answer, recommend
 
     about = results.subject
     size = f"{about['rows']:,} rows × {about['dim']} dimensions"
@@ -243,7 +175,7 @@ def _show(results: "Results", target: float) -> None:
     advice = recommend(results, target)
     show_rows(table(results, recommended=advice.name), title)
     short = answer(results, advice)
-    show_rows(lines(short))
+    show_rows(short.lines())
     for text in filter(None, (short.reading, short.sentence, short.command)):
         say(text)
     if about["default_mode"] not in (None, Mode.VECTOR):
@@ -256,7 +188,7 @@ def _show(results: "Results", target: float) -> None:
 
 
 def _write(results: "Results", out: Path, target: float) -> str:
-    from searchengine.measure.page import write
+    from searchengine.measure.report import write
 
     return ", ".join(map(str, write(results, out, target)))
 
@@ -267,7 +199,7 @@ def _dataset(
 ) -> Iterator["Dataset"]:
     """Open the collection or the vectors for a block."""
     from searchengine.indexer.config import SegmentConfig
-    from searchengine.measure.dataset import collection_dataset, vectors_dataset
+    from searchengine.measure.bench_data import collection_dataset, vectors_dataset
 
     if queries is None:
         with vectors_dataset(
@@ -288,8 +220,8 @@ def _dataset(
 
 
 def _settings(dataset: "Dataset", options: dict[str, Any]) -> "Settings":
-    from searchengine.measure.grid import Grid
-    from searchengine.measure.run import Settings
+    from searchengine.measure.operating_points import Grid
+    from searchengine.measure.rounds import Settings
 
     grid = Grid.fitting(
         dataset.rows,
@@ -303,6 +235,4 @@ def _settings(dataset: "Dataset", options: dict[str, Any]) -> "Settings":
         funnels=options["funnels"] or None,
         baselines=not options["no_baselines"],
     )
-    return Settings(
-        grid, options["repeats"], options["cold"], not options["no_growth"], options["target"]
-    )
+    return Settings(grid, options["repeats"], options["cold"], options["target"])

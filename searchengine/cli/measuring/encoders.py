@@ -86,7 +86,8 @@ def compare(
     from searchengine.cli.console import note, say, show_json, steps
     from searchengine.corpus.files import count_records
     from searchengine.measure.encoders import by_encoders, conclusion
-    from searchengine.measure.metrics import filled, table
+    from searchengine.measure.formatting import fitted
+    from searchengine.measure.metrics import table
 
     titles = titles_of(wanted.encoders)
     names = list(titles.values())
@@ -119,7 +120,7 @@ def compare(
         for shown in filter(None, conclusions):
             say(shown, bold=True)
         title = f"{folder}, {counted(len(task.queries), 'question')}"
-        judged.show(rows, filled([_cells(row) for row in rows]), losses, title)
+        judged.show(rows, fitted([_cells(row) for row in rows], None, ()), losses, title)
     if wanted.run_out is not None:
         judged.write_runs(wanted.run_out, settings)
 

@@ -85,8 +85,8 @@ def train(
     a classification), search on a BEIR folder, or held-out examples choose the best
     step. Training texts that occur in an --exclude file are left out, so that a later
     evaluation uses unseen texts. A --preset has the settings of its paper; --config,
-    --set and the other options override it, in that order. docs/training.md lists all
-    settings.
+    --set and the other options override it, in that order. docs/training-reference.md
+    lists all settings.
 
     \b
     Example:
@@ -242,7 +242,7 @@ def mine(
 
     Candidates are all positives and the documents of --corpus. A candidate that
     scores nearly as high as the positive may be a positive too: the margins leave
-    it out. `train` reads the file; docs/mining.md has the details.
+    it out. `train` reads the file; docs/training.md has the details.
 
     \b
     Example:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from searchengine.measure.bench_tables import frontier
 from searchengine.measure.formatting import short
 from searchengine.measure.plots.style import (
     COLOURS,
-    FAINT,
     INK,
     MARKERS,
     Label,
@@ -25,7 +25,6 @@ from searchengine.measure.plots.style import (
 )
 from searchengine.measure.recommend import Recommendation
 from searchengine.measure.results import Kind, Results, Row
-from searchengine.measure.tables import best_peer_rows, frontier, peer_of
 from searchengine.trainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 STRUCTURES = ("flat", "hnsw", "ivf")
 BINS = 48
 MARKED = {50: "o", 95: "D", 99: "X"}
-DARK = "#5F5F5F"  # names of peers: the grey of their marks is too faint for letters
 DASHED = (0, (4, 3))
 DASH_DOT = (0, (5, 2, 1, 2))
 EFFORTS = {"hnsw": "ef", "ivf": "lists"}
@@ -57,7 +55,7 @@ def pareto(
 ) -> "Figure":
     """Latency against recall: the best points are at the lower right.
 
-    The line is the Pareto frontier, peers excepted. Bars are quartiles of the median latency over
+    The line is the Pareto frontier. Bars are quartiles of the median latency over
     the rounds and 95 % intervals of recall. The scale of recall is logarithmic in 1 − recall.
     Raises DataError without rows.
     """
@@ -73,7 +71,7 @@ def pareto(
         across, along = (row.recall_low, row.recall_high), (row.p50_ms.low, row.p50_ms.high)
         lines += [[(x, y)], [(end, y) for end in across], [(x, end) for end in along]]
         _draw_point(axes, (x, y), _look(row), across, along)
-    edge = [_at(row) for row in frontier(_points(results))]
+    edge = [_at(row) for row in frontier(results.rows)]
     lines.append(edge)
     look: dict[str, Any] = {
         "color": INK,
@@ -97,27 +95,20 @@ def pareto(
             f"At recall ≥ {target:g}: {row.name}, {short(row.p50_ms.median)} ms per query"
         )
     _legend(figure, axes)
-    put_labels(axes, _pareto_labels(results, chosen, target), lines)
+    put_labels(axes, _pareto_labels(results, chosen), lines)
     return figure
 
 
-def _pareto_labels(results: Results, chosen: Sequence[Row], target: float) -> list[Label]:
-    """Labels of the recommendation, exact search and every peer; optional ones of the frontier."""
+def _pareto_labels(results: Results, chosen: Sequence[Row]) -> list[Label]:
+    """Labels of the recommendation and exact search; optional ones of the frontier."""
     labels = [Label(row.name, *_at(row), INK, needed=True, bold=True) for row in chosen]
     for row in results.rows:
         if row.kind is Kind.EXACT and row not in chosen:
             labels.append(Label(row.name, *_at(row), INK, needed=True))
-    for row in best_peer_rows(results, target):
-        labels.append(Label(peer_of(row), *_at(row), DARK, needed=True))
-    for row in frontier(_points(results)):
+    for row in frontier(results.rows):
         if row.kind is not Kind.EXACT and row not in chosen:
             labels.append(Label(_brief(row), *_at(row), _look(row).colour))
     return labels
-
-
-def _points(results: Results) -> list[Row]:
-    """The rows that are no peers."""
-    return [row for row in results.rows if row.kind is not Kind.PEER]
 
 
 @styled
@@ -263,49 +254,9 @@ def speedups(results: Results) -> "Figure | None":
     return figure
 
 
-@styled
-def growth(results: Results) -> "Figure | None":
-    """Recall above and latency below by number of rows; None if not measured."""
-    if not results.growth:
-        return None
-    names = list(dict.fromkeys(point.name for point in results.growth))
-    figure, (above, below) = new_figure(5.4, (1.0, 1.2))
-    below.set_xscale("log")
-    recall_scale(above, "y", [point.recall for point in results.growth])
-    log_scale(below, "y")
-    ends: list[list[tuple[str, float, float, str]]] = [[], []]
-    for name, colour, marker in zip(names, COLOURS * 9, MARKERS * 9, strict=False):
-        points = sorted(
-            (point for point in results.growth if point.name == name), key=lambda p: p.rows
-        )
-        x = [point.rows for point in points]
-        medians = [point.p50_ms.median for point in points]
-        recalls = [point.recall for point in points]
-        above.plot(x, recalls, color=colour, marker=marker, label=name)
-        lows = [point.p50_ms.median - point.p50_ms.low for point in points]
-        highs = [point.p50_ms.high - point.p50_ms.median for point in points]
-        below.errorbar(
-            x, medians, yerr=[lows, highs], color=colour, marker=marker, label=name, elinewidth=0.8
-        )
-        ends[0].append((name, x[-1], recalls[-1], colour))
-        ends[1].append((name, x[-1], medians[-1], colour))
-    sizes = sorted({point.rows for point in results.growth})
-    below.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    below.minorticks_off()
-    below.set_xlabel("rows")
-    below.set_ylabel("latency, median, ms")
-    above.set_ylabel(f"recall@{results.subject.get('k')}")
-    above.set_title("The same operating point on more rows")
-    for axes, labels in zip((above, below), ends, strict=True):
-        label_ends(axes, [(_folded(name), x, y, colour) for name, x, y, colour in labels])
-    return figure
-
-
 def _look(row: Row) -> _Look:
     if row.kind is Kind.EXACT:
         return _Look("exact search", "#000000", "X")
-    if row.kind is Kind.PEER:
-        return _Look("peers", FAINT, "h")
     place = STRUCTURES.index(row.structure) if row.structure in STRUCTURES else 7
     colour, marker = COLOURS[place], MARKERS[place]
     match row.kind:

@@ -48,7 +48,7 @@ def reported(folder: Path) -> Path:
     done = run(
         *("bench", folder / "c.index", "--queries", folder / "queries.jsonl"),
         *("--qrels", folder / "qrels.tsv", "--prefixes", "64,128", "--shortlists", "10,20"),
-        *("--repeats", "2", "--out", folder / "report", "--no-growth"),
+        *("--repeats", "2", "--out", folder / "report"),
     )
     assert done.returncode == 0, done.stderr
     assert "× measured" in done.stdout and "flat fp16" in done.stdout
@@ -87,44 +87,6 @@ def test_json_is_what_the_report_holds(folder: Path) -> None:
     assert results["settings"]["prefixes"] == [8] and results["machine"]["cores"] >= 1
 
 
-def test_two_reports_are_compared(reported: Path) -> None:
-    done = run("bench", "--compare", reported / "results.json", reported)
-    assert done.returncode == 0, done.stderr
-    assert "within noise" in done.stdout and "worse" not in done.stdout
-    done = run("bench", "--compare", reported / "results.json", reported, "--json")
-    assert json.loads(done.stdout)
-
-
-def test_a_peer_of_ones_own(folder: Path, tmp_path: Path) -> None:
-    peers = tmp_path / "peers"
-    peers.mkdir()
-    (peers / "brute.py").write_text(
-        '"""Brute force."""\n'
-        "import numpy as np\n"
-        'REQUIRES = ("numpy",)\n'
-        'SETTINGS = {"index": "scan", "numbers": "float32"}\n'
-        "POINTS = ({},)\n"
-        "def build(vectors, folder):\n"
-        "    return np.asarray(vectors)\n"
-        "def search(index, queries, k):\n"
-        "    return np.argsort(-(queries @ index.T), axis=1)[:, :k]\n"
-    )
-    (peers / "absent.py").write_text(
-        '"""Not there."""\nREQUIRES = ("no-such-distribution",)\nimport nowhere\n'
-    )
-    done = run(
-        *("bench", "--vectors", folder / "rows.npy", "--prefixes", "8", "--shortlists", "50"),
-        *("--structures", "flat", "--repeats", "1", "--cold", "0", "--no-growth", "--json"),
-        *("--no-baselines", "--peers", peers),
-    )
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
-    (peer,) = [row for row in results["rows"] if row["kind"] == "peer"]
-    assert peer["name"] == "brute" and peer["structure"] == "scan"
-    assert peer["recall"] > 0.99 and peer["batch_qps"]["median"] > 0
-    assert "no-such-distribution" in results["missing"]["absent"]
-
-
 def test_what_was_measured_before_an_interruption_is_kept(folder: Path, tmp_path: Path) -> None:
     arguments = ("--vectors", folder / "rows.npy", "--repeats", "5000", "--out", tmp_path / "out")
     process = subprocess.Popen(
@@ -156,9 +118,7 @@ def test_bad_input_is_told_in_one_sentence(folder: Path, tmp_path: Path) -> None
         ((*bench, "--prefixes", "999"), "a prefix must be between 1 and 384 here, got 999"),
         ((*bench, "--shortlists", "31"), "a shortlist must be between 10 and 30"),
         ((*bench, "--structures", "tree"), "expected one or more of flat, ivf, hnsw"),
-        ((*bench, "--peers", tmp_path), "no peers in"),
         ((*bench, "--qrels", queries), "expected query-id, corpus-id"),
-        (("bench", "--compare", queries, queries), "cannot be read as JSON"),
         (("bench", "--vectors", queries), "cannot be read as a .npy file"),
         (
             ("bench", "--vectors", folder / "rows.npy", "--queries", queries),
@@ -166,7 +126,6 @@ def test_bad_input_is_told_in_one_sentence(folder: Path, tmp_path: Path) -> None
         ),
         ((*bench, "--query-vectors", folder / "rows.npy"), "--query-vectors does not go"),
         ((*bench, "--qrels", folder / "qrels.tsv", "-k", "5"), "--qrels needs -k 10 or more"),
-        (("bench", index, "--compare", queries, queries), "--compare measures nothing"),
         ((*bench, "--out", queries / "report"), "ot a directory"),
     ]
     for arguments, message in cases:

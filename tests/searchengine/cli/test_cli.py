@@ -25,7 +25,7 @@ from small_sample import DOCUMENTS, write_small_sample
 from tiny_model import write_model2vec
 
 from searchengine.cli import cli
-from searchengine.measure.run import Settings
+from searchengine.measure.rounds import Settings
 from searchengine.trainer.training.config import TrainConfig
 
 CORPUS = """\
@@ -447,7 +447,7 @@ def test_demo_leaves_a_model_and_a_collection(
         monkeypatch.setattr("searchengine.trainer.training.head.ROTATION_TEXTS", 200)
         sample = write_small_sample(tmp_path / "sample")
         monkeypatch.setattr("searchengine.cli.demo.sample_folder", lambda: sample)
-        monkeypatch.setattr("searchengine.measure.run.Settings", partial(Settings, repeats=1))
+        monkeypatch.setattr("searchengine.measure.rounds.Settings", partial(Settings, repeats=1))
         # bf16 is not compared with float32, which takes as long as all else.
         load = partial(command_line._load, precision="fp32")
         monkeypatch.setattr(command_line, "_load", lambda source, **_: load(source))

@@ -25,10 +25,10 @@ from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.tuning.goal import Goal
 from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
-from searchengine.measure.dataset import collection_dataset
-from searchengine.measure.grid import Grid
+from searchengine.measure.bench_data import collection_dataset
+from searchengine.measure.operating_points import Grid
 from searchengine.measure.retrieval import measure, task
-from searchengine.measure.run import Bench, Settings
+from searchengine.measure.rounds import Bench, Settings
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:

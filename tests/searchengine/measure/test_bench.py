@@ -20,17 +20,23 @@ from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.points import ColdRows, _drop, recalls
 from searchengine.ingest.passages import PassageConfig
-from searchengine.measure import run as running
-from searchengine.measure.dataset import MAX_QUERIES, Dataset, collection_dataset, vectors_dataset
-from searchengine.measure.grid import FULL_EFFORTS, Grid, PlannedPoint
-from searchengine.measure.growth import growth
-from searchengine.measure.peers import PeerSearcher
+from searchengine.measure import rounds as running
+from searchengine.measure.bench_data import (
+    MAX_QUERIES,
+    Dataset,
+    collection_dataset,
+    vectors_dataset,
+)
+from searchengine.measure.bench_tables import frontier, table
+from searchengine.measure.operating_points import (
+    FULL_EFFORTS,
+    Grid,
+    PlannedPoint,
+)
 from searchengine.measure.results import Kind, Results, Spread
 from searchengine.measure.retrieval import measure, task
-from searchengine.measure.run import Bench, Settings
-from searchengine.measure.searchers import Searchers, live_numbers, unrotated
+from searchengine.measure.rounds import Bench, Settings
 from searchengine.measure.significance import interval
-from searchengine.measure.tables import frontier, table
 
 DIM, ROWS = 24, 1200
 
@@ -57,7 +63,7 @@ def silent(*_: object) -> None:
 
 def settings(subject: Dataset, **options: Any) -> Settings:
     chosen: dict[str, Any] = {"prefixes": (8,), "shortlists": (20, 100)}
-    kept = {name: options.pop(name) for name in ("repeats", "cold", "growth") if name in options}
+    kept = {name: options.pop(name) for name in ("repeats", "cold") if name in options}
     grid = Grid.fitting(subject.rows, DIM, 5, **(chosen | options))
     return Settings(grid, **({"repeats": 3, "cold": 1, "target": 0.5} | kept))
 
@@ -125,7 +131,7 @@ def test_recall_is_that_of_the_searches_themselves(subject: Dataset, results: Re
 
 def test_a_rotation_is_undone_for_comparison(subject: Dataset, results: Results) -> None:
     """The first numbers of these vectors hold the least: cut off as they are, they find little."""
-    back = np.concatenate(list(unrotated(subject)))
+    back = np.concatenate(list(subject.unrotated()))
     unit = random_rows(ROWS, 1) / np.linalg.norm(random_rows(ROWS, 1), axis=1, keepdims=True)
     assert np.abs(back - unit).max() < 2e-3  # float16
     by_name = {row.name: row for row in results.rows}
@@ -138,44 +144,14 @@ def test_finals(results: Results) -> None:
     more = [row for row in results.rows if len(row.rounds_ms) == 9]
     assert len(more) <= running.FINALISTS
     assert all(row.recall_low >= 0.5 and row.kind is not Kind.EXACT for row in more)
-    assert bool(results.growth) != ("growth" in results.missing)  # where a scan is as fast, none
-
-
-def test_growth(subject: Dataset) -> None:
-    (segment,) = subject.segments
-    view = segment.over(replace(segment.config, prefix=4, shortlist=20))
-    grown = list(growth(view, subject.queries, 5, "own", 1.5))
-    sizes = [(each.name, each.rows) for each in grown]
-    assert sizes == [(n, ROWS // part) for part in (8, 4, 2, 1) for n in ("exact", "own")]
-    assert all(each.recall == 1 and each.build_s is None for each in grown if each.name == "exact")
-    own = [each for each in grown if each.name == "own"]
-    found = [each.recall for each in own]
-    assert found == sorted(found, reverse=True) and found[0] > found[-1]  # 20 of ever more rows
-    assert own[-1].build_s == 1.5 and all(each.build_s != 1.5 for each in own[:-1])
-    exact = segment.exact(subject.queries, 5).rows
-    assert found[-1] == pytest.approx(recalls(view.search(subject.queries, 5).rows, exact).mean())
 
 
 def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path) -> None:
     path = results.write(tmp_path / "out")
     assert Results.read(path) == Results.read(tmp_path / "out")
     assert json.loads(path.read_text()) == json.loads(json.dumps(results.as_dict()))
-    assert Results.read(path).rows == results.rows and Results.read(path).growth == results.growth
+    assert Results.read(path).rows == results.rows
     assert [file.name for file in path.parent.iterdir()] == ["results.json"]
-
-
-def test_the_benches_of_a_commit_are_read_by_name(results: Results, tmp_path: Path) -> None:
-    """What benchmarks/ records: one file a commit, one section a benchmark."""
-    fields = results.as_dict()
-    sections = {"machine": {}, "bench papers": fields, "startup": {}, "bench scifact": fields}
-    (tmp_path / "commit.json").write_text(json.dumps(sections))
-    found = Results.read_all(tmp_path / "commit.json")
-    assert [*found] == ["papers", "scifact"] and found["papers"].rows == results.rows
-    alone = Results.read_all(results.write(tmp_path / "out").parent)
-    assert [*alone] == [""] and alone[""].rows == results.rows
-    (tmp_path / "commit.json").write_text(json.dumps({"machine": {}, "startup": {}}))
-    with pytest.raises(QueryError, match="must contain bench results"):
-        Results.read_all(tmp_path / "commit.json")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +160,7 @@ def test_the_benches_of_a_commit_are_read_by_name(results: Results, tmp_path: Pa
         ("{", "cannot be read as JSON"),
         ("[]", "must contain bench results"),
         ('{"format": 99}', "got format 99"),
-        ('{"format": 1, "made": ""}', "is damaged"),
+        ('{"format": 2, "made": ""}', "is damaged"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -254,21 +230,19 @@ def test_what_does_not_go_together_is_told(subject: Dataset, tmp_path: Path) -> 
         codes=[Code.PQ],
         baselines=False,
         cold=0,
-        growth=False,
         repeats=1,
     )
-    found = Bench(subject, bench_settings, tmp_path, silent, {"other": "not installed"}).run()
+    found = Bench(subject, bench_settings, tmp_path, silent).run()
     assert "code must be one of" in found.missing["hnsw pq 8 → 20"]
-    assert found.missing["other"] == "not installed"
     assert [row.kind for row in found.rows] == [Kind.EXACT, Kind.CASCADE]
-    assert found.rows[0].cold_ms is None and found.growth == ()
+    assert found.rows[0].cold_ms is None
 
 
 def test_what_would_not_fit_is_left_out(
     subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchengine.measure.searchers._memory", lambda: 100_000)
-    bench_settings = settings(subject, structures=[Structure.FLAT], cold=0, growth=False, repeats=1)
+    monkeypatch.setattr("searchengine.measure.operating_points._memory", lambda: 100_000)
+    bench_settings = settings(subject, structures=[Structure.FLAT], cold=0, repeats=1)
     found = Bench(subject, bench_settings, tmp_path, silent).run()
     assert "left of half the available memory" in found.missing["hnsw fp32 24, ef 32"]
     assert "flat int8 8 → 20" in {row.name for row in found.rows}
@@ -287,9 +261,7 @@ def test_pages_that_stay_in_memory_are_no_cold_measurement(
     subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ColdRows, "first", lambda *_: (1.0, 0))
-    bench_settings = settings(
-        subject, structures=[Structure.FLAT], baselines=False, growth=False, repeats=1
-    )
+    bench_settings = settings(subject, structures=[Structure.FLAT], baselines=False, repeats=1)
     found = Bench(subject, bench_settings, tmp_path, silent).run()
     assert "keeps the rows in memory" in found.missing["cold latency"]
     assert all(row.cold_ms is None for row in found.rows)
@@ -302,7 +274,7 @@ def test_a_slow_point_gets_fewer_queries(
     subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "TIME_LIMIT", 0.0)
-    bench_settings = settings(subject, baselines=False, cold=0, growth=False, repeats=1)
+    bench_settings = settings(subject, baselines=False, cold=0, repeats=1)
     bench = Bench(subject, bench_settings, tmp_path, silent)
     bench.run()
     assert {entry.count for entry in bench._entries} == {running.MIN_TIMED}
@@ -325,13 +297,12 @@ def test_a_collection_with_judgements(engine: SearchEngine, tmp_path: Path) -> N
     with collection_dataset(engine, questions, qrels) as subject:
         assert subject.rows == 40 and len(subject.queries) == 2 and subject.judged == 2
         assert subject.encode_ms is not None
-        numbers = live_numbers(subject)
+        numbers = subject.live_numbers()
         assert len(numbers) == 40 and len({*numbers.tolist()}) == 40
         bench_settings = Settings(Grid.fitting(40, 16, 10, prefixes=(4,)), repeats=1, cold=0)
         found = Bench(subject, bench_settings, tmp_path, silent).run()
     assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.shortlist == 40)
     assert found.subject["judged"] == 2
-    assert "without deleted rows" in found.missing["growth"]
 
 
 def test_the_loss_of_ndcg_is_paired(subject: Dataset, tmp_path: Path) -> None:
@@ -340,9 +311,7 @@ def test_the_loss_of_ndcg_is_paired(subject: Dataset, tmp_path: Path) -> None:
         return scores
 
     judged = replace(subject, judge=judge, judged=40)
-    asked = settings(
-        subject, structures=[Structure.FLAT], baselines=False, cold=0, growth=False, repeats=1
-    )
+    asked = settings(subject, structures=[Structure.FLAT], baselines=False, cold=0, repeats=1)
     found = Bench(judged, asked, tmp_path, silent).run()
     (segment,) = subject.segments
     exact = judge([segment.exact(subject.queries, 5).rows])
@@ -370,14 +339,10 @@ def test_the_judges_rows_are_the_documents(engine: SearchEngine) -> None:
         assert subject.judge([best]) == [0]
         best[0, 0] = number
         assert subject.judge([best]) == [1]
-        assert subject.judge([best[:, :10]]) is None  # fewer than ten documents
 
 
 def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
-    """By documents: ten passages are of fewer; without those that the questions are.
-
-    A peer, whose searches are for k rows, has none.
-    """
+    """By documents: ten passages are of fewer; without those that the questions are."""
     rng = np.random.default_rng(0)
     texts = [
         " ".join("x" * n for n in rng.integers(1, 17, rng.integers(20, 90))) for _ in range(60)
@@ -395,35 +360,13 @@ def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
         with collection_dataset(engine, questions, qrels) as subject:
             assert subject.notes == judged.notes and subject.mode == "hybrid"
             grid = Grid.fitting(subject.rows, 16, 10, prefixes=(8,), shortlists=(10,))
-            peer = Peer(engine, subject)
             bench_settings = Settings(grid, repeats=1, cold=0)
-            found = Bench(subject, bench_settings, tmp_path, silent).run([peer])  # type: ignore[list-item]
-            assert subject.judge is not None
-            assert subject.judge([peer.at_once(12)[0]]) is None
+            found = Bench(subject, bench_settings, tmp_path, silent).run()
     rows = {row.name: row for row in found.rows}
     assert rows["exact"].ndcg == pytest.approx(exact.ndcg_10) != 1
     assert rows["as configured: flat fp16 3 → 12"].ndcg == pytest.approx(configured.ndcg_10)
-    assert (rows["peer"].ndcg, rows["peer"].ndcg_loss) == (None, None)
     assert rows["exact"].ndcg_loss == (0, 0)
     assert found.subject["default_mode"] == "hybrid"
-
-
-class Peer:
-    """A peer that finds what exact search finds."""
-
-    def __init__(self, engine: SearchEngine, subject: Dataset) -> None:
-        searchers = Searchers(subject, Grid.fitting(subject.rows, 16, 10), Path(), silent)
-        searchers._add_exact()
-        (self._exact,) = searchers.searchers
-        self.fields = {**self._exact.fields, "name": "peer", "kind": Kind.PEER}
-
-    def one_by_one(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._exact.one_by_one(count)
-
-    def at_once(self, count: int) -> tuple[np.ndarray, float]:
-        return self._exact.at_once(count)
-
-    deeper = PeerSearcher.deeper
 
 
 def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
@@ -540,7 +483,7 @@ def test_few_rows_and_narrow_funnels_are_told(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", random_rows(300, 3))
     with vectors_dataset(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as few:
         grid = Grid.fitting(few.rows, DIM, 5, prefixes=(16,), funnels=[((8, 20),)])
-        bench_settings = Settings(grid, repeats=1, cold=0, growth=False)
+        bench_settings = Settings(grid, repeats=1, cold=0)
         found = Bench(few, bench_settings, tmp_path, silent).run()
     assert "searched exactly" in found.missing["graphs, lists and baselines"]
     assert found.missing["funnel 8:20"] == "its first stage is no wider than any prefix"

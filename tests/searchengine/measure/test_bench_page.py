@@ -17,12 +17,11 @@ from markdown_it import MarkdownIt
 
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
-from searchengine.measure.content import Report, facts, report
-from searchengine.measure.page import escaped, in_html, in_markdown, write
 from searchengine.measure.recommend import recommend
+from searchengine.measure.report import Report, escaped, facts, in_html, in_markdown, report, write
 from searchengine.measure.results import Kind, Results, Row
 
-PICTURES = ["recall-latency", "recall-shortlist", "latency", "speedups", "growth"]
+PICTURES = ["recall-latency", "recall-shortlist", "latency", "speedups"]
 EVIL = '<script>alert("1")</script> & | `x` **b** [a](http://evil.example)'
 VOID = {"meta", "wbr"}
 
@@ -101,16 +100,13 @@ def test_the_page_is_whole(sample_results: Results, text: str) -> None:
     assert '<html lang="en">' in text and text.count("<svg") == len(PICTURES)
     assert set(PICTURES) <= set(read.ids)
     assert read.tags["figcaption"] == len(PICTURES) and read.tags["h1"] == 1
-    assert read.scopes[None] == 0 and read.scopes["row"] == 2 + 2 * len(sample_results.rows) + len(
-        sample_results.growth
-    )
+    assert read.scopes[None] == 0 and read.scopes["row"] == 2 + 2 * len(sample_results.rows)
     words = " ".join(read.words)
     for one in sample_results.rows:
         assert one.name in words
     for phrase in ("Use hnsw int8 192 → 200", "★ recommended", "0.984", "(0.978–0.989)", "9000"):
         assert phrase in words
-    assert "chromadb is not installed" not in words  # as it is said, and no otherwise
-    assert "chroma.py needs chromadb, not installed: pip install chromadb" in words
+    assert "cold latency the system keeps the rows in memory" in " ".join(words.split())
     assert "Encoding a question takes 1.42 (1.38–1.51) ms in addition" in words
 
 
@@ -142,17 +138,14 @@ def test_as_configured_of_bare_vectors_is_the_default_recipe(sample_results: Res
 def test_names_are_escaped(sample_results: Results) -> None:
     chosen = recommend(sample_results).name
     rows = tuple(
-        replace(one, name=EVIL if one.name == chosen else one.name, settings={EVIL: EVIL})
-        for one in sample_results.rows
+        replace(one, name=EVIL if one.name == chosen else one.name) for one in sample_results.rows
     )
-    peer = replace(sample_results.rows[-1], name=f"{EVIL}: ef 1", settings={"index": EVIL})
     evil = replace(
         sample_results,
-        rows=(*rows, peer),
+        rows=rows,
         subject={**sample_results.subject, "name": EVIL, "encoder": EVIL},
         machine={**sample_results.machine, "processor": EVIL, "versions": {EVIL: EVIL}},
         missing={EVIL: EVIL},
-        growth=tuple(replace(one, name=EVIL) for one in sample_results.growth),
     )
     evil_report = report(evil)
     read = checked(in_html(evil_report))
@@ -168,15 +161,14 @@ def test_names_are_escaped(sample_results: Results) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"growth": ()},
-        {"growth": (), "missing": {}, "encode_ms": None},
+        {},
+        {"missing": {}, "encode_ms": None},
         {"complete": False},
     ],
 )
 def test_less_than_all_was_measured(sample_results: Results, fields: dict[str, object]) -> None:
     some = replace(sample_results, rows=sample_results.rows[:3], **fields)  # type: ignore[arg-type]
     read = checked(in_html(report(some)))
-    assert ("growth" in read.ids) == bool(some.growth)
     assert ("interrupted" in " ".join(read.words)) == (not some.complete)
 
 
@@ -190,7 +182,7 @@ BARE = {"ndcg": None, "cold_ms": None, "cold_reads": None, "batch_qps": None}
         (exact(),),
         (exact(), row("a", (1.0,), **BARE)),
         (exact(), row("no hope", recall=0.0, recall_low=0.0, recall_high=0.0)),
-        (exact(), row("peer", kind=Kind.PEER, theoretical=None, hot_bytes=None, shortlist=0)),
+        (exact(), row("not counted", theoretical=None, multiply_adds=None)),
         (exact(), row("a", structure="a new one", percentiles_ms=(1.0,) * 101)),
     ],
 )
@@ -218,7 +210,7 @@ def test_the_folder(
 
 def test_markdown_reads_like_the_page(sample_report: Report) -> None:
     tokens = MarkdownIt("commonmark").enable("table").parse(in_markdown(sample_report))
-    assert sum(token.type == "table_open" for token in tokens) == 1 + len(sample_report.tables) == 4
+    assert sum(token.type == "table_open" for token in tokens) == 1 + len(sample_report.tables) == 3
     images = [c for t in tokens for c in t.children or () if c.type == "image"]
     assert [image.attrs["src"] for image in images] == [f"{name}.svg" for name in PICTURES]
     cells = [
@@ -243,7 +235,7 @@ def test_the_best_of_a_column_is_marked(sample_results: Results, sample_report: 
         for head, (_, best) in zip(first.heads[1:], line.cells, strict=True)
         if best
     }
-    own = [one for one in sample_results.rows if one.kind not in (Kind.EXACT, Kind.PEER)]
+    own = [one for one in sample_results.rows if one.kind is not Kind.EXACT]
     own = [one for one in own if one.recall_low >= 0.95]  # those that meet the target
     quickest = min(own, key=lambda one: one.p50_ms.median).name
     finds = max(own, key=lambda one: one.recall).name
@@ -309,10 +301,10 @@ def test_the_docs_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    text = (REPOSITORY / "docs" / "bench.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    text = (REPOSITORY / "docs" / "tuning.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text[text.index("## Bench") :], re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    replace(sample_results, rows=sample_results.rows[:9], growth=()).write(tmp_path / "report")
+    replace(sample_results, rows=sample_results.rows[:9]).write(tmp_path / "report")
     exec(program, {})
     assert (tmp_path / "report-098" / "report.html").is_file()
-    assert "within noise" in capsys.readouterr().out
+    assert "Only exact search holds recall@10 ≥ 0.98" in capsys.readouterr().out

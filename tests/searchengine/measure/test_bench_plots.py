@@ -1,7 +1,5 @@
 """The pictures of a bench: what is drawn, and where the names go."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from bench_results import exact, plausible, results, row
@@ -10,9 +8,8 @@ pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from matplotlib.figure import Figure
 
-from searchengine.measure.content import svg
+from searchengine.measure.bench_tables import frontier
 from searchengine.measure.plots.bench import (
-    growth,
     latency,
     pareto,
     recall_by_shortlist,
@@ -20,8 +17,8 @@ from searchengine.measure.plots.bench import (
 )
 from searchengine.measure.plots.style import Label, new_figure, put_labels, recall_scale
 from searchengine.measure.recommend import recommend
-from searchengine.measure.results import Kind, Results, Row
-from searchengine.measure.tables import best_peer_rows, frontier
+from searchengine.measure.report import svg
+from searchengine.measure.results import Results, Row
 from searchengine.trainer.errors import DataError
 
 
@@ -38,7 +35,7 @@ def test_pareto(sample_results: Results) -> None:
     figure = pareto(sample_results, recommend(sample_results))
     (axes,) = figure.axes
     assert axes.get_title("left").startswith("At recall ≥ 0.95: hnsw int8 192 → 200, 0.29")
-    assert {"hnsw int8 192 → 200", "exact", "hnswlib", "usearch"} <= set(texts(figure))
+    assert {"hnsw int8 192 → 200", "exact"} <= set(texts(figure))
     (edge,) = [line for line in axes.get_lines() if line.get_label() == "frontier"]
     xs, ys = np.asarray(edge.get_xdata()), np.asarray(edge.get_ydata())
     assert (np.diff(xs) > 0).all() and (np.diff(ys) > 0).all()
@@ -51,23 +48,15 @@ def test_pareto(sample_results: Results) -> None:
         pareto(results())
 
 
-def test_frontier_and_peers_by_hand() -> None:
+def test_frontier_by_hand() -> None:
     rows = [
         exact((10.0,)),
         row("good", (1.0,), recall=0.9),
         row("as good, slower", (1.1,), recall=0.9),
         row("worse, faster", (0.5,), recall=0.8),
         row("worse, slower", (2.0,), recall=0.7),
-        row("p: 1", (0.1,), kind=Kind.PEER, recall=0.9, recall_low=0.89),
-        row("p: 2", (0.3,), kind=Kind.PEER, recall=0.97, recall_low=0.96),
-        row("p: 3", (0.4,), kind=Kind.PEER, recall=0.99, recall_low=0.98),
-        row("q: 1", (0.1,), kind=Kind.PEER, recall=0.5, recall_low=0.4),
-        row("q: 2", (0.2,), kind=Kind.PEER, recall=0.6, recall_low=0.5),
     ]
-    sample = results(*rows)
-    own = frontier([one for one in sample.rows if one.kind is not Kind.PEER])
-    assert [one.name for one in own] == ["worse, faster", "good", "exact"]
-    assert [one.name for one in best_peer_rows(sample, 0.95)] == ["p: 2", "q: 2"]
+    assert [one.name for one in frontier(rows)] == ["worse, faster", "good", "exact"]
 
 
 def test_recall_by_shortlist(sample_results: Results) -> None:
@@ -117,16 +106,6 @@ def test_speedups(sample_results: Results) -> None:
     assert (chosen.theoretical, chosen.measured.median) in points
     assert "64 → 20" in texts(figure)
     assert speedups(results(exact())) is None
-
-
-def test_growth(sample_results: Results) -> None:
-    figure = growth(sample_results)
-    assert figure is not None
-    (line,) = [
-        line for line in figure.axes[0].get_lines() if line.get_label() == "hnsw int8 64 → 200"
-    ]
-    assert list(line.get_xdata()) == [20_000, 60_000, 200_000]
-    assert growth(replace(sample_results, growth=())) is None
 
 
 def test_pictures_are_the_same_each_time(sample_results: Results) -> None:

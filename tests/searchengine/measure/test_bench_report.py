@@ -14,11 +14,18 @@ from hypothesis import strategies as st
 
 from searchengine.cli.console import show_rows
 from searchengine.cli.indexing.index import index
-from searchengine.measure.answer import Answer, answer, lines
+from searchengine.measure.bench_tables import table
 from searchengine.measure.formatting import fraction, plain, recall_of, short, size, spread_of
-from searchengine.measure.recommend import command, faster, ranked, recommend, times_as_fast
+from searchengine.measure.recommend import (
+    Answer,
+    answer,
+    command,
+    faster,
+    ranked,
+    recommend,
+    times_as_fast,
+)
 from searchengine.measure.results import CONFIGURED, Kind, Results, Row, Spread
-from searchengine.measure.tables import table
 
 
 def test_the_fastest_that_holds_is_recommended() -> None:
@@ -28,7 +35,6 @@ def test_the_fastest_that_holds_is_recommended() -> None:
             row("slow", times(2)),
             row("fast", times(1), theoretical=120.0, measured=Spread(10.0, 9.5, 10.5)),
             row("faster, but finds too little", times(0.5), recall=0.951, recall_low=0.949),
-            row("another engine", times(0.1), kind=Kind.PEER),
         )
     )
     assert (found.name, found.tied, found.target) == ("fast", (), 0.95)
@@ -120,12 +126,11 @@ def test_among_ties_the_least_memory_then_what_finds_most() -> None:
         row("less", times(1.0), hot_bytes=100, recall=0.955, recall_high=0.9599),
         row("→ 100", times(1.01), hot_bytes=218, recall=0.97),
         row("→ 20", times(1.02), hot_bytes=200, recall=0.969, multiply_adds=1e5),
-        row("unknown", times(1.0), hot_bytes=None),
         row("small and slow", times(1.06), hot_bytes=1),
     ]
     found = recommend(results(exact(times(10)), *rows))
     assert found.name == "→ 100"  # 218 bytes are as little as 200
-    assert set(found.tied) == {"fastest", "less", "→ 20", "unknown"}
+    assert set(found.tied) == {"fastest", "less", "→ 20"}
     assert any("do not differ significantly" in sentence for sentence in found.why)
     assert recommend(results(exact(times(10)), *rows[::-1])).name == "→ 100"
 
@@ -211,7 +216,7 @@ def test_the_command_for_vectors_and_for_a_collection() -> None:
         "--shortlist 100 --effort 72 --funnel 128:50,256:20"
     )
     assert command(chosen, bare(name="notes.index", encoder="e")) == "searchengine tune notes.index"
-    for nothing in (exact(), row("p", kind=Kind.PEER), row(f"{CONFIGURED}: flat 64 → 100")):
+    for nothing in (exact(), row(f"{CONFIGURED}: flat 64 → 100")):
         assert command(nothing, bare()) == ""
     told = [param.opts for param in index.params]
     named = re.findall(r"--[a-z]+", command(replace(chosen, kind=Kind.TRUNCATED), bare()))
@@ -241,7 +246,7 @@ def test_the_answer_is_a_sentence_three_rows_and_a_command() -> None:
         "searchengine index v.npy COLLECTION --structure hnsw --code int8 --prefix 64 --shortlist "
         "50",
     )
-    assert list(lines(answered(found))[1].values()) == [
+    assert list(answered(found).lines()[1].values()) == [
         "recommended", "hnsw int8 64 → 50", "1.00", "0.970", "1.00 MiB",
     ]  # fmt: skip
 
@@ -360,7 +365,6 @@ def test_ranked_by_hand() -> None:
         row("d", times(2.09)),  # ties with neither c …
         row("e", times(2.04)),  # … but with e, and e with c
         row("misses", times(0.1), recall_low=0.9),
-        row("peer", times(0.1), kind=Kind.PEER),
     ]
     sample = results(exact(times(10)), *rows)
     assert not faster(rows[0], rows[4]) and not faster(rows[4], rows[3])
@@ -389,7 +393,7 @@ def disagreements(one: Results, two: Results) -> int:
 )
 def test_two_benches_agree_on_the_first_three_or_call_them_tied(noise: float) -> None:
     def bench(seed: int) -> Results:
-        return plausible(seed, noise=noise, growth=False, busy=0.5)
+        return plausible(seed, noise=noise, busy=0.5)
 
     assert sum(disagreements(bench(i), bench(1000 + i)) for i in range(40)) == 0
     if noise <= 0.05:  # and yet they are not all called the same
@@ -444,16 +448,6 @@ def test_amounts_by_hand() -> None:
     assert plain({"ef": 64, "M": [1]}) == "ef 64, M 1"
 
 
-def test_the_table_shows_every_other_engine() -> None:
-    rows = [
-        row("p: 1", (0.1,), kind=Kind.PEER, recall=0.99, recall_low=0.98),
-        row("q: 1", (0.2,), kind=Kind.PEER, recall=0.97, recall_low=0.96),
-        row("q: 2", (0.3,), kind=Kind.PEER, recall=0.98, recall_low=0.97),
-    ]
-    shown = [each[""] for each in table(results(exact(), *rows))]
-    assert shown == ["exact", "q: 1", "p: 1"]  # of all together p: 1 alone is on the frontier
-
-
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
 def test_the_table_fits_the_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -473,7 +467,7 @@ def test_the_table_fits_the_terminal(
 
 
 def test_what_is_too_long_for_the_terminal_is_a_name() -> None:
-    sample = results(exact(), row("x" * 100), row("y" * 100, kind=Kind.PEER))
+    sample = results(exact(), row("x" * 100), row("y" * 100, kind=Kind.FULL))
     shown = table(sample, 60)
     assert {*shown[0]} == {"", "recall@10", "p50 ms", "× measured"}
     assert shown[1][""].endswith("x…") and 12 < len(shown[1][""]) < 40

@@ -340,8 +340,13 @@ def test_pictures_of_a_run(tmp_path: Path) -> None:
 
 def test_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
-    page = (REPOSITORY / "docs" / "plots.md").read_text(encoding="utf-8")
-    programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    pages = [
+        (REPOSITORY / "docs" / f"{name}.md").read_text() for name in ("evaluation", "training")
+    ]
+    programs = re.findall(r"```python\n(.*?)```", "".join(pages), re.DOTALL)
+    programs = [
+        program for program in programs if "pictures/" in program or "TensorBoard" in program
+    ]
     assert len(programs) == 3
     monkeypatch.chdir(tmp_path)
     for name in ("my-model", "other-model"):

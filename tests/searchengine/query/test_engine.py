@@ -618,7 +618,7 @@ def test_the_encoder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         threading.Event().wait(0.05)
         return loaded[-1]
 
-    monkeypatch.setattr("searchengine.encoders.of_collection.load_built_by", load)
+    monkeypatch.setattr("searchengine.encoders.loading.load_built_by", load)
     with SearchEngine.open(tmp_path / "c") as engine, ThreadPoolExecutor(8) as callers:
         searches = [callers.submit(engine.search, f"a bee {i}", 1, mode="hybrid") for i in range(8)]
         searches += [callers.submit(engine.search, "a bee", k) for k in range(1, 9)]

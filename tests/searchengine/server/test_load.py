@@ -14,7 +14,7 @@ from server_process import TOKEN
 from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import EncoderMissing, EndpointError
 from searchengine.server import app, served

@@ -3,8 +3,8 @@
     temperature: float = number(0.05, POSITIVE, help="Divisor of the cosines", card=NO_LINE)
 
 is a dataclass field with the default 0.05 and a `Setting` as its metadata, from which the checks of
-`TrainConfig`, the table in docs/training.md and the model card are made. All of them are in
-`training.settings`.
+`TrainConfig`, the table in docs/training-reference.md and the model card are made. All of them are
+in `training.settings`.
 """
 
 import json

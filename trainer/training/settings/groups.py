@@ -54,8 +54,8 @@ class DataSettings:
     )
     data_sets: tuple[dict[str, Any], ...] = objects(
         (),
-        help="[Several data sets](#several-data-sets) in place of `train`, each with an objective "
-        "of its own",
+        help="[Several data sets](training.md#several-data-sets) in place of `train`, each with an "
+        "objective of its own",
         card=NO_LINE,
     )
     columns: tuple[str, ...] = texts(
@@ -131,7 +131,7 @@ class NestingSettings:
     rotate: bool = switch(
         True,
         help="With several prefixes, begin by rotating the vectors "
-        "([why](#the-rotation-at-the-start))",
+        "([why](training.md#the-rotation-at-the-start))",
         card=NO_LINE,
     )
     layers_per_step: int = number(

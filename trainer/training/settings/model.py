@@ -108,7 +108,7 @@ class LengtheningSettings:
         at_least(3),
         optional=True,
         help="Tokens that the trained model reads; above the base's positions these are "
-        "[interpolated](long-documents.md)",
+        "[interpolated](special-encoders.md#longer-texts)",
         default_in_words="the base's",
         card="Window lengthened to {} tokens by position interpolation",
     )

@@ -191,7 +191,8 @@ class TeacherSettings:
 
     teacher: str = text(
         "",
-        help="Model whose vectors or cosines are learnt, or a [cross-encoder](cross-encoder.md): "
+        help="Model whose vectors or cosines are learnt, or a "
+        "[cross-encoder](special-encoders.md#cross-encoders): "
         "its scores of a row's candidates; without one the files have scores",
         default_in_words="none",
         card=NO_LINE,
@@ -224,9 +225,9 @@ class TeacherSettings:
     )
     question_encoder: bool = switch(
         False,
-        help="Train a [question encoder](question-encoder.md): what is trained learns the "
-        "teacher's vectors of questions, and is saved beside the teacher, which encodes the "
-        "documents. Without a `teacher`, that is the `base`",
+        help="Train a [question encoder](special-encoders.md#question-encoders): what is trained "
+        "learns the teacher's vectors of questions, and is saved beside the teacher, which encodes "
+        "the documents. Without a `teacher`, that is the `base`",
         card="It encodes questions only; the teacher beside it encodes the documents",
         objective=Objective.DISTILLATION,
     )

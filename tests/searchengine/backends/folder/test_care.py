@@ -15,7 +15,7 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.errors import CollectionError
-from searchengine.indexer.storage import vectors
+from searchengine.indexer.storage import vectors_file
 from searchengine.upkeep import copies
 
 DOCUMENTS: list[dict[str, Any]] = [
@@ -262,7 +262,7 @@ def test_an_export_goes_in_blocks(
     engine.add({"_id": f"k{i}", "text": "a " * (i + 1)} for i in range(5))
     engine.delete(["k1"])
     monkeypatch.setattr(copies, "_BLOCK", 2)
-    monkeypatch.setattr(vectors, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(vectors_file, "BLOCK_ROWS", 2)
     engine.export(tmp_path / "export")
     lines = (tmp_path / "export" / "passages.jsonl").read_text().splitlines()
     keys = ["threes", "mixed", "fives", "k0", "k2", "k3", "k4"]

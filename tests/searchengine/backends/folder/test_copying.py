@@ -27,7 +27,7 @@ from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage import durable
 from searchengine.indexer.storage.durable import sha256
 from searchengine.indexer.storage.manifest import FileEntry
-from searchengine.indexer.storage.vectors import VectorFile, VectorWriter
+from searchengine.indexer.storage.vectors_file import VectorFile, VectorWriter
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)

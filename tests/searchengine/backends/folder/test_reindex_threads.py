@@ -18,7 +18,7 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.writer import WritableView
 from searchengine.corpus.files import read_corpus
-from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.ingest.bulk import encode_corpus
 from searchengine.ingest.ingestion import FolderIngestion

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from searchengine.measure.formatting import NOTHING, fraction, recall_of, short, spread_of
+from searchengine.measure.formatting import (
+    NOTHING,
+    PADDING,
+    fitted,
+    fraction,
+    recall_of,
+    short,
+    spread_of,
+    widths,
+)
 from searchengine.measure.recommend import Recommendation
 from searchengine.measure.results import CONFIGURED, Kind, Results, Row, Spread
 
@@ -17,13 +26,10 @@ KINDS = {
     Kind.FUNNEL: "Funnels: cascades with more reranking stages",
     Kind.FULL: "Full width: an approximate structure over all dimensions",
     Kind.TRUNCATED: "Prefixes without rotation",
-    Kind.PEER: "Peers",
 }
 RECOMMENDED, TIED = "★ recommended", "≈ as fast"
 MIB, KIB = 2**20, 2**10
-ALWAYS = ("", "p50 ms", "× measured")  # columns of every width; and recall@k
 OPTIONAL = ("× theory", "MiB", "p99 ms", "ndcg@10", "queries/s", "cold ms")  # by priority
-PADDING = 3  # characters of a column besides its text
 MIN_NAME = 12  # characters of a name in the narrowest terminal
 
 
@@ -65,7 +71,7 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
     yield _table(
         "Recall and speed of every point; those off the frontier of recall and time come last. "
         "Repeated measurements: median (quartiles). Bold: the best value of the points that meet "
-        "the target, exact search and peers excepted.",
+        "the target, exact search excepted.",
         (
             _Column(f"recall@{k} (95 % interval)", recall_of, lambda row: row.recall, highest=True),
             _Column("nDCG@10", lambda row: fraction(row.ndcg), lambda row: row.ndcg, highest=True),
@@ -97,8 +103,6 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
         results,
         advice,
     )
-    if results.growth:
-        yield _growth_table(results)
 
 
 def _spread(head: str, field: str, *, highest: bool = False) -> _Column:
@@ -181,28 +185,6 @@ def _is_best(column: _Column, row: Row, best: float | None, target: float) -> bo
     )
 
 
-def _growth_table(results: Results) -> Table:
-    names = dict.fromkeys(point.name for point in results.growth)
-    groups = []
-    for name in names:
-        lines = tuple(
-            Line(
-                f"{point.rows:,}",
-                "",
-                (
-                    (fraction(point.recall), False),
-                    (spread_of(point.p50_ms), False),
-                    (short(point.build_s), False),
-                ),
-            )
-            for point in results.growth
-            if point.name == name
-        )
-        groups.append((name, lines))
-    heads = ("rows", f"recall@{results.subject.get('k')}", "p50, ms", "build, s")
-    return Table("Operating points on samples of the rows.", heads, tuple(groups))
-
-
 def frontier(rows: Sequence[Row]) -> list[Row]:
     """The Pareto frontier: rows that no faster row matches in recall, fastest first."""
     best: list[Row] = []
@@ -212,30 +194,10 @@ def frontier(rows: Sequence[Row]) -> list[Row]:
     return best
 
 
-def peer_of(row: Row) -> str:
-    """The peer of a row: the name up to the colon, as in "usearch: …"."""
-    return row.name.partition(":")[0]
-
-
-def best_peer_rows(results: Results, target: float) -> list[Row]:
-    """One row per peer: its fastest that holds the target, else its highest recall."""
-    by_peer: dict[str, list[Row]] = {}
-    for row in results.rows:
-        if row.kind is Kind.PEER:
-            by_peer.setdefault(peer_of(row), []).append(row)
-    return [min(rows, key=lambda row: _peer_order(row, target)) for rows in by_peer.values()]
-
-
-def _peer_order(row: Row, target: float) -> tuple[bool, float]:
-    holds = row.recall_low >= target
-    return not holds, row.p50_ms.median if holds else -row.recall
-
-
 def table(
     results: Results, width: int | None = None, recommended: str | None = None
 ) -> list[dict[str, Any]]:
-    """Exact search, the configured and the recommended point, then the frontier of every kind, and
-    one row per peer.
+    """Exact search, the configured and the recommended point, then the frontier of every kind.
 
     width: characters per line that the columns should fit; by default the terminal's width, and no
     limit in a pipe.
@@ -246,8 +208,6 @@ def table(
     for kind in (Kind.CASCADE, Kind.FUNNEL, Kind.TRUNCATED, Kind.FULL):
         candidates = [row for row in rows if row.kind is kind and row not in chosen]
         chosen += sorted(frontier(candidates), key=lambda row: row.recall)
-    peers = best_peer_rows(results, results.settings.get("target", 0.95))
-    chosen += sorted(peers, key=lambda row: row.recall)
     lines = [_line(row, f"recall@{results.subject['k']}") for row in chosen]
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
@@ -270,26 +230,14 @@ def _line(row: Row, recall: str) -> dict[str, Any]:
 
 
 def _fit(lines: list[dict[str, Any]], width: int | None) -> list[dict[str, Any]]:
-    """Leave out empty columns, and those that do not fit."""
-    columns = [name for name in lines[0] if any(line[name] is not None for line in lines)]
-    if width is not None:
-        needed = {name: PADDING + max(map(len, (name, *_texts(lines, name)))) for name in columns}
-        kept = [name for name in columns if name in ALWAYS or name.startswith("recall@")]
-        room = width - 1 - sum(needed[name] for name in kept)
-        for name in OPTIONAL:
-            if needed.get(name, width) <= room:
-                kept.append(name)
-                room -= needed[name]
-        columns = [name for name in columns if name in kept]
-        longest = max(MIN_NAME, needed[""] - PADDING + min(0, room))
-        lines = [line | {"": _shortened(line[""], longest)} for line in lines]
-    return [{name: line[name] for name in columns} for line in lines]
-
-
-def _texts(lines: Sequence[dict[str, Any]], column: str) -> list[str]:
-    """The cells as searchengine.cli.console.show_rows prints them."""
-    values = [line[column] for line in lines]
-    return [f"{value:.4g}" if isinstance(value, float) else str(value or "–") for value in values]
+    """Leave out empty columns, and those that do not fit; shorten names if that is not enough."""
+    lines = fitted(lines, width, OPTIONAL)
+    if width is None:
+        return lines
+    needed = widths(lines)
+    excess = max(0, sum(needed.values()) - (width - 1))
+    longest = max(MIN_NAME, needed[""] - PADDING - excess)
+    return [line | {"": _shortened(line[""], longest)} for line in lines]
 
 
 def _shortened(name: str, longest: int) -> str:

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-
-from searchengine.measure.peers import Peer, PeerFailed, PeerMissing, Timeouts, peer_files, requires
+from peer_runner import Peer, PeerFailed, PeerMissing, Timeouts, peer_files, requires
 
 PEERS = REPOSITORY / "benchmarks" / "peers"
 ROWS, QUERIES, DIM, K = 300, 12, 32, 10
@@ -246,12 +245,15 @@ def test_a_peer_ends_with_whoever_asks(data: Path, tmp_path: Path) -> None:
     arguments = [written(tmp_path, slow), data / "vectors.npy", data / "queries.npy", K, index]
     asks = (
         "import signal, sys; from pathlib import Path\n"
-        "from searchengine.measure.peers import Peer\n"
+        "from peer_runner import Peer\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"  # as a shell does in the background
         "one, two, three, k, five = sys.argv[1:]\n"
         "Peer.start(Path(one), Path(two), Path(three), int(k), Path(five))"
     )
-    parent = subprocess.Popen([sys.executable, "-c", asks, *map(str, arguments)])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", asks, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}"},
+    )
     try:
         late = time.monotonic() + 60
         while not (index / "pid").exists() or not (index / "pid").read_text():

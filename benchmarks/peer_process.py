@@ -1,4 +1,4 @@
-"""The process of one peer: `python -m searchengine.measure.peer_process TASK`.
+"""The process of one peer: `python peer_process.py TASK`.
 
 It loads the peer's file, builds its index, and answers requests until standard input ends. TASK,
 requests and answers are one line of JSON each, arrays are .npy files, and times are measured here.

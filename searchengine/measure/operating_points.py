@@ -1,61 +1,226 @@
-"""The searchers that a bench measures: exact search, the collection's, and those of the grid."""
+"""The operating points that a bench measures, and the searchers over them."""
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count as counted
+from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import FLAT_BELOW, Code, RotationKind, SegmentConfig, Structure
+from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.cost import cost, exhaustive, footprint
 from searchengine.indexer.tuning.points import OperatingPoint
-from searchengine.measure.dataset import Dataset
-from searchengine.measure.grid import Grid, PlannedPoint, kind_of
+from searchengine.measure.bench_data import Dataset
 from searchengine.measure.results import CONFIGURED, Kind
 from searchengine.query.paging import part_size
 
+PREFIXES = (64, 128, 256)
+SHORTLISTS = (2, 5, 10, 20, 50)
+"""Multiples of k."""
+STRUCTURES = (Structure.FLAT, Structure.HNSW, Structure.IVF)
+CODES = (Code.INT8,)
+FULL_EFFORTS = {Structure.HNSW: (32, 64, 128, 256), Structure.IVF: (4, 16, 64)}
+"""ef_search and nprobe of the structures over the full width."""
 _COUNTED = 100  # queries whose multiply-adds are counted
-_BLOCK = 1 << 14  # rows rotated back at a time
 _MEMORY_SHARE = 0.5  # share of the available memory for all coarse stages together
 
+Stages = tuple[tuple[int, int], ...]
 Views = tuple[Segment, ...]
 
 
-class Searcher(Protocol):
-    """A way to search that can be measured."""
+@dataclass(frozen=True, slots=True)
+class PlannedPoint:
+    """An operating point to build: its index config, shortlist, effort and stages."""
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The fields of its results.Row that are known before the measurement."""
-
-    def one_by_one(self, count: int) -> tuple[RowNumbers, Doubles]:
-        """Rows (count, k) and seconds (count,) of the first queries, one at a time."""
-
-    def at_once(self, count: int) -> tuple[RowNumbers, float]:
-        """Rows (count, k) and seconds of the first queries in one call."""
-
-    def deeper(self, count: int) -> Iterator[RowNumbers]:
-        """Rows (count, n > k) of the first queries, for growing n up to all rows.
-
-        Not those of a peer, whose searches are for k rows.
-        """
+    name: str
+    kind: Kind
+    config: SegmentConfig
 
 
 @dataclass(frozen=True, slots=True)
-class PointSearcher:
-    """A searcher over segments, at an operating point.
+class Grid:
+    """The combinations of prefix, shortlist, structure and code to measure, and baselines.
+
+    Attributes:
+        k: number of nearest neighbours.
+        prefixes, shortlists, structures, codes: every combination is measured.
+        efforts: ef_search of graphs, nprobe of IVF, each combined with all of those; 0 sets
+            ef_search by the shortlist, and nprobe to a sixteenth of the lists. None: 0, and for IVF
+            a quarter of the lists as well.
+        funnels: reranking stages between prefix and full width, each with every structure.
+        baselines: measure structures over the full width, and prefixes without rotation, as well.
+    """
+
+    k: int
+    prefixes: tuple[int, ...]
+    shortlists: tuple[int, ...]
+    structures: tuple[Structure, ...]
+    codes: tuple[Code, ...]
+    efforts: tuple[int, ...] | None = None
+    funnels: tuple[Stages, ...] = ()
+    baselines: bool = True
+
+    @classmethod
+    def fitting(
+        cls,
+        rows: int,
+        dim: int,
+        k: int = 10,
+        *,
+        prefixes: Sequence[int] = (),
+        shortlists: Sequence[int] = (),
+        structures: Sequence[Structure] = (),
+        codes: Sequence[Code] = (),
+        efforts: Sequence[int] = (),
+        funnels: Sequence[Stages] | None = None,
+        baselines: bool = True,
+    ) -> "Grid":
+        """A grid that fits the number of rows; defaults replace what is empty, as far as they fit.
+
+        k is limited to the number of rows. Raises QueryError if a prefix is wider than the vectors,
+        or a shortlist is below k or above the number of rows.
+        """
+        k = min(k, rows)
+        widths = tuple(prefixes) or tuple(p for p in PREFIXES if p < dim) or (dim,)
+        sizes = tuple(shortlists) or tuple(k * times for times in SHORTLISTS if k * times <= rows)
+        sizes = sizes or (rows,)
+        for name, values, low, high in (
+            ("k", [k], 1, rows),
+            ("a prefix", widths, 1, dim),
+            ("a shortlist", sizes, k, rows),
+        ):
+            for value in values:
+                if not low <= value <= high:
+                    raise QueryError(f"{name} must be between {low} and {high} here, got {value}")
+        if rows < FLAT_BELOW:  # so few rows are searched exactly
+            structures, codes, baselines = (Structure.FLAT,), (Code.FP16,), False
+        for width, _ in (stage for stages in funnels or () for stage in stages):
+            if not 1 <= width <= dim:
+                raise QueryError(f"a funnel's width must be between 1 and {dim} here, got {width}")
+        if funnels is None:
+            funnels = _default_funnel(widths, sizes, dim, k)
+        return cls(
+            k,
+            widths,
+            sizes,
+            tuple(structures) or STRUCTURES,
+            tuple(codes) or CODES,
+            tuple(efforts) or None,
+            tuple(funnels),
+            baselines,
+        )
+
+    def cascades(self, base: SegmentConfig, rows: int) -> Iterator[PlannedPoint | tuple[str, str]]:
+        """Plan operating points over the prefix; of an impossible one, yield its name and why."""
+        plain = replace(base, stages=(), effort=0, bounds=0, shortlist=max(self.shortlists))
+        for stages in self.funnels:
+            if all(stages[0][0] <= prefix for prefix in self.prefixes):
+                text = ", ".join(f"{width}:{keep}" for width, keep in stages)
+                yield f"funnel {text}", "its first stage is no wider than any prefix"
+        for structure, code, prefix in product(self.structures, self.codes, self.prefixes):
+            shapes = [*product(self.shortlists, [()]), *self._funnels(prefix)]
+            for (size, stages), effort in product(shapes, self._efforts(structure, rows)):
+                name = _point_name(structure, code, prefix, size, stages) + _effort_name(
+                    structure, effort
+                )
+                try:
+                    config = replace(
+                        plain,
+                        structure=structure,
+                        code=code,
+                        prefix=prefix,
+                        shortlist=size,
+                        stages=stages,
+                        effort=effort,
+                    )
+                except SegmentConfigError as error:
+                    yield name, str(error)
+                    continue
+                yield PlannedPoint(name, kind_of(config), config)
+
+    def truncated(self, base: SegmentConfig, rows: int) -> Iterator[PlannedPoint]:
+        """Plan the cascades of one structure without rotation; of HNSW if it is in the grid."""
+        structure = Structure.HNSW if Structure.HNSW in self.structures else self.structures[0]
+        bare = replace(base, rotation=RotationKind.IDENTITY, blocks=())
+        only = replace(self, structures=(structure,), codes=self.codes[:1], funnels=())
+        for planned in only.cascades(bare, rows):
+            if isinstance(planned, PlannedPoint):
+                yield replace(planned, name=f"{planned.name}, not rotated")
+
+    def full(self, base: SegmentConfig, dim: int) -> Iterator[PlannedPoint]:
+        """Plan HNSW and IVF over the full width in float32, with several efforts."""
+        for structure, efforts in FULL_EFFORTS.items():
+            for effort in efforts:
+                config = replace(
+                    base,
+                    structure=structure,
+                    code=Code.FP32,
+                    prefix=dim,
+                    shortlist=self.k,
+                    effort=effort,
+                    stages=(),
+                    bounds=0,
+                )
+                name = f"{structure} fp32 {dim}{_effort_name(structure, effort)}"
+                yield PlannedPoint(name, Kind.FULL, config)
+
+    def _efforts(self, structure: Structure, rows: int) -> tuple[int, ...]:
+        """The efforts to measure with a structure; only 0 for one without effort."""
+        if structure not in FULL_EFFORTS:
+            return (0,)
+        if self.efforts is not None:
+            return self.efforts
+        return (0, round(rows**0.5)) if structure is Structure.IVF else (0,)
+
+    def _funnels(self, prefix: int) -> Iterator[tuple[int, Stages]]:
+        """The funnels wider than this prefix, with the longest shortlist."""
+        return ((max(self.shortlists), f) for f in self.funnels if f and f[0][0] > prefix)
+
+
+def kind_of(config: SegmentConfig) -> Kind:
+    """The kind of search over a prefix."""
+    if config.stages:
+        return Kind.FUNNEL
+    return Kind.TRUNCATED if config.rotation is RotationKind.IDENTITY else Kind.CASCADE
+
+
+def _default_funnel(
+    prefixes: Sequence[int], sizes: Sequence[int], dim: int, k: int
+) -> list[Stages]:
+    """One stage of four times the shortest prefix that keeps a fifth of the longest shortlist."""
+    width, keep = 4 * min(prefixes), max(sizes) // 5
+    return [((width, keep),)] if width < dim and k <= keep < max(sizes) else []
+
+
+def _effort_name(structure: Structure, effort: int) -> str:
+    """The part of a name that an effort adds."""
+    if not effort:
+        return ""
+    return f", ef {effort}" if structure is Structure.HNSW else f", lists {effort}"
+
+
+def _point_name(structure: Structure, code: Code, prefix: int, size: int, stages: Stages) -> str:
+    between = "".join(f" → {width}: {keep}" for width, keep in stages)
+    return f"{structure} {code} {prefix} → {size}{between}"
+
+
+@dataclass(frozen=True, slots=True)
+class Searcher:
+    """A way to search that is measured: segments at an operating point.
 
     Attributes:
         point: the operating point.
         queries: float32 (q, D).
-        fields: as Searcher.
+        fields: the fields of its results.Row that are known before the measurement.
         numbers: the data set's row numbers by the point's; None if they are the same.
     """
 
@@ -65,17 +230,20 @@ class PointSearcher:
     numbers: RowNumbers | None = None
 
     def one_by_one(self, count: int) -> tuple[RowNumbers, Doubles]:
-        """See Searcher."""
+        """Rows (count, k) and seconds (count,) of the first queries, one at a time."""
         rows, seconds = self.point.one_by_one(self.queries[:count])
         return self._numbered(rows), seconds
 
     def at_once(self, count: int) -> tuple[RowNumbers, float]:
-        """See Searcher."""
+        """Rows (count, k) and seconds of the first queries in one call."""
         rows, seconds = self.point.at_once(self.queries[:count])
         return self._numbered(rows), seconds
 
     def deeper(self, count: int) -> Iterator[RowNumbers]:
-        """See Searcher. The depths are those of the parts of a search."""
+        """Rows (count, n > k) of the first queries, for growing n up to all rows.
+
+        The depths are those of the parts of a search.
+        """
         total = sum(segment.rows for segment in self.point.segments)
         first = self.point.k
         if self.point.shortlist is not None:
@@ -146,7 +314,7 @@ class Searchers:
         width = {"prefix": views[0].dim, "shortlist": self._dataset.rows, "stages": ()}
         size = fields["cold_bytes"]  # every query reads all rows
         fields |= named | width | {"hot_bytes": size, "cold_bytes": 0}
-        self.searchers.append(PointSearcher(point, self._dataset.queries, fields))
+        self.searchers.append(Searcher(point, self._dataset.queries, fields))
 
     def _add_configured(self) -> None:
         """Add the operating point of the collection itself."""
@@ -157,7 +325,7 @@ class Searchers:
         point = OperatingPoint(self._dataset.segments, self._dataset.live, self._grid.k, 0)
         name = f"{CONFIGURED}: {config.structure} {config.code} {config.prefix} → {size}"
         fields = self._fields(name, kind_of(config), point, None)
-        self.searchers.append(PointSearcher(point, self._dataset.queries, fields))
+        self.searchers.append(Searcher(point, self._dataset.queries, fields))
 
     def _add(
         self,
@@ -186,7 +354,7 @@ class Searchers:
         live = dataset.live if numbers is None else (None,)
         point = OperatingPoint(views, live, self._grid.k, config.shortlist)
         fields = self._fields(planned.name, planned.kind, point, seconds)
-        self.searchers.append(PointSearcher(point, dataset.queries, fields, numbers))
+        self.searchers.append(Searcher(point, dataset.queries, fields, numbers))
 
     def _no_room(self, config: SegmentConfig) -> str | None:
         """Reserve memory for a coarse stage; if too little is left, return why it is not built."""
@@ -203,7 +371,7 @@ class Searchers:
 
     def _unrotated(self) -> tuple[Segment, RowNumbers]:
         """Build a segment of the rows without rotation; return it and the rows' numbers."""
-        numbers = live_numbers(self._dataset)
+        numbers = self._dataset.live_numbers()
         config = SegmentConfig(
             prefix=1,
             rotation=RotationKind.IDENTITY,
@@ -212,7 +380,7 @@ class Searchers:
             code=Code.FP16,
         )
         self._progress("undoing the rotation", 0, 1)
-        bare = Segment.build(self._scratch / "unrotated", unrotated(self._dataset), config)
+        bare = Segment.build(self._scratch / "unrotated", self._dataset.unrotated(), config)
         self._progress("undoing the rotation", 1, 1)
         return bare, numbers
 
@@ -234,7 +402,6 @@ class Searchers:
             "shortlist": rows if point.shortlist is None else point.shortlist or config.shortlist,
             "effort": config.effort,
             "stages": config.stages,
-            "settings": {},
             "multiply_adds": None if work is None else work.multiply_adds,
             "bytes_read": None if work is None else work.bytes_read,
             "theoretical": None if work is None else exhaustive(rows, dim) / work.multiply_adds,
@@ -242,23 +409,6 @@ class Searchers:
             "cold_bytes": sum(size.cold for size in sizes),
             "build_s": build_s,
         }
-
-
-def live_numbers(dataset: Dataset) -> RowNumbers:
-    """The rows that may be returned, numbered through the segments, ascending."""
-    parts, start = [], 0
-    for segment, live in zip(dataset.segments, dataset.live, strict=True):
-        parts.append(start + (np.arange(segment.rows) if live is None else live.rows))
-        start += segment.rows
-    return np.concatenate(parts)
-
-
-def unrotated(dataset: Dataset) -> Iterator[Floats]:
-    """The same rows without rotation, as the encoder gave them, in blocks (n, D) float32."""
-    for segment, live in zip(dataset.segments, dataset.live, strict=True):
-        rows = np.arange(segment.rows) if live is None else live.rows
-        for start in range(0, len(rows), _BLOCK):
-            yield segment.vectors(rows[start : start + _BLOCK])
 
 
 def _memory() -> int:

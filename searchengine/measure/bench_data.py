@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,18 +19,15 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.measure.judgements import Qrels
 from searchengine.measure.results import Spread
-
-if TYPE_CHECKING:
-    from searchengine.measure.retrieval import Task
+from searchengine.measure.retrieval import Task, ndcg_10, task
 
 MAX_QUERIES = 1000
 """Maximum number of queries; of more, an even sample is searched."""
 SELF_QUERIES = 500
 """Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
-_BLOCK = 1 << 14  # rows read from a file at a time
+_BLOCK = 1 << 14  # rows read at a time
 
-
-Judge = Callable[[Iterable[RowNumbers]], Doubles | None]
+Judge = Callable[[Iterable[RowNumbers]], Doubles]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +42,7 @@ class Dataset:
         encoder: source of the encoder of the queries; None for bare vectors.
         encode_ms: milliseconds to encode one question.
         judge: function from rankings, deeper and deeper, of rows (q, k) numbered through the
-            segments, to the nDCG@10 of every query, by documents; None where they are not deep
-            enough. None without judgements.
+            segments, to the nDCG@10 of every query, by documents. None without judgements.
         judged: number of queries with judgements.
         notes: sentences about questions that were left out, and the like.
         mode: the mode of a search of the collection that names none; None for bare vectors.
@@ -70,6 +65,21 @@ class Dataset:
         pairs = zip(self.segments, self.live, strict=True)
         return sum(segment.rows if live is None else live.size for segment, live in pairs)
 
+    def live_numbers(self) -> RowNumbers:
+        """The rows that may be returned, numbered through the segments, ascending."""
+        parts, start = [], 0
+        for segment, live in zip(self.segments, self.live, strict=True):
+            parts.append(start + (np.arange(segment.rows) if live is None else live.rows))
+            start += segment.rows
+        return np.concatenate(parts)
+
+    def unrotated(self) -> Iterator[Floats]:
+        """The same rows without rotation, as the encoder gave them, in blocks (n, D) float32."""
+        for segment, live in zip(self.segments, self.live, strict=True):
+            rows = np.arange(segment.rows) if live is None else live.rows
+            for start in range(0, len(rows), _BLOCK):
+                yield segment.vectors(rows[start : start + _BLOCK])
+
 
 @contextmanager
 def collection_dataset(
@@ -79,13 +89,13 @@ def collection_dataset(
 
     Raises QueryError if the collection is empty, CorpusError if no question is judged.
     """
-    task = None if qrels is None else _task(engine, questions, qrels)
-    if task is not None:
-        questions = task.queries
+    judged = None if qrels is None else task(engine, questions, qrels)
+    if judged is not None:
+        questions = judged.queries
     keys = list(questions)
     keys = [keys[i] for i in evenly(len(keys), MAX_QUERIES)]
-    if task is not None:
-        task = replace(task, queries={key: questions[key] for key in keys})
+    if judged is not None:
+        judged = replace(judged, queries={key: questions[key] for key in keys})
     with engine.local.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.local.path} is empty; add documents before measuring")
@@ -97,9 +107,9 @@ def collection_dataset(
             np.asarray(engine.encoder.encode(texts, role="query"), np.float32),
             str(snapshot.settings["encoder"]["source"]),
             Spread.of(milliseconds_alone(partial(engine.encoder.encode, role="query"), texts)),
-            None if task is None else _judge(snapshot, task),
-            0 if task is None else len(keys),
-            () if task is None else task.notes,
+            None if judged is None else _judge(snapshot, judged),
+            0 if judged is None else len(keys),
+            () if judged is None else judged.notes,
             str(engine.default_mode),
         )
 
@@ -168,17 +178,8 @@ def _checked(path: Path, array: Floats, numbers: RowNumbers) -> Floats:
     return np.asarray(rows, np.float32)
 
 
-def _task(engine: SearchEngine, questions: Mapping[str, str], qrels: Qrels) -> "Task":
-    """The questions that have judgements. Raises CorpusError if none has."""
-    from searchengine.measure.retrieval import task
-
-    return task(engine, questions, qrels)
-
-
-def _judge(snapshot: Snapshot, task: "Task") -> Judge:
+def _judge(snapshot: Snapshot, task: Task) -> Judge:
     """A function from rankings of rows, numbered through the segments, to nDCG@10."""
-    from searchengine.measure.retrieval import ndcg_10
-
     ends = np.cumsum([row.rows for row in snapshot.segments])
     starts = np.concatenate([[0], ends[:-1]])
     shift = np.array([row.base for row in snapshot.segments]) - starts
@@ -187,7 +188,7 @@ def _judge(snapshot: Snapshot, task: "Task") -> Judge:
         segment = np.searchsorted(ends, np.maximum(rows, 0), side="right")
         return np.where(rows < 0, -1, rows + shift[segment])
 
-    def judge(rankings: Iterable[RowNumbers]) -> Doubles | None:
+    def judge(rankings: Iterable[RowNumbers]) -> Doubles:
         return ndcg_10(snapshot, task, map(ids, rankings))
 
     return judge

@@ -1,4 +1,4 @@
-"""Peers: other search libraries, measured by the same bench, each in a process of its own.
+"""Peers: other search libraries, each in a process of its own.
 
 with Peer.start(Path("hnswlib.py"), vectors, queries, k=10, folder=scratch) as peer:
     for number, point in enumerate(peer.points):
@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,15 +26,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+from peer_process import LEAVING
 
 from searchengine.errors import SearchEngineError
-from searchengine.indexer.arrays import Doubles, RowNumbers, unit_rows
-from searchengine.indexer.building.build import Progress
-from searchengine.measure.dataset import Dataset
-from searchengine.measure.peer_process import LEAVING
-from searchengine.measure.results import Kind
-from searchengine.measure.searchers import Searcher, live_numbers, unrotated
 
+PROCESS = Path(__file__).with_name("peer_process.py")
 _LAST_LINE = 500  # characters of a dead peer's last line that the error shows
 _FOLDERS = re.compile(r"(?<![\w./:])/(?:[^\s/'\":,;()]+/)+")  # the folders of an absolute path
 
@@ -145,7 +141,7 @@ class Peer:
         self._messages = tempfile.TemporaryFile()
         # -P: in the peers' folder, `import hnswlib` would import the peer hnswlib.py.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "searchengine.measure.peer_process", json.dumps(task)],
+            [sys.executable, "-P", str(PROCESS), json.dumps(task)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._messages,
@@ -291,86 +287,3 @@ class Peer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-class PeerSearcher:
-    """A searcher over a peer, at one of its operating points."""
-
-    def __init__(self, peer: Peer, number: int, rows: RowNumbers) -> None:
-        """`rows`: the data set's row numbers by the peer's."""
-        self._peer, self._number, self._rows = peer, number, rows
-        point = peer.points[number]
-        arguments = ", ".join(f"{name} {value}" for name, value in point.items())
-        self.fields: dict[str, Any] = {
-            "name": f"{peer.name}: {arguments}" if arguments else peer.name,
-            "kind": Kind.PEER,
-            "structure": str(peer.settings.get("index", peer.name)),
-            "code": str(peer.settings.get("numbers", "")),
-            "prefix": 0,
-            "shortlist": 0,
-            "effort": 0,
-            "stages": (),
-            "settings": {**peer.settings, **point},
-            "multiply_adds": None,
-            "bytes_read": None,
-            "theoretical": None,
-            "hot_bytes": peer.rss_bytes,
-            "cold_bytes": peer.disk_bytes,
-            "build_s": peer.build_s,
-        }
-
-    def one_by_one(self, count: int) -> tuple[RowNumbers, Doubles]:
-        """See Searcher."""
-        rows, seconds = self._peer.round(self._number, count)
-        return self._numbered(rows), seconds
-
-    def at_once(self, count: int) -> tuple[RowNumbers, float]:
-        """See Searcher."""
-        rows, seconds = self._peer.batch(self._number, count)
-        return self._numbered(rows), seconds
-
-    def deeper(self, count: int) -> Iterator[RowNumbers]:
-        """See Searcher: none."""
-        return iter(())
-
-    def _numbered(self, rows: RowNumbers) -> RowNumbers:
-        return np.where(rows < 0, -1, self._rows[rows])
-
-
-def start(
-    stack: ExitStack, folder: Path, dataset: Dataset, k: int, scratch: Path, progress: Progress
-) -> tuple[list[Searcher], dict[str, str]]:
-    """Start the peers of a folder until the stack closes; return searchers, and why some lack."""
-    scratch = scratch / "peers"
-    vectors, queries = scratch / "vectors.npy", scratch / "queries.npy"
-    files = peer_files(folder)
-    try:
-        scratch.mkdir()
-        np.save(queries, unit_rows(dataset.queries))
-        _write(vectors, dataset)
-    except OSError as error:
-        return [], {"peers": f"the rows cannot be written for them: {error.strerror}"}
-    rows, missing = live_numbers(dataset), {}
-    searchers: list[Searcher] = []
-    for file in files:
-        progress(f"building {file.stem}", 0, 1)
-        try:
-            peer = stack.enter_context(
-                Peer.start(file, vectors, queries, k=k, folder=scratch / file.stem)
-            )
-        except PeerFailed as error:
-            missing[file.stem] = str(error)
-            continue
-        progress(f"building {file.stem}", 1, 1)
-        searchers += [PeerSearcher(peer, number, rows) for number in range(len(peer.points))]
-    return searchers, missing
-
-
-def _write(path: Path, dataset: Dataset) -> None:
-    """Write the rows that may be returned, without rotation, to a .npy file (n, D) float32."""
-    shape = dataset.rows, dataset.segments[0].dim
-    with path.open("wb") as file:  # not a memory map: on a full disk that ends the process
-        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for block in unrotated(dataset):
-            file.write(np.ascontiguousarray(block, "<f4").tobytes())

@@ -1,0 +1,455 @@
+"""A bench report, written as one self-contained HTML page and as Markdown.
+
+It has the answer, the reasons, plots, tables, and facts about data, method and machine.
+"""
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from searchengine.measure.bench_tables import Table, report_tables
+from searchengine.measure.formatting import plain, size, spread_of
+from searchengine.measure.plots.bench import latency, pareto, recall_by_shortlist, speedups
+from searchengine.measure.plots.style import style
+from searchengine.measure.recommend import (
+    FEW_MARGIN,
+    MARGIN,
+    Answer,
+    Recommendation,
+    answer,
+    recommend,
+)
+from searchengine.measure.results import CONFIGURED, Kind, Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Fact = tuple[str, str]  # a term and its description
+PAGE, TEXT = "report.html", "report.md"
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A plot.
+
+    Attributes:
+        name: name of its file, without suffix.
+        alt: description for readers who cannot see it.
+        caption: explanation below it.
+        svg: text of the SVG file.
+    """
+
+    name: str
+    alt: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The content of a report.
+
+    `reasons`: sentences behind the answer. `facts`: headings, each with terms and descriptions.
+    """
+
+    title: str
+    warning: str
+    answer: Answer
+    reasons: tuple[str, ...]
+    pictures: tuple[Picture, ...]
+    tables: tuple[Table, ...]
+    facts: tuple[tuple[str, tuple[Fact, ...]], ...]
+
+
+def report(results: Results, target: float = 0.95) -> Report:
+    """The report of results."""
+    advice = recommend(results, target)
+    warning = ""
+    if not results.complete:
+        warning = (
+            "The bench was interrupted. The report has the results so far: rows may be missing."
+        )
+    sentences = list(advice.why)
+    if results.encode_ms is not None:
+        sentences.append(
+            f"Encoding a question takes {spread_of(results.encode_ms)} ms in addition, at every "
+            "operating point."
+        )
+    return Report(
+        f"Bench of {results.subject.get('name')}",
+        warning,
+        answer(results, advice),
+        tuple(sentences),
+        tuple(_pictures(results, advice)),
+        tuple(report_tables(results, advice)),
+        facts(results),
+    )
+
+
+def _pictures(results: Results, advice: Recommendation) -> Iterable[Picture]:
+    if not results.rows:
+        return
+    k = results.subject.get("k")
+    yield Picture(
+        "recall-latency",
+        f"Recall@{k} against the median latency of every operating point. {advice.why[0]}",
+        f"Every mark is an operating point; lower and further right is better. The ring marks the "
+        f"recommendation, the dashed line the target of {advice.target:g}. Bars show 95 % "
+        "intervals of recall and quartiles of latency over the rounds. The scale of recall is "
+        "logarithmic in 1 − recall.",
+        svg(pareto(results, advice, advice.target)),
+    )
+    lines = recall_by_shortlist(results)
+    if lines is not None:
+        yield Picture(
+            "recall-shortlist",
+            f"Recall@{k} by length of the shortlist, a line for every prefix length.",
+            "Recall grows with the shortlist and the prefix. A dash-dotted line has a fixed search "
+            "effort; on other lines the shortlist sets it. A dashed line is a prefix without "
+            "rotation; the gap to the solid line of the same colour is the gain of the rotation.",
+            svg(lines),
+        )
+    names = _latency_rows(results, advice)
+    yield Picture(
+        "latency",
+        f"Histograms of the latency of single queries for {', '.join(names)}.",
+        "The distribution of single-query latencies, on a logarithmic scale. The right ends show "
+        "the slowest queries.",
+        svg(latency(results, names)),
+    )
+    speedup_plot = speedups(results)
+    if speedup_plot is not None:
+        yield Picture(
+            "speedups",
+            "Speed-up over exact search: by counted multiply-adds, and measured.",
+            "Counted and measured speed-up. On the dashed line they are equal. A point below "
+            "it spends time on work that is not counted, such as waiting for memory; a point above "
+            "it gains from effects that are not counted, such as smaller number formats.",
+            svg(speedup_plot),
+        )
+
+
+def svg(figure: "Figure") -> str:
+    """The figure as SVG; equal figures give equal text."""
+    buffer = io.StringIO()
+    with style():
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def _latency_rows(results: Results, advice: Recommendation) -> list[str]:
+    """Rows for the plot of latencies: exact search, the recommended, one at full width."""
+    full = [row for row in results.rows if row.kind is Kind.FULL]
+    holding = [row for row in full if row.recall_low >= advice.target]
+    highest = max(full, key=lambda row: row.recall, default=None)
+    best = min(holding, key=lambda row: row.p50_ms.median, default=highest)
+    names = [row.name for row in results.rows if row.kind is Kind.EXACT]
+    names += [row.name for row in results.rows if row.name == advice.name]
+    names += [best.name] if best else []
+    return list(dict.fromkeys(names)) or [results.rows[0].name]
+
+
+def facts(results: Results) -> tuple[tuple[str, tuple[Fact, ...]], ...]:
+    """Headings, each with its facts; headings without facts are left out."""
+    sections = (
+        ("Data", _subject(results)),
+        ("How it was measured", _method(results)),
+        ("Settings of the bench", _settings(results)),
+        ("Machine", _machine(results)),
+        ("Left out, and why", [(name, why) for name, why in results.missing.items()]),
+    )
+    return tuple((heading, tuple(facts)) for heading, facts in sections if facts)
+
+
+def _subject(results: Results) -> list[Fact]:
+    values = dict(results.subject)
+    if not values["encoder"]:
+        values["encoder"] = "none: bare vectors"
+        del values["default_mode"]
+    if not values["judged"]:
+        values["judged"] = "none, hence no nDCG"
+    labels = {
+        "dim": "dimensions",
+        "k": "nearest neighbours (k)",
+        "judged": "queries with judgements",
+        "default_mode": "default mode of the collection",
+    }
+    facts = [(labels.get(name, name), plain(value)) for name, value in values.items()]
+    names = (row.name for row in results.rows)
+    if not results.subject["encoder"] and any(name.startswith(CONFIGURED) for name in names):
+        default = "the default index config of a new collection, because bare vectors have none"
+        facts.append((CONFIGURED, default))
+    return [*facts, ("measured", f"{results.made}{'' if results.complete else ', interrupted'}")]
+
+
+def _method(results: Results) -> list[Fact]:
+    counts = {len(row.rounds_ms) for row in results.rows}
+    rounds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(max(counts, default=0))
+    k, queries = results.subject.get("k"), plain(results.subject.get("queries"))
+    facts = [
+        ("mode", "vector: all figures are those of searches by vectors"),
+        (
+            "latency",
+            "one query at a time, from its vector to row numbers, with its rotation, without its "
+            "encoding; warm, with the files in memory",
+        ),
+        (
+            "rounds",
+            f"{rounds}. Every round measures all operating points in turns, so that other load on "
+            "the machine affects all of them. The tables show the median (quartiles) over the "
+            "rounds of each round's percentile",
+        ),
+        (
+            "recall",
+            f"share of the {k} rows of exact search that a point found, mean over {queries} "
+            "queries; the 95 % interval is a bootstrap over the queries",
+        ),
+        (
+            "as fast",
+            f"two points tie unless the median ratio of their rounds exceeds {MARGIN:g} and "
+            "the same one is faster in all rounds but one in five (with many rounds, as many as "
+            "the sign test allows); with fewer than three rounds, every ratio must exceed "
+            f"{FEW_MARGIN:g}",
+        ),
+        (
+            "times as fast as exact",
+            "latency of exact search divided by the point's in the same round; the median over the "
+            "rounds",
+        ),
+        (
+            "times fewer than exact",
+            "counted multiply-adds: rows × dimensions of exact search divided by those of the "
+            "point, its rotation included",
+        ),
+        ("in a batch", "many queries in one call, which may use several threads"),
+        (
+            "in memory, on disk",
+            "data that every search reads, which should stay in memory (codes, links, rotation); "
+            "and the rows at full width, of which a search reads only the shortlist's",
+        ),
+    ]
+    if any(row.cold_ms is not None for row in results.rows):
+        facts.append(
+            (
+                "cold",
+                "the first query on a new memory map of the rows, their pages dropped from the "
+                "page cache, codes and links in memory; and the pages that it read from disk",
+            )
+        )
+    return facts
+
+
+def _settings(results: Results) -> list[Fact]:
+    settings = dict(results.settings)
+    funnels = settings.get("funnels")
+    if funnels:
+        settings["funnels"] = [", ".join(f"{w}:{n}" for w, n in stages) for stages in funnels]
+    return [(name, plain(value)) for name, value in settings.items()]
+
+
+def _machine(results: Results) -> list[Fact]:
+    facts: list[Fact] = []
+    for name, value in results.machine.items():
+        if isinstance(value, Mapping):
+            text = ", ".join(f"{package} {number}" for package, number in value.items())
+        elif name == "memory":
+            text = size(value)
+        else:  # a text stays as it is: Python 3.11 is a version, not a number to round
+            text = value if isinstance(value, str) else plain(value)
+        facts.append((name, text))
+    return facts
+
+
+HEAD = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+"""
+
+
+def write(results: Results, folder: Path, target: float = 0.95) -> list[Path]:
+    """Write results.json, report.html, report.md and its plots; return their paths in this order.
+
+    The numbers are written first, so that a later failure does not lose them. Raises ConfigError
+    without matplotlib.
+    """
+    written = [results.write(folder)]
+    content = report(results, target)
+    files = {PAGE: in_html(content), TEXT: in_markdown(content)}
+    files |= {f"{picture.name}.svg": picture.svg for picture in content.pictures}
+    for name, text in files.items():
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def in_html(content: Report) -> str:
+    """A report as an HTML page."""
+    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    title = escape(content.title)
+    parts = [HEAD.format(title=title, style=style), f"<h1>{title}</h1>"]
+    if content.warning:
+        parts.append(f'<p class="warning"><strong>{escape(content.warning)}</strong></p>')
+    parts += _answer(content.answer)
+    reasons = " ".join(map(escape, content.reasons))
+    parts.append(_folded("Why", [f"<p>{reasons}</p>"]))
+    if content.pictures:
+        figures = map(_figure, content.pictures)
+        parts.append(_folded("Plots", ['<div class="pictures">', *figures, "</div>"], open=True))
+    tables = chain.from_iterable(
+        _table(table, f"table-{number}") for number, table in enumerate(content.tables, start=1)
+    )
+    if content.tables:
+        parts.append(_folded("All figures", tables))
+    for heading, facts in content.facts:
+        terms = (f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in facts)
+        parts.append(_folded(heading, ["<dl>", *terms, "</dl>"]))
+    parts.append("</main>\n</body>\n</html>\n")
+    return "\n".join(parts)
+
+
+def _answer(content: Answer) -> Iterator[str]:
+    """Sentence, table and command."""
+    yield f'<p class="answer"><strong>{escape(content.sentence)}</strong></p>'
+    if content.rows:
+        _, point, *others = content.heads
+        # A telephone has room for all columns where recall@10 may be on two lines.
+        names = (escape(head).replace("@", "@<wbr>") for head in (point, *others))
+        heads = "".join(f'<th scope="col">{name}</th>' for name in names)
+        yield f'<div class="scroll"><table class="short">\n<thead><tr>{heads}</tr></thead>\n<tbody>'
+        for number, (label, name, *cells) in enumerate(content.rows):
+            chosen = ' class="chosen"' if number == content.chosen else ""
+            values = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            point = "" if name == label else f'<span class="point">{escape(name)}</span>'
+            head = f"{escape(label)}{point}"
+            yield f'<tr{chosen}><th scope="row">{head}</th>{values}</tr>'
+        yield "</tbody>\n</table></div>"
+    if content.reading:
+        yield f'<p class="caption">{escape(content.reading)}</p>'
+    if content.command:
+        yield f"<pre><code>{escape(content.command)}</code></pre>"
+
+
+def _folded(heading: str, parts: Iterable[str], *, open: bool = False) -> str:
+    state = " open" if open else ""
+    inside = "\n".join(parts)
+    return f"<details{state}>\n<summary><h2>{escape(heading)}</h2></summary>\n{inside}\n</details>"
+
+
+def _figure(picture: Picture) -> str:
+    caption = f"<figcaption>{escape(picture.caption)}</figcaption>"
+    card = f'<div class="card">\n{inlined(picture)}\n</div>'
+    return f"<figure>\n{card}\n{caption}\n</figure>"
+
+
+def inlined(picture: Picture) -> str:
+    """The SVG of a plot for a page: it scales to the available width, and its ids are unique.
+
+    matplotlib gives every file the same ids and one style rule for all elements. Several files in
+    one page need ids and rules with the plot's name.
+    """
+    name = picture.name
+    text = picture.svg[picture.svg.index("<svg") :].strip()
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\sid=")', rf"\1{name}-", text)
+    text = re.sub(r'(href="#|url\(#)', rf"\1{name}-", text)
+    text = text.replace('<style type="text/css">*', f"<style>#{name} *")
+    start = re.search(r'viewBox="([^"]*)"', text)
+    assert start is not None
+    alt = escape(picture.alt)
+    head = (
+        f'<svg id="{name}" role="img" aria-label="{alt}" viewBox="{start[1]}" '
+        'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
+    )
+    return head + text[text.index(">") + 1 :]
+
+
+def _table(table: Table, name: str) -> Iterator[str]:
+    # Not a <caption>: as wide as the table, it would leave the screen.
+    yield f'<p class="caption" id="{name}">{escape(table.caption)}</p>'
+    yield f'<div class="scroll" tabindex="0" role="group" aria-labelledby="{name}">'
+    yield f'<table aria-labelledby="{name}">'
+    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in table.heads)
+    yield f"<thead><tr>{heads}</tr></thead>"
+    for heading, lines in table.groups:
+        wide = f'<th scope="rowgroup" colspan="{len(table.heads)}">{escape(heading)}</th>'
+        yield f"<tbody>\n<tr>{wide}</tr>"
+        for line in lines:
+            mark = f'<span class="mark">{escape(line.mark)}</span>' if line.mark else ""
+            cells = (_cell(text, best) for text, best in line.cells)
+            chosen = ' class="chosen"' if line.mark else ""
+            name = f'<th scope="row">{escape(line.name)}{mark}</th>'
+            yield f"<tr{chosen}>{name}{''.join(cells)}</tr>"
+        yield "</tbody>"
+    yield "</table>\n</div>"
+
+
+def _cell(text: str, best: bool) -> str:
+    value, separator, bracket = escape(text).partition(" (")
+    shown = f'{value} <span class="range">({bracket}</span>' if separator else value
+    return f"<td><strong>{shown}</strong></td>" if best else f"<td>{shown}</td>"
+
+
+def in_markdown(content: Report) -> str:
+    """A report as Markdown."""
+    parts = [f"# {escaped(content.title)}"]
+    if content.warning:
+        parts.append(f"> **{escaped(content.warning)}**")
+    short = content.answer
+    parts.append(f"**{escaped(short.sentence)}**")
+    if short.rows:
+        rule = ["---", "---", *["---:"] * (len(short.heads) - 2)]
+        rows = (_line(map(escaped, row)) for row in short.rows)
+        parts.append("\n".join([_line(map(escaped, short.heads)), _line(rule), *rows]))
+    parts += [escaped(short.reading)] * bool(short.reading)
+    parts += [f"    {short.command}"] * bool(short.command)
+    parts += ["## Why", " ".join(map(escaped, content.reasons))]
+    if content.pictures:
+        parts.append("## Plots")
+    for picture in content.pictures:
+        parts.append(f"![{escaped(picture.alt)}]({picture.name}.svg)")
+        parts.append(f"*{escaped(picture.caption)}*")
+    if content.tables:
+        parts.append("## All figures")
+    parts += ["\n".join(_markdown_table(table)) for table in content.tables]
+    for heading, facts in content.facts:
+        parts.append(f"## {escaped(heading)}")
+        parts.append("\n".join(f"* **{escaped(term)}**: {escaped(text)}" for term, text in facts))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: Table) -> Iterator[str]:
+    """Heads, then the groups, each after a line with its heading."""
+    yield f"{escaped(table.caption)}\n"
+    yield _line(map(escaped, table.heads))
+    yield _line(["---", *["---:"] * (len(table.heads) - 1)])
+    for heading, lines in table.groups:
+        yield _line([f"**{escaped(heading)}**", *[""] * (len(table.heads) - 1)])
+        for line in lines:
+            name = f"{escaped(line.name)} {line.mark}".strip()
+            cells = (f"**{escaped(text)}**" if best else escaped(text) for text, best in line.cells)
+            yield _line([name, *cells])
+
+
+def _line(cells: Iterator[str] | list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(text: str) -> str:
+    """Escape text for Markdown: names come from users."""
+    return SPECIAL.sub(r"\\\1", " ".join(text.replace("&", "&amp;").split()))

@@ -1,0 +1,275 @@
+"""The bench: searchers measured in turns, round after round."""
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from searchengine.indexer.arrays import Doubles, evenly
+from searchengine.indexer.building.build import Progress
+from searchengine.indexer.threads import available_cores, threads
+from searchengine.indexer.tuning.points import ColdRows, recalls
+from searchengine.measure.bench_data import Dataset
+from searchengine.measure.operating_points import Grid, Searcher, Searchers
+from searchengine.measure.results import Kind, Results, Row, Spread
+from searchengine.measure.significance import intervals
+
+TIMED = 100
+"""Queries timed one at a time in a round."""
+TIME_LIMIT = 4.0
+"""Seconds of a round per searcher: a slow one gets fewer queries, but at least MIN_TIMED. It also
+limits the cold queries of a searcher."""
+MIN_TIMED = 20
+FINALISTS = 8
+"""Maximum number of searchers measured in additional rounds: the fastest that meet the target."""
+FINALIST_RATIO = 1.5
+"""Maximum latency of a finalist, as a multiple of the fastest one's."""
+OnRound = Callable[[Results], object]
+_PACKAGES = ("searchengine", "faiss-cpu", "faiss-gpu", "numpy", "torch", "openvino")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to measure.
+
+    Attributes:
+        grid: operating points.
+        repeats: number of rounds; finalists get twice as many in addition.
+        cold: maximum number of cold queries per operating point; 0 measures none.
+        target: target recall.
+    """
+
+    grid: Grid
+    repeats: int = 5
+    cold: int = 5
+    target: float = 0.95
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    """A searcher and its measurements so far.
+
+    Attributes:
+        recall: mean share of the exact rows found, and its 95 % interval.
+        ndcg: nDCG@10 of every question; None without judgements.
+        ndcg_loss: 95 % interval of how much lower it is than that of exact search; None like it.
+        count: number of queries timed in a round.
+        rounds: seconds of those queries, per round.
+        batches: queries per second in one call, per round.
+        cold: seconds and pages read, per cold query.
+    """
+
+    searcher: Searcher
+    recall: tuple[float, float, float]
+    ndcg: Doubles | None
+    ndcg_loss: tuple[float, float] | None
+    count: int
+    rounds: list[Doubles] = field(default_factory=list)
+    batches: list[float] = field(default_factory=list)
+    cold: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def medians(self) -> list[float]:
+        """Median milliseconds of every round."""
+        return [1e3 * float(np.median(seconds)) for seconds in self.rounds]
+
+
+class Bench:
+    """A bench of a data set: `run` measures, `results` returns the results so far."""
+
+    def __init__(
+        self, dataset: Dataset, settings: Settings, scratch: Path, progress: Progress
+    ) -> None:
+        """`scratch`: folder for built structures; `progress`: progress callback."""
+        self._dataset, self._settings = dataset, settings
+        self._scratch, self._progress = scratch, progress
+        self._entries: list[_Entry] = []
+        self._missing: dict[str, str] = {}  # what was not measured → why
+        self._made = datetime.now(UTC).isoformat(timespec="seconds")
+        self._machine = machine()
+
+    def run(self, on_round: OnRound | None = None) -> Results:
+        """Measure the operating points of the grid.
+
+        `on_round` gets the results so far after every round, so that an interruption leaves a
+        report.
+        """
+        report = on_round or (lambda _: None)
+        searchers = Searchers(self._dataset, self._settings.grid, self._scratch, self._progress)
+        searchers.build()
+        self._missing |= searchers.missing
+        self._measure_recall(searchers.searchers)
+        repeats = self._settings.repeats
+        for turn in range(repeats):
+            self._round(self._entries, turn, "measuring", repeats)
+            for entry in self._entries:
+                rows, seconds = entry.searcher.at_once(entry.count)
+                entry.batches.append(len(rows) / seconds)
+            report(self.results(complete=False))
+        finalists = self._finalists()
+        for turn in range(2 * repeats if len(finalists) > 1 else 0):
+            self._round(finalists, turn, "finals", 2 * repeats)
+        report(self.results(complete=False))
+        if self._settings.cold:
+            self._measure_cold()
+        return self.results(complete=True)
+
+    def _measure_recall(self, searchers: Sequence[Searcher]) -> None:
+        """Measure recall and nDCG of every searcher, and how many queries fit in a round."""
+        dataset = self._dataset
+        queries = len(dataset.queries)
+        exact, _ = searchers[0].at_once(queries)
+        shares, ndcgs, counts = [], [], []
+        for searcher in searchers:
+            rows, _ = searcher.at_once(queries)
+            seconds = float(searcher.one_by_one(1)[1][0])
+            shares.append(recalls(rows, exact))
+            if dataset.judge is not None:
+                ndcgs.append(dataset.judge(chain([rows], searcher.deeper(queries))))
+            count = max(MIN_TIMED, min(TIMED, round(TIME_LIMIT / max(seconds, 1e-9))))
+            counts.append(min(count, queries))
+            self._progress("measuring recall", 1, len(searchers))
+        losses = intervals([ndcgs[0] - ndcg for ndcg in ndcgs]) if ndcgs else []
+        for i, (low, high) in enumerate(intervals(shares)):
+            recall = float(shares[i].mean()), low, high
+            ndcg, loss = (ndcgs[i], losses[i]) if ndcgs else (None, None)
+            self._entries.append(_Entry(searchers[i], recall, ndcg, loss, counts[i]))
+
+    def _round(self, entries: Sequence[_Entry], turn: int, step: str, turns: int) -> None:
+        """Measure every entry once; each round begins with a different entry."""
+        start = turn * len(entries) // turns
+        for entry in (*entries[start:], *entries[:start]):
+            entry.rounds.append(entry.searcher.one_by_one(entry.count)[1])
+            self._progress(step, 1, len(entries) * turns)
+
+    def _finalists(self) -> list[_Entry]:
+        """The fastest searchers that meet the target."""
+        medians = {
+            entry: float(np.median(entry.medians))
+            for entry in self._entries
+            if entry.searcher.fields["kind"] is not Kind.EXACT
+            and entry.recall[1] >= self._settings.target
+        }
+        limit = FINALIST_RATIO * min(medians.values(), default=0)
+        fastest = sorted(medians, key=medians.__getitem__)[:FINALISTS]
+        return [entry for entry in fastest if medians[entry] <= limit]
+
+    def _measure_cold(self) -> None:
+        """Measure the first query on rows that are on disk only."""
+        entries = [entry for entry in self._entries if entry.searcher.numbers is None]
+        queries = self._dataset.queries
+        try:
+            with ColdRows.copied(self._dataset.segments, self._scratch / "cold") as rows:
+                for entry in entries:
+                    for number in evenly(len(queries), self._settings.cold):
+                        query = queries[number : number + 1]
+                        entry.cold.append(rows.first(entry.searcher.point, query))
+                        if sum(seconds for seconds, _ in entry.cold) > TIME_LIMIT:
+                            break
+                    self._progress("measuring cold", 1, len(entries))
+        except OSError as error:
+            self._missing["cold latency"] = f"the rows cannot be copied: {error.strerror}"
+            return
+        except (KeyboardInterrupt, SystemExit):
+            for entry in entries:  # incomplete, so not comparable
+                entry.cold.clear()
+            raise
+        if not any(pages for entry in entries for _, pages in entry.cold):
+            self._missing["cold latency"] = "the system keeps the rows in memory"
+            for entry in entries:
+                entry.cold.clear()
+
+    def results(self, *, complete: bool) -> Results:
+        """Return the results so far."""
+        dataset, grid = self._dataset, self._settings.grid
+        segment = dataset.segments[0]
+        reference = self._entries[0].medians if self._entries else []
+        return Results(
+            made=self._made,
+            complete=complete,
+            subject={
+                "name": dataset.name,
+                "rows": dataset.rows,
+                "dim": segment.dim,
+                "queries": len(dataset.queries),
+                "k": grid.k,
+                "segments": len(dataset.segments),
+                "storage": str(segment.config.storage),
+                "encoder": dataset.encoder,
+                "judged": dataset.judged,
+                "default_mode": dataset.mode,
+            },
+            machine=self._machine,
+            settings={
+                "repeats": self._settings.repeats,
+                "cold": self._settings.cold,
+                "target": self._settings.target,
+                **asdict(grid),
+            },
+            encode_ms=dataset.encode_ms,
+            rows=tuple(_row(entry, reference) for entry in self._entries if entry.rounds),
+            missing=dict(self._missing),
+        )
+
+
+def _row(entry: _Entry, reference: Sequence[float]) -> Row:
+    """The results of an entry; `reference`: median milliseconds of exact search, per round."""
+    recall, low, high = entry.recall
+    medians = entry.medians
+    percentiles = 1e3 * np.percentile(entry.rounds, (50, 95, 99), axis=1)
+    speedups = [exact / median for exact, median in zip(reference, medians, strict=False)]
+    fields: dict[str, Any] = entry.searcher.fields
+    return Row(
+        **fields,
+        recall=recall,
+        recall_low=low,
+        recall_high=high,
+        ndcg=None if entry.ndcg is None else float(np.mean(entry.ndcg)),
+        ndcg_loss=entry.ndcg_loss,
+        p50_ms=Spread.of(percentiles[0].tolist()),
+        p95_ms=Spread.of(percentiles[1].tolist()),
+        p99_ms=Spread.of(percentiles[2].tolist()),
+        rounds_ms=tuple(medians),
+        percentiles_ms=tuple(
+            (1e3 * np.percentile(np.concatenate(entry.rounds), np.arange(101))).tolist()
+        ),
+        cold_ms=Spread.of([1e3 * s for s, _ in entry.cold]) if entry.cold else None,
+        cold_reads=float(np.mean([pages for _, pages in entry.cold])) if entry.cold else None,
+        batch_qps=Spread.of(entry.batches) if entry.batches else None,
+        measured=Spread.of(speedups),
+    )
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, threads of a search, memory (bytes), system, and versions of packages."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "processor": processor(),
+        "cores": available_cores(),
+        "threads": threads.limit,
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def processor() -> str:
+    """The processor's name, from the system; "unknown" if it gives none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
