@@ -30,9 +30,9 @@ from record import DATA, record
 from searchengine import SearchEngine
 from searchengine.adapt import rotation
 from searchengine.adapt.adapting import adapt, train_and_judge
-from searchengine.adapt.judging import Corpus
 from searchengine.adapt.material import Material, read_material
-from searchengine.adapt.questions import Part
+from searchengine.adapt.sampled_questions import Part
+from searchengine.adapt.verdict import Corpus
 from searchengine.corpus.files import read_corpus
 from searchengine.measure.judgements import read_beir
 from searchengine.measure.metrics import MAIN

@@ -7,9 +7,9 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.adapt.judging import Corpus, Row, judge, objection, rows_of
-from searchengine.adapt.questions import Kind, Part, Question
-from searchengine.adapt.sample import Sample
+from searchengine.adapt.material import Sample
+from searchengine.adapt.sampled_questions import Kind, Part, Question
+from searchengine.adapt.verdict import Corpus, Row, judge, objection, rows_of
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.measure.metrics import MAIN
 from searchengine.measure.retrieval import CONFIGURED, measure, task

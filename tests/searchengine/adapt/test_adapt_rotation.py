@@ -11,10 +11,9 @@ from adapting import NOISE, TOPICS, documents, titled, write_axes
 from searchengine import SearchEngine
 from searchengine.adapt import adapting, rotation
 from searchengine.adapt.adapting import Adaptation, adapt
-from searchengine.adapt.judging import Corpus
-from searchengine.adapt.material import Material, read_material
-from searchengine.adapt.questions import Part
-from searchengine.adapt.sample import Sample
+from searchengine.adapt.material import Material, Sample, read_material
+from searchengine.adapt.sampled_questions import Part
+from searchengine.adapt.verdict import Corpus
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.errors import QueryError
