@@ -138,19 +138,17 @@ class Ingestion(ABC):
         readers: Readers | None = None,
         supplied: SuppliedVectors | None = None,
         numbered: bool = False,
-        spool_in: Path,
-        commit_every: int | None,
     ) -> None:
-        """`numbered`: vectors without documents, under new numbers. `spool_in`: a folder.
+        """`numbered`: vectors without documents, under new numbers.
 
         Raises CollectionError when there is no room for temporary files.
         """
         self._backend = backend
         self._options = options
+        spool_in, self._every = self._begin()
         self._readers, self._vectors_of, self._numbered = readers, supplied, numbered
         reader = None if readers is None else readers()
         self._settings = backend.settings if reader is None else reader.settings
-        self._every = commit_every
         self._block_size = pipeline.FIRST_BLOCK
         self._added = self._changed = self._metadata_updated = self._unchanged = 0
         self.without_text, self.bad, self.repeated = LeftOut(), LeftOut(), LeftOut()
@@ -197,6 +195,10 @@ class Ingestion(ABC):
         return AddSummary(*counts, self.without_text, self.bad, self.repeated)
 
     # --------------------------------------------------------------- what differs between backends
+
+    @abstractmethod
+    def _begin(self) -> tuple[Path, int | None]:
+        """The folder for temporary files, and the new documents of a commit; None: all."""
 
     @abstractmethod
     def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
@@ -424,33 +426,17 @@ class FolderIngestion(Ingestion):
 
     _backend: Collection
 
-    def __init__(
-        self,
-        collection: Collection,
-        documents: Documents,
-        options: AddOptions,
-        *,
-        readers: Readers | None = None,
-        supplied: SuppliedVectors | None = None,
-        numbered: bool = False,
-    ) -> None:
-        collection.follow()
-        self._identity = collection.store.identity  # another folder may replace this one
+    def _begin(self) -> tuple[Path, int | None]:
+        self._backend.follow()
+        self._identity = self._backend.store.identity  # another folder may replace this one
         self._made: set[SegmentRow] = set()
-        super().__init__(
-            collection,
-            documents,
-            options,
-            readers=readers,
-            supplied=supplied,
-            numbered=numbered,
-            spool_in=collection.path,
-            commit_every=options.commit_every,
-        )
-        reader = self._pipeline.reader
-        self._languages = Languages(None if reader is None else reader.encoder)
+        self._languages: Languages | None = None
+        return self._backend.path, self._options.commit_every
 
     def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
+        if self._languages is None:
+            reader = self._pipeline.reader
+            self._languages = Languages(None if reader is None else reader.encoder)
         with self._backend.reader(self._identity) as store:
             self._languages.look(store, documents)
             return self._known_in(store, documents)
@@ -478,6 +464,7 @@ class FolderIngestion(Ingestion):
             ) as ahead,
             self._backend.writing(store, made_by=self._settings) as writer,
         ):
+            assert self._languages is not None
             self._languages.settle(writer)
             passage = writer.changes.next_passage()
             for spooled in self._spool.documents():
@@ -505,26 +492,8 @@ class FolderIngestion(Ingestion):
 class ServerIngestion(Ingestion):
     """Ingestion into a collection on a server: each block of documents is a commit."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        documents: Documents,
-        options: AddOptions,
-        *,
-        readers: Readers | None = None,
-        supplied: SuppliedVectors | None = None,
-        numbered: bool = False,
-    ) -> None:
-        super().__init__(
-            backend,
-            documents,
-            options,
-            readers=readers,
-            supplied=supplied,
-            numbered=numbered,
-            spool_in=Path(gettempdir()),
-            commit_every=min(_SERVER_BLOCK, options.commit_every or _SERVER_BLOCK),
-        )
+    def _begin(self) -> tuple[Path, int | None]:
+        return Path(gettempdir()), min(_SERVER_BLOCK, self._options.commit_every or _SERVER_BLOCK)
 
     def run(self) -> AddSummary:
         """As Ingestion.run; returns when the index of vectors is built."""

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
 from searchengine.backends.contract import Backend
 from searchengine.backends.embedded import Embedded
@@ -43,13 +42,8 @@ class Guarantee:
 
 
 def guarantee(snapshot: Snapshot, target: float) -> Guarantee:
-    """The guarantee that remains of a tuning for a `target` of mean recall."""
-    tuned = snapshot.settings.get(TUNED)
-    if tuned is None:
-        return Guarantee(
-            None,
-            reason="an earlier version tuned it, and did not record the segments",
-        )
+    """The guarantee that remains of the last tuning, for a `target` of mean recall."""
+    tuned = snapshot.settings[TUNED]
     names, commit = tuned["segments"], int(tuned["commit"])  # equal rows have equal checksums
     measured = [row for row in snapshot.segments if row.manifest_sha256 in names]
     lost = len(names) - len(measured)
@@ -147,24 +141,6 @@ class Stats:
         ]
         return facts(rows, self.path)
 
-    @property
-    def recipe(self) -> Mapping[str, Any]:
-        """The former name of `index_config`."""
-        warn("recipe is now index_config", DeprecationWarning, stacklevel=2)
-        return self.index_config
-
-
-def tuned_for(snapshot: Snapshot) -> Mapping[str, Any] | None:
-    """The record of the last tuning; None: not tuned.
-
-    The setting has it whatever became of the segments; earlier versions wrote it to manifests only.
-    """
-    recorded: Mapping[str, Any] | None = snapshot.settings.get(TUNED, {}).get("tuning")
-    if recorded is not None:
-        return recorded
-    manifests = (segment.manifest for segment in snapshot.segments.values())
-    return next((manifest.tuning for manifest in manifests if manifest.tuning is not None), None)
-
 
 def stats(collection: Backend) -> Stats:
     """Read the statistics of the commit that is shown."""
@@ -172,7 +148,7 @@ def stats(collection: Backend) -> Stats:
         return _of_server(collection)
     assert isinstance(collection, Embedded)
     with collection.reading() as snapshot:
-        return of_snapshot(snapshot)
+        return _of_folder(snapshot)
 
 
 def _of_server(collection: PostgresCollection) -> Stats:
@@ -181,20 +157,15 @@ def _of_server(collection: PostgresCollection) -> Stats:
         documents, passages = snapshot.store.counts()
     indexed = collection.is_indexed()
     return Stats(
+        **_by_settings(settings),
         path=collection.path,
         documents=documents,
         passages=passages,
         segments=0,
         tombstones=0,
         commit=0,
-        cut=settings.get("passages"),
-        tokenizer=settings["tokenizer"],
-        mode=settings.get("mode", Mode.VECTOR),
-        weight=weight_of(settings),
         words=collection.capabilities.words,
         fields=collection.fields(),
-        dim=settings["encoder"]["dim"],
-        index_config=settings["index"],
         shortlist=shortlist,
         exact=not indexed or shortlist >= passages,
         scanned=0,
@@ -202,50 +173,54 @@ def _of_server(collection: PostgresCollection) -> Stats:
         cold_row=None,
         tuning=None,
         guarantee=None,
-        encoder=settings["encoder"]["source"] or settings["encoder"].get("name"),
-        layers=settings["encoder"].get("layers"),
-        fingerprint=settings["encoder"]["fingerprint"],
         bytes=collection.stored_bytes(),
         pending=() if indexed else ("the index of vectors is not built; searches read all rows",),
     )
 
 
-def of_snapshot(snapshot: Snapshot) -> Stats:
-    """The statistics of a snapshot of a folder."""
-    settings, segments = snapshot.settings, snapshot.segments.values()
-    config = SegmentConfig.from_dict(settings["index"])
+def _of_folder(snapshot: Snapshot) -> Stats:
+    segments, settings = snapshot.segments.values(), snapshot.settings
+    structure = SegmentConfig.from_dict(settings["index"]).structure
     rows = sum(segment.rows for segment in segments)
     sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
-    tuning = tuned_for(snapshot)
+    tuning = settings.get(TUNED, {}).get("tuning")
     documents, passages = snapshot.store.counts()
     return Stats(
+        **_by_settings(settings),
         path=str(snapshot.path),
         documents=documents,
         passages=passages,
         segments=len(segments),
         tombstones=rows - passages,
         commit=snapshot.commit,
-        cut=settings.get("passages"),
-        tokenizer=settings["tokenizer"],
-        mode=settings.get("mode", Mode.VECTOR),
-        weight=weight_of(settings),
         words=_ranks_by_words(snapshot),
         fields=snapshot.store.fields(),
-        dim=settings["encoder"]["dim"],
-        index_config=config.as_dict(),
         shortlist=snapshot.shortlist if segments else None,
         exact=all(segment.config.shortlist >= segment.rows for segment in segments),
-        scanned=sum(s.config.structure is not config.structure for s in segments),
+        scanned=sum(segment.config.structure is not structure for segment in segments),
         hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
         cold_row=sum(size.cold for size in sizes) / rows if rows else None,
         tuning=tuning,
         guarantee=None if tuning is None else guarantee(snapshot, float(tuning["goal"]["recall"])),
-        encoder=settings["encoder"]["source"] or settings["encoder"].get("name"),
-        layers=settings["encoder"].get("layers"),
-        fingerprint=settings["encoder"]["fingerprint"],
         bytes=_bytes(snapshot.path),
         pending=tuple(map(_described, _works(snapshot))),
     )
+
+
+def _by_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the settings say on every backend."""
+    encoder = settings["encoder"]
+    return {
+        "cut": settings.get("passages"),
+        "tokenizer": settings["tokenizer"],
+        "mode": settings.get("mode", Mode.VECTOR),
+        "weight": weight_of(settings),
+        "dim": encoder["dim"],
+        "index_config": SegmentConfig.from_dict(settings["index"]).as_dict(),
+        "encoder": encoder["source"] or encoder.get("name"),
+        "layers": encoder.get("layers"),
+        "fingerprint": encoder["fingerprint"],
+    }
 
 
 def _ranks_by_words(snapshot: Snapshot) -> str | None:

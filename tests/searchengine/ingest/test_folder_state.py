@@ -17,7 +17,7 @@ from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.corpus.folder import Unread, folders_below
 from searchengine.errors import CorpusError
-from searchengine.ingest import watching
+from searchengine.ingest import mirror, watching
 from searchengine.ingest.mirror import MirrorOptions
 from searchengine.ingest.watching import FolderState
 
@@ -76,10 +76,16 @@ def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
     (notes / "a.txt").write_text("")  # an editor has emptied it, and is about to write
     state, options = FolderState(notes), MirrorOptions()
     files = state.look(Unread())
-    assert engine._pass(state, files, options, Unread(), None).removed == 0
+    assert (
+        mirror._pass(engine.local, engine._reader, state, files, options, Unread(), None).removed
+        == 0
+    )
     assert "a.txt" in engine
     settled = files._replace(unsettled=set())
-    assert engine._pass(state, settled, options, Unread(), None).removed == 1
+    assert (
+        mirror._pass(engine.local, engine._reader, state, settled, options, Unread(), None).removed
+        == 1
+    )
 
 
 def test_a_clock_behind_the_times_of_the_files(
@@ -98,7 +104,7 @@ def test_a_clock_behind_the_times_of_the_files(
     def read() -> tuple[int, int, bool]:
         """Files that were read, documents that were removed, whether all was settled."""
         files = state.look(Unread())
-        summary = engine._pass(state, files, options, Unread(), None)
+        summary = mirror._pass(engine.local, engine._reader, state, files, options, Unread(), None)
         return len(files.changed), summary.removed, state.done(files)
 
     assert read() == (3, 0, False)

@@ -64,9 +64,9 @@ def test_a_full_disk_is_an_error_and_what_is_encoded_stays(
 ) -> None:
     def full(self: Path, mode: str = "r", **options: Any) -> Any:
         file = original(self, mode, **options)
-        if mode == "ab" and "pending" in self.parts:
+        if mode == "wb" and "pending" in self.parts:
             file.close()
-            return Path("/dev/full").open("ab")
+            return Path("/dev/full").open("wb")
         return file
 
     original = Path.open
