@@ -19,7 +19,7 @@ import numpy as np
 
 from searchengine.backends.folder.documents import lexical, text_index
 from searchengine.corpus.analyzer import Analyzer
-from searchengine.corpus.languages import EXCERPT, traits
+from searchengine.corpus.language_traits import EXCERPT, traits
 from searchengine.ingest.languages import analyzer_for, reads
 from searchengine.trainer.encoder import Encoder
 

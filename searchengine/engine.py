@@ -24,8 +24,8 @@ from searchengine.backends.folder.mode import Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
-from searchengine.corpus.folder import Unread
-from searchengine.corpus.lines import OnBad
+from searchengine.corpus.files import Unread
+from searchengine.corpus.text_files import OnBad
 from searchengine.encoders.cross_encoders import CANDIDATES, CrossEncoders
 from searchengine.encoders.loading import (
     CollectionEncoder,

@@ -29,7 +29,7 @@ import rich.progress  # noqa: F401
 
 from searchengine.backends.folder.collection import Collection
 from searchengine.cli import cli
-from searchengine.corpus import languages
+from searchengine.corpus import language_traits
 from searchengine.upkeep.verify import verify
 
 _NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS, for Python 3.11
@@ -278,7 +278,7 @@ def campaign(
     cases: dict[str, Case], prepare: Callable[[Path], None], points: int
 ) -> dict[str, Any]:
     """Try commands in a namespace of a child; name → Found. `prepare` fills a folder with files."""
-    languages._identifier()  # loaded once, by way of 65 MB of temporary files
+    language_traits._identifier()  # loaded once, by way of 65 MB of temporary files
     with tempfile.TemporaryDirectory(prefix="full-disk-") as name:
         folder = Path(name)
         (folder / "sources").mkdir()

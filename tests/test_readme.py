@@ -13,11 +13,13 @@ import sqlite3
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from command_line import run, shared_encoder
@@ -25,6 +27,7 @@ from conftest import REPOSITORY, WordLengths
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
+from searchengine.cli import cli
 from searchengine.cli.demo import sample_folder
 from searchengine.cli.training.train import read_config
 from searchengine.corpus.files import read_corpus
@@ -485,6 +488,55 @@ def test_local_links_lead_somewhere() -> None:
             assert target.exists(), (page.name, link)
             if anchor and target.name != "cli.md":
                 assert anchor in anchors(target), (page.name, link)
+
+
+def test_names_that_programs_import_exist() -> None:
+    """Also in programs that no test runs, for want of a model or a server."""
+    optional = {"fastapi", "haystack", "llama_index", "pandas", "transformers"}
+    imported = 0
+    for page in pages():
+        for program in blocks(page.read_text(), "python"):
+            tree = compile(
+                program, page.name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            )
+            for node in ast.walk(tree):  # type: ignore[arg-type]
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    package = node.module.partition(".")[0]
+                    if package == "searchengine" and "integrations" not in node.module:
+                        exec(ast.unparse(node), {})
+                        imported += 1
+                    else:
+                        assert package in optional | sys.stdlib_module_names | {"searchengine"}
+    assert imported > 20
+
+
+def commands_of(text: str) -> Iterator[list[str]]:
+    """The words of every searchengine command in a page: blocks, indented lines and `code`."""
+    text = text.replace("\\\n", " ")
+    lines = re.findall(r"^(?: {4}|\$ )?(searchengine [a-z].*)$", text, re.MULTILINE)
+    for line in [*lines, *re.findall(r"`(searchengine [a-z][^`]*)`", text)]:
+        with contextlib.suppress(ValueError):  # a quotation mark that code in a sentence opens
+            yield shlex.split(line, comments=True)[1:]
+
+
+def test_commands_and_options_that_pages_name_exist() -> None:
+    checked = 0
+    for page in pages():
+        for words in commands_of(page.read_text()):
+            command: Any = cli
+            while isinstance(command, click.Group) and words:
+                name = words.pop(0)
+                command = command.get_command(click.Context(command), name)
+                assert command is not None, (page.name, name)
+            options = {
+                name for param in command.params for name in (*param.opts, *param.secondary_opts)
+            }
+            for word in words:
+                option = word.partition("=")[0]
+                if re.fullmatch(r"--[a-z][a-z-]*", option):
+                    assert option in options | {"--help"}, (page.name, command.name, option)
+                    checked += 1
+    assert checked > 100
 
 
 def test_nothing_is_left_to_fill_in() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from searchengine.backends.folder.documents.store import Store
 from searchengine.corpus.documents import Document
-from searchengine.corpus.lines import bad, read_jsonl
 from searchengine.corpus.sentences import sentence_ends
+from searchengine.corpus.text_files import bad, read_jsonl
 
 HELD_OUT, VALIDATION = 25, 10
 """Percent of the documents that judge, and that choose the strength of training."""

@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from searchengine.cli import changing, copying, demo, documents, maintenance, mcp, search, serve
+from searchengine.cli import demo, documents, index, search, serve, tune, upkeep
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
-from searchengine.cli.indexing import encode, index
 from searchengine.cli.measuring import bench, evaluate, mteb, retrieval
 from searchengine.cli.training import adapt, train
 from searchengine.errors import LanguageWarning, SearchEngineError
@@ -146,28 +145,28 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         documents.get,
         documents.list_documents,
         documents.count,
-        changing.update,
-        changing.delete,
+        documents.update,
+        documents.delete,
         serve.serve,
-        mcp.mcp,
+        serve.mcp,
     ),
-    "Measure and tune": (evaluate.evaluate, bench.bench, maintenance.tune),
+    "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune),
     "Train": (
         train.train,
         adapt.adapt,
         train.mine,
         train.train_cross_encoder,
-        encode.encode,
-        changing.reindex,
+        index.encode,
+        upkeep.reindex,
     ),
     "Keep": (
-        maintenance.info,
-        maintenance.verify,
-        maintenance.repair,
-        maintenance.optimize,
-        maintenance.backup,
-        copying.copy,
-        maintenance.export,
+        upkeep.info,
+        upkeep.verify,
+        upkeep.repair,
+        upkeep.optimize,
+        upkeep.backup,
+        upkeep.copy,
+        upkeep.export,
     ),
 }
 """The commands, by what they are for."""

@@ -174,6 +174,14 @@ def show_json(value: Any) -> None:
     click.echo(_json(value, indent=2))
 
 
+def show_result(value: Any, sentence: str, as_json: bool) -> None:
+    """Print what a command did: a JSON document on standard output, or a sentence on stderr."""
+    if as_json:
+        show_json(value)
+    else:
+        note(sentence)
+
+
 def show_json_line(value: Any) -> None:
     """Print one JSON document on a line of standard output."""
     click.echo(_json(value))

@@ -1,12 +1,22 @@
-"""searchengine get, list and count."""
+"""The documents of a collection: searchengine get, list, count, update and delete."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, COLLECTION, note_unknown_fields
+from searchengine.cli.console import (
+    counted,
+    note,
+    say,
+    show_json,
+    show_json_items,
+    show_json_line,
+    show_result,
+)
+from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, note_unknown_fields, open_engine
+from searchengine.errors import QueryError
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
@@ -29,24 +39,21 @@ def get(ctx: click.Context, collection: Path | str, keys: tuple[str, ...], as_js
     Example:
         searchengine get notes.index whales.txt
     """
-    from searchengine.cli.console import note, say, show_json
-    from searchengine.engine import SearchEngine
-
-    with SearchEngine.open(collection) as engine:
-        documents = [engine.get(key) for key in keys]
-    found = [document for document in documents if document is not None]
+    with open_engine(collection) as engine:
+        by_key = {key: engine.get(key) for key in keys}
+    documents = [document for key in keys if (document := by_key[key]) is not None]
     if as_json:
-        show_json([document.as_record() for document in found])
+        show_json([document.as_record() for document in documents])
     else:
-        for document in found:
+        for document in documents:
             say(_heading(document), bold=True)
             if document.metadata:
                 say(json.dumps(dict(document.metadata), ensure_ascii=False))
             say(document.text)
-    missing = [key for key, result in zip(keys, documents, strict=True) if result is None]
-    for key in missing:
-        note(f"no document {key!r}")
-    if missing:
+    for key in keys:
+        if by_key[key] is None:
+            note(f"no document {key!r}")
+    if len(documents) < len(keys):
         ctx.exit(1)
 
 
@@ -73,24 +80,21 @@ def list_documents(
     Example:
         searchengine list notes.index --where "year >= 2015" --limit 10
     """
-    from searchengine.cli.console import say, show_json_items, show_json_line
-    from searchengine.engine import SearchEngine
-
     if as_json and as_lines:
         raise click.UsageError("--json prints one array, --jsonl lines; leave one of them out")
-    with SearchEngine.open(collection) as engine:
+    with open_engine(collection) as engine:
         documents = engine.documents(where, offset=offset, limit=limit)
         if as_json:
             show_json_items(document.as_record() for document in documents)
             return
-        none = True
+        empty = True
         for document in documents:
-            none = False
+            empty = False
             if as_lines:
                 show_json_line(document.as_record())
             else:
                 say(f"{_heading(document)}  {_beginning(document.text)}".rstrip())
-        if none:
+        if empty:
             note_unknown_fields(engine, where)
 
 
@@ -105,10 +109,7 @@ def count(collection: Path | str, where: str | None, as_json: bool) -> None:
     Example:
         searchengine count notes.index --where "year >= 2015"
     """
-    from searchengine.cli.console import say, show_json
-    from searchengine.engine import SearchEngine
-
-    with SearchEngine.open(collection) as engine:
+    with open_engine(collection) as engine:
         documents = engine.count(where)
         if not documents:
             note_unknown_fields(engine, where)
@@ -116,6 +117,95 @@ def count(collection: Path | str, where: str | None, as_json: bool) -> None:
         show_json({"collection": str(collection), "documents": documents})
     else:
         say(str(documents))
+
+
+@click.command()
+@COLLECTION
+@click.argument("key")
+@click.argument("values", nargs=-1, required=True, metavar="NAME=VALUE…")
+@WAIT
+@AS_JSON
+def update(
+    collection: Path | str, key: str, values: tuple[str, ...], wait: float, as_json: bool
+) -> None:
+    """Update metadata of the document KEY without encoding it again.
+
+    A VALUE is read as JSON if it is valid JSON, else as text; null removes the
+    field.
+
+    \b
+    Example:
+        searchengine update notes.index whales.txt year=2016 draft=null
+    """
+    patch = dict(_field(value) for value in values)
+    with open_engine(collection, wait=wait) as engine:
+        engine.update({key: patch})
+        name, metadata = engine.collection.path, engine[key].metadata
+    show_result(
+        {"collection": str(name), "key": key, "metadata": metadata},
+        f"{key} updated in {name}",
+        as_json,
+    )
+
+
+def _field(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise QueryError(f"expected NAME=VALUE, such as year=2016, got {text!r}")
+    try:
+        return name, json.loads(value, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return name, value
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+@click.command()
+@COLLECTION
+@click.argument("keys", nargs=-1)
+@click.option("--where", help="Metadata filter of the documents to delete.")
+@click.option("--dry-run", is_flag=True, help="Count the documents without deleting them.")
+@WAIT
+@AS_JSON
+def delete(
+    collection: Path | str,
+    keys: tuple[str, ...],
+    where: str | None,
+    dry_run: bool,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Delete documents by key or by filter.
+
+    \b
+    Example:
+        searchengine delete notes.index whales.txt
+        searchengine delete notes.index --where "year < 2010"
+    """
+    if bool(keys) == (where is not None):
+        raise QueryError(
+            f"delete takes either keys or --where, got {'both' if keys else 'neither'}; "
+            "name the documents by key, or by a filter"
+        )
+    with open_engine(collection, wait=wait) as engine:
+        missing = sorted(key for key in set(keys) if key not in engine)
+        if not dry_run:
+            matched = engine.delete(list(keys) if keys else None, where=where)
+        elif where is not None:
+            matched = engine.count(where)
+        else:
+            matched = len(set(keys)) - len(missing)
+        if not matched:
+            note_unknown_fields(engine, where)
+        name = engine.collection.path
+    if as_json:
+        show_json({"deleted": 0 if dry_run else matched, "matched": matched, "missing": missing})
+        return
+    note(f"{counted(matched, 'document')} {'would be ' if dry_run else ''}deleted from {name}")
+    for key in missing:
+        note(f"no document {key!r}")
 
 
 def _heading(document: "Document") -> str:

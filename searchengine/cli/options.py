@@ -279,6 +279,13 @@ def cross_encodes(used: str) -> Callable[[Callable[..., None]], Callable[..., No
     return with_options
 
 
+def open_engine(collection: Path | str, *arguments: Any, **options: Any) -> "SearchEngine":
+    """SearchEngine.open, whose import takes longer than --help may."""
+    from searchengine.engine import SearchEngine
+
+    return SearchEngine.open(collection, *arguments, **options)
+
+
 def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
     """Print a note for every field of a filter that no document has: it may be misspelt.
 

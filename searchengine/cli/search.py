@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from searchengine.backends.folder.mode import Mode
+from searchengine.cli.console import note, say, show_json
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
@@ -18,6 +19,7 @@ from searchengine.cli.options import (
     FieldName,
     complete_path,
     note_unknown_fields,
+    open_engine,
     runs,
 )
 from searchengine.encoders.cross_encoders import CANDIDATES
@@ -143,10 +145,8 @@ def search(
     Example:
         searchengine search notes.index "when do whales sleep" -k 3
     """
-    from searchengine.engine import SearchEngine
-
     opening = {"query_encoder": query_encoder, "runtime": runtime}
-    with SearchEngine.open(collection, encoder, **opening) as engine:
+    with open_engine(collection, encoder, **opening) as engine:
         hits = engine.search(question, k, **options)
         _show(hits, as_json, options)
         _explain_absence(engine, hits, options, question)
@@ -163,9 +163,7 @@ def similar(collection: Path | str, key: str, k: int, as_json: bool, **options: 
     Example:
         searchengine similar notes.index whales.txt -k 3
     """
-    from searchengine.engine import SearchEngine
-
-    with SearchEngine.open(collection) as engine:
+    with open_engine(collection) as engine:
         hits = engine.similar(key, k, **options)
         _show(hits, as_json, options)
         _explain_absence(engine, hits, options)
@@ -175,7 +173,6 @@ def _explain_absence(
     engine: Any, hits: Any, options: dict[str, Any], question: str | None = None
 ) -> None:
     """Print a note if there are no hits, or if a field of the options may be misspelt."""
-    from searchengine.cli.console import note
     from searchengine.query.request import Query
 
     if not hits:
@@ -210,8 +207,6 @@ def _indented(hit: Any) -> str:
 
 
 def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
-    from searchengine.cli.console import note, say, show_json
-
     if as_json and hits.facets:
         facets = {
             name: [{"value": value, "count": count} for value, count in counts.items()]

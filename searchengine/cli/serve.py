@@ -1,11 +1,21 @@
-"""searchengine serve."""
+"""searchengine serve and mcp: answer searches of other programs."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import click
 
-from searchengine.cli.options import Bytes, complete_path, cross_encodes, runs
+from searchengine.cli.console import say
+from searchengine.cli.options import (
+    COLLECTION,
+    ENCODER,
+    QUERY_ENCODER,
+    Bytes,
+    complete_path,
+    cross_encodes,
+    runs,
+)
 from searchengine.trainer.errors import install_line
 
 
@@ -107,7 +117,6 @@ def serve(
         from searchengine.server.running import serve as run
     except ImportError as error:
         raise ImportError(f"serve needs {error.name}: {install_line('serve')}") from error
-    from searchengine.cli.console import say
     from searchengine.server.settings import (
         ServerSettings,
         named_benches,
@@ -126,3 +135,31 @@ def serve(
         **options,
     )
     run(settings, lambda url: say(f"Serving {', '.join(named)} at {url}"))
+
+
+@click.command()
+@COLLECTION
+@ENCODER
+@QUERY_ENCODER
+@cross_encodes("the tool search")
+@runs
+def mcp(collection: Path | str, **options: Any) -> None:
+    """Serve a collection to an assistant as tools (MCP).
+
+    The tools are search, get, similar and facets, over stdin and stdout, by
+    the Model Context Protocol. They only read, and show what other processes
+    commit.
+
+    \b
+    Example:
+        searchengine mcp notes.index
+    """
+    try:
+        from searchengine.integrations.mcp import serve as serve_tools
+    except ImportError as error:
+        raise ImportError(f"mcp needs {error.name}: {install_line('mcp')}") from error
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A handler in Python would wait for the thread that reads stdin; nothing is being written.
+        signal.signal(number, signal.SIG_DFL)
+    serve_tools(collection, **options)

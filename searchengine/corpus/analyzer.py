@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from searchengine.corpus.languages import CHINESE_JAPANESE_KOREAN, OTHER_UNSPACED
+from searchengine.corpus.language_traits import CHINESE_JAPANESE_KOREAN, OTHER_UNSPACED
 
 
 class Tokenizer(StrEnum):

@@ -1,5 +1,9 @@
 """Documents, mappings and tables → checked documents, for `add`; metadata, for `update`.
 
+Tables are pandas and polars DataFrames; Arrow tables, datasets and readers of record batches; and
+Hugging Face datasets, streamed ones too. None of these libraries need be installed. Fields of a row
+that are missing (None) are left out.
+
 A mapping may hold values of pandas, polars and numpy; they are stored as JSON:
 
     numpy or pandas scalar       a number, text or truth value
@@ -20,17 +24,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
-from typing import Any, NoReturn, Self
+from itertools import chain
+from typing import Any, NoReturn, Protocol, Self
 
-from searchengine.corpus.columns import RESERVED
-from searchengine.corpus.frames import DataFrame as DataFrame
-from searchengine.corpus.frames import rows_of
-from searchengine.corpus.lines import bad, some_fields
-from searchengine.errors import EmptyCorpus, QueryError, SearchEngineError
+from searchengine.corpus.text_files import bad, some_fields
+from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngineError
 from searchengine.notebook import facts
 
+RESERVED = ("_id", "title", "text")
+"""Fields that belong to the document itself and cannot be metadata."""
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
 _OWN = (*RESERVED, "id")
+_ROWS = 1024  # of an Arrow batch that are in memory as Python objects
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
 _STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # slow to construct
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
@@ -173,6 +178,13 @@ class LeftOut:
             self.first.append(message)
 
 
+class DataFrame(Protocol):
+    """A table of pandas or polars, one document per row."""
+
+    @property
+    def columns(self) -> Any: ...
+
+
 def as_documents(
     records: Iterable[Document | Mapping[str, Any]] | DataFrame,
     malformed: LeftOut | None,
@@ -182,13 +194,13 @@ def as_documents(
     """Documents from documents, mappings, or the rows of a table.
 
     Args:
-        records: an iterable of Document and mappings, or a table that corpus.frames reads.
+        records: an iterable of Document and mappings, or a table.
         malformed: takes the message of each refused record; None: the message is raised.
         needs_text: refuse a record with neither text nor title.
 
     Raises CorpusError, and QueryError if `records` cannot be iterated.
     """
-    for position, record in enumerate(rows_of(records), start=1):
+    for position, record in enumerate(_rows_of(records), start=1):
         place = f"document {position}"
         try:
             if isinstance(record, Document):
@@ -264,6 +276,58 @@ def _checked(document: Document) -> Document:
                 f"{name!r} is a field of the document, not metadata; give it another name",
             )
     return document
+
+
+# ------------------------------------------------------------------------------------ tables → rows
+
+
+def _rows_of(records: Any) -> Iterable[object]:
+    """The rows of a table as mappings; any other iterable as it is.
+
+    Raises QueryError for what is neither, and CorpusError for two columns of one name.
+    """
+    if isinstance(records, Mapping) and any(hasattr(v, "features") for v in records.values()):
+        raise QueryError(f"add takes one split of a dataset: dataset[{next(iter(records))!r}]")
+    if isinstance(records, str | Mapping):
+        raise QueryError("add takes an iterable of documents; put one document into a list")
+    rows = _rows(records)
+    if rows is not None:
+        return map(_without_missing, rows)
+    if isinstance(records, Iterable):
+        return records
+    raise QueryError(
+        "add takes an iterable of documents, a pandas or polars DataFrame, an Arrow table or a "
+        f"Hugging Face dataset, got {type(records).__name__}"
+    )
+
+
+def _rows(table: Any) -> Any:
+    """The rows of a table as mappings; None if it is no table of a kind known here."""
+    if hasattr(table, "to_batches"):  # Arrow: a table or dataset
+        return chain.from_iterable(map(_batch_rows, table.to_batches()))
+    if hasattr(table, "read_next_batch"):  # Arrow: a reader of record batches
+        return chain.from_iterable(map(_batch_rows, table))
+    if hasattr(table, "features") and hasattr(table, "column_names"):  # Hugging Face
+        return iter(table)
+    is_polars = hasattr(table, "iter_rows")
+    if not is_polars and not (hasattr(table, "to_dict") and hasattr(table, "columns")):
+        return None
+    if len(set(table.columns)) < len(table.columns):
+        raise CorpusError("a column name occurs twice in the DataFrame; rename one of the two")
+    return table.iter_rows(named=True) if is_polars else table.to_dict(orient="records")
+
+
+def _batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
+    for start in range(0, batch.num_rows, _ROWS):
+        yield from batch.slice(start, _ROWS).to_pylist()
+
+
+def _without_missing(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without metadata that is None: in a table every row has every column."""
+    return {name: value for name, value in row.items() if value is not None or name in _OWN}
+
+
+# ---------------------------------------------------------------------------------- values as JSON
 
 
 def plain_record(record: Mapping[str, Any], place: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Records: JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV without quoting), .json,
 Parquet, Arrow, and tables of SQLite. Texts: .txt, Markdown, HTML, Word, EPUB, and the pages of PDF.
-Field names as in BEIR: `_id` (or `id`), `title`, `text`, or as corpus.columns has them; every other
+Field names as in BEIR: `_id` (or `id`), `title`, `text`, or as corpus.tabular has them; every other
 field becomes metadata. A CSV cell that reads like a number (12, -3.50; not 007 or 1e3) or true and
 false becomes a number or truth value. How keys are chosen: docs/indexing.md.
 
@@ -12,21 +12,31 @@ what a parser reads is read in a process with limits (corpus.formats.parser).
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
-from searchengine.corpus.columns import Columns, check_text
-from searchengine.corpus.documents import Document
-from searchengine.corpus.folder import LINES, Unread, files_below, holds_records, is_readable
-from searchengine.corpus.formats.kinds import SQLITE, SQLITE_SUFFIXES, kind_of
+from searchengine.corpus.documents import Document, LeftOut
+from searchengine.corpus.formats.kinds import SQLITE, SQLITE_SUFFIXES, Kind, Part, kind_of
 from searchengine.corpus.formats.parser import Parser
-from searchengine.corpus.lines import STDIN, OnBad, bad, kind, read_jsonl, report
-from searchengine.corpus.sources import Source, source_of
-from searchengine.corpus.tables import DIALECTS, read_table
-from searchengine.corpus.texts import check_name, read_file, root_of
-from searchengine.errors import CorpusError, EmptyCorpus, QueryError
+from searchengine.corpus.tabular import DIALECTS, Columns, check_text, read_table
+from searchengine.corpus.text_files import (
+    STDIN,
+    OnBad,
+    bad,
+    kind,
+    read_jsonl,
+    report,
+    unreadable,
+    whole,
+)
+from searchengine.errors import CorpusError, EmptyCorpus
 
 _QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
@@ -34,6 +44,52 @@ _READABLE = (
     "a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md, .html, .docx, .epub or .pdf file, "
     "or a folder of such files"
 )
+LINES = {".jsonl", ".ndjson", *DIALECTS}
+"""Suffixes of records that are read line by line."""
+_DATABASE = "documents.db"  # a folder that holds it is a collection
+_SQLITE = "sqlite:"
+_EXAMPLE = "sqlite:///FILE?table=NAME"
+_PLAIN = (".txt", ".text")
+
+
+# ------------------------------------------------------------------------------ sources and folders
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A corpus.
+
+    Attributes:
+        path: a file or folder; "-" for standard input.
+        table: of a SQLite database; None: not a database.
+    """
+
+    path: Path
+    table: str | None = None
+
+    @property
+    def format(self) -> Kind | None:
+        """What a parser reads; None: lines of records, or a format that is not read."""
+        is_database = self.table is not None or kind(self.path) in SQLITE_SUFFIXES
+        return SQLITE if is_database else kind_of(self.path)
+
+
+def source_of(corpus: str | Path) -> Source:
+    """The source that a text names: a path, "-", or "sqlite:///FILE?table=NAME".
+
+    A relative FILE comes after three slashes, an absolute one after four. Raises CorpusError.
+    """
+    if isinstance(corpus, Path) or not corpus.startswith(_SQLITE):
+        return Source(Path(corpus))
+    try:
+        parts = urlsplit(corpus)
+        query = parse_qs(parts.query, strict_parsing=True, keep_blank_values=True)
+    except ValueError as error:
+        raise bad(corpus, f"expected {_EXAMPLE} ({error})") from error
+    file = unquote(parts.path.removeprefix("/"))
+    if parts.netloc or not file or list(query) != ["table"] or len(query["table"]) > 1:
+        raise bad(corpus, f"expected {_EXAMPLE}, with four slashes for an absolute path")
+    return Source(Path(file), query["table"][0])
 
 
 def check_corpus(corpus: str | Path) -> Path:
@@ -43,8 +99,110 @@ def check_corpus(corpus: str | Path) -> Path:
         if path != STDIN and not path.exists():
             raise bad(path, "no such file or folder")
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     return path
+
+
+@dataclass(slots=True)
+class Unread:
+    """Files of a folder without documents.
+
+    Attributes:
+        kinds: suffix → number of files of a format that is not read, and what else was passed
+            over, such as links to folders.
+        missing: suffix → what to install to read it.
+        failed: messages of files that could not be read.
+        encodings: encoding → number of files that were not UTF-8 and were read.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    missing: dict[str, str] = field(default_factory=dict)
+    failed: LeftOut = field(default_factory=LeftOut)
+    encodings: Counter[str] = field(default_factory=Counter)
+
+    def sentence(self) -> str:
+        """What was skipped, by kind, most frequent first; "" for nothing."""
+        if not self.kinds:
+            return ""
+        total = sum(self.kinds.values())
+        kinds = ", ".join(f"{n:,} {name}" for name, n in self.kinds.most_common())
+        text = f"{total:,} {'entry' if total == 1 else 'entries'} of other kinds skipped: {kinds}"
+        for install in dict.fromkeys(self.missing.values()):
+            names = [name for name, how in self.missing.items() if how == install]
+            text += f"; {install} reads {' and '.join(names)}"
+        return text
+
+
+def is_readable(path: Path) -> bool:
+    """Whether a reader exists for a file, by its suffix."""
+    return kind(path) in LINES or kind_of(path) is not None
+
+
+def files_below(folder: Path, unread: Unread) -> list[Path]:
+    """The files below a folder that have a reader, sorted; others are counted in `unread`.
+
+    Hidden files and folders (.git, .trash, …) and collections are left out, and linked folders:
+    they may loop. A folder below it that this user may not read is named in `unread`. Raises
+    OSError if another one cannot be read.
+    """
+
+    def name(path: Path, error: OSError) -> None:
+        if path == folder or not isinstance(error, PermissionError):
+            raise error
+        unread.failed.add(str(bad(path, f"cannot be read ({error.strerror})")))
+
+    files = []
+    missing: dict[str, str] = {}  # suffix → what to install: finding that out takes a while
+    for entry in chain.from_iterable(entries for _, entries in _walk(folder, name)):
+        path = Path(entry)
+        if entry.is_dir(follow_symlinks=False):
+            continue
+        if not path.is_file():
+            unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
+        elif not is_readable(path):
+            unread.kinds[path.suffix.lower() or "without a suffix"] += 1
+        else:
+            suffix = kind(path)
+            if suffix not in missing:
+                missing[suffix] = format_.missing if (format_ := kind_of(path)) else ""
+            if missing[suffix]:
+                unread.kinds[suffix] += 1
+                unread.missing[suffix] = missing[suffix]
+            else:
+                files.append(path)
+    return sorted(files)
+
+
+def folders_below(folder: Path) -> list[Path]:
+    """The folder and those below it whose files `files_below` lists, as far as they can be read."""
+    return [path for path, _ in _walk(folder, lambda path, error: None)]
+
+
+def _walk(
+    folder: Path, on_error: Callable[[Path, OSError], None]
+) -> Iterator[tuple[Path, list["os.DirEntry[str]"]]]:
+    """Each folder with its entries, without hidden ones."""
+    folders = [folder]
+    while folders:
+        path = folders.pop()
+        try:
+            with os.scandir(path) as listing:
+                entries = [entry for entry in listing if not entry.name.startswith(".")]
+        except OSError as error:
+            on_error(path, error)
+            continue
+        if path != folder and any(e.name == _DATABASE and e.is_file() for e in entries):
+            continue
+        folders += [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        yield path, entries
+
+
+def holds_records(files: Iterable[Path]) -> bool:
+    """Whether any of the files has records, whose fields can be named."""
+    return any(kind(f) in LINES or ((k := kind_of(f)) is not None and k.records) for f in files)
+
+
+# ---------------------------------------------------------------------------------------- documents
 
 
 def read_corpus(
@@ -52,7 +210,6 @@ def read_corpus(
     on_bad: OnBad | None = None,
     *,
     key_prefix: str = "",
-    record_keys: str = "content",
     columns: Columns | None = None,
     unread: Unread | None = None,
     files: Sequence[Path] | None = None,
@@ -66,16 +223,13 @@ def read_corpus(
     Args:
         corpus: a file or folder; "sqlite:///FILE?table=NAME"; "-", JSON Lines from standard input.
         on_bad: called with the error of every malformed record.
-        key_prefix: text put before the keys of files and of records without an id.
-        record_keys: the key of a record without an id: "content", a hash of the record; or
-            "position", its number in the file, for collections of older versions.
+        key_prefix: text put before the keys of files and of records without an id, whose keys are
+            a hash of the record.
         columns: the fields that hold text, title and key.
         unread: counts the files of a folder that are skipped or cannot be read.
         files: only these files of a folder; None: all of `folder_files`.
     """
-    if record_keys not in ("content", "position"):
-        raise QueryError(f"record_keys must be 'content' or 'position', got {record_keys!r}")
-    keys = _Keys(key_prefix, record_keys == "content")
+    keys = _Keys(key_prefix)
     columns = Columns() if columns is None else columns
     path, source = check_corpus(corpus), source_of(corpus)
     try:
@@ -84,18 +238,18 @@ def read_corpus(
         if files is None and (beir := beir_corpus(path)):
             return _read_one(Source(beir), on_bad, keys, columns)
         listed = Unread() if unread is None else unread
-        found = files_below(path, listed) if files is None else files
+        readable = files_below(path, listed) if files is None else files
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if unread is None:
         for message in listed.failed.first:
             report(CorpusError(message), on_bad)
-    if files is None and not found:
+    if files is None and not readable:
         what = f"no files to read in this folder; expected {_READABLE}. {listed.sentence()}"
         raise EmptyCorpus(str(bad(path, what.strip())))
     if files is None:
-        _check_fields(path, columns, found)
-    return _read_folder(found, path, on_bad, keys, columns, unread)
+        _check_fields(path, columns, readable)
+    return _read_folder(readable, path, on_bad, keys, columns, unread)
 
 
 def read_slice(
@@ -107,7 +261,7 @@ def read_slice(
     `read_corpus` generates.
     """
     records = _named(read_jsonl(path, on_bad, span), on_bad, columns, is_first=span[0] == 0)
-    return _to_documents(records, on_bad, _Keys("", True), columns.needs_text)
+    return _to_documents(records, on_bad, _Keys(), columns.needs_text)
 
 
 def folder_files(folder: Path, unread: Unread) -> list[Path]:
@@ -147,10 +301,6 @@ def _count_texts(files: Sequence[Path]) -> int | None:
     return None if several else len(files)
 
 
-def _unreadable(path: Path, error: OSError) -> CorpusError:
-    return bad(error.filename or path, f"cannot be read ({error.strerror or error})")
-
-
 def beir_corpus(folder: Path) -> Path | None:
     """The file with the documents of a folder in BEIR's format; None for another folder."""
     inner = (folder / name for name in ("corpus.jsonl", "corpus.jsonl.gz"))
@@ -163,16 +313,12 @@ def _check_fields(path: Path, columns: Columns, files: Sequence[Path]) -> None:
         raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
 
 
-# ---------------------------------------------------------------------------- files and folders
-
-
 def _read_one(
     source: Source, on_bad: OnBad | None, keys: "_Keys", columns: Columns
 ) -> Iterator[Document]:
     """The documents of a single file or table. Raises CorpusError for an unknown format."""
     path = source.path
-    is_database = source.table is not None or kind(path) in SQLITE_SUFFIXES
-    if not is_database and path != STDIN:
+    if source.format is not SQLITE and path != STDIN:
         if not is_readable(path):
             raise bad(path, f"expected {_READABLE}")
         _check_fields(path, columns, [path])
@@ -183,10 +329,9 @@ def _opened(
     source: Source, on_bad: OnBad | None, keys: "_Keys", columns: Columns
 ) -> Iterator[Document]:
     path = source.path
-    found = None if source.table is not None else kind_of(path)
-    holds_text = found is not None and not found.records
+    holds_text = source.format is not None and not source.format.records
     if holds_text:
-        keys = replace(keys, file=path.name, root=root_of(path.parent))
+        keys = replace(keys, file=path.name, root=_root_of(path.parent))
     with Parser() as parser:
         try:
             yield from _documents(source, on_bad, keys, columns, parser)
@@ -205,14 +350,14 @@ def _read_folder(
     unread: Unread | None,
 ) -> Iterator[Document]:
     """The documents of files below a folder; a file that cannot be read does not stop the rest."""
-    keys = replace(keys, root=root_of(root))
+    keys = replace(keys, root=_root_of(root))
     on_record = _leave_file if on_bad is None and unread is not None else on_bad
     with Parser() as parser:
         for file in files:
             inside = replace(keys, file=file.relative_to(root).as_posix())
             encoding = ""
             try:
-                check_name(file, "file")
+                _check_name(file, "file")
                 for document in _documents(Source(file), on_record, inside, columns, parser):
                     encoding = document.metadata.get("encoding", "") if document.file else ""
                     yield document
@@ -238,13 +383,12 @@ def _documents(
     source: Source, on_bad: OnBad | None, keys: "_Keys", columns: Columns, parser: Parser
 ) -> Iterator[Document]:
     """The documents of a file. Raises CorpusError."""
-    path = source.path
-    found = SQLITE if source.table is not None or kind(path) in SQLITE_SUFFIXES else kind_of(path)
-    if found is not None and not found.records:
-        yield from read_file(path, keys.file, keys.root, found, keys.prefix, parser)
+    path, format_ = source.path, source.format
+    if format_ is not None and not format_.records:
+        yield from _read_texts(path, format_, keys, parser)
         return
-    if found is not None:
-        records = _named(parser.records(path, found, source.table or ""), on_bad, columns)
+    if format_ is not None:
+        records = _named(parser.records(path, format_, source.table or ""), on_bad, columns)
     elif kind(path) in DIALECTS:
         records = read_table(path, on_bad, columns)
     else:
@@ -261,27 +405,25 @@ class _Keys:
 
     Attributes:
         prefix: put before every key that is not an id of a record.
-        by_content: the key of a record is a hash of its content, not its position.
         file: path below a folder, for one of its files; it comes before the keys of records. For
             a single file of texts, its name.
         root: absolute path of the folder.
     """
 
-    prefix: str
-    by_content: bool
+    prefix: str = ""
     file: str = ""
     root: str = ""
 
     def of_record(
-        self, record: Mapping[str, Any], position: int, place: str, needs_text: bool, has_key: bool
+        self, record: Mapping[str, Any], place: str, needs_text: bool, has_key: bool
     ) -> Document:
         """A document from a record. Raises CorpusError."""
         before = f"{self.prefix}{self.file}#" if self.file else self.prefix
-        key = "" if has_key else f"{before}{position}"
+        key = "" if has_key else "-"  # until its content is known
         document = Document.from_mapping(record, origin=place, key=key, needs_text=needs_text)
         if has_key and self.file:
             document = replace(document, key=before + document.key)
-        elif not has_key and self.by_content:
+        elif not has_key:
             content = {**document.metadata, "title": document.title, "text": document.text}
             written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
             key = hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
@@ -314,11 +456,83 @@ def _to_documents(
     needs_text: bool,
 ) -> Iterator[Document]:
     keyed: bool | None = None
-    for position, (place, record) in enumerate(records, start=1):
+    for place, record in records:
         has_key = "_id" in record or "id" in record
         keyed = has_key if keyed is None else keyed
         try:
             # A record without an id, in a file whose first record has one, is a mistake.
-            yield keys.of_record(record, position, place, needs_text, keyed or has_key)
+            yield keys.of_record(record, place, needs_text, keyed or has_key)
         except CorpusError as error:
             report(error, on_bad)
+
+
+# -------------------------------------------------------------------------------------------- texts
+
+
+def _root_of(folder: Path) -> str:
+    """The absolute path of the folder of files. Raises CorpusError if it is not UTF-8."""
+    root = folder.resolve()
+    _check_name(root, "folder")
+    return str(root)
+
+
+def _check_name(path: Path, what: str) -> None:
+    """Refuse a path that is not UTF-8, which no key could hold. Raises CorpusError."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise bad(path, f"the name of this {what} is not UTF-8; rename it") from error
+
+
+def _read_texts(file: Path, format_: Kind, keys: _Keys, parser: Parser) -> Iterator[Document]:
+    """The documents of a file. Keys: the path below the root, then "#" and the part, if any.
+
+    The metadata of a file are its path, size in bytes and time of modification (UTC); a field of
+    the same name in the file replaces them. The title is what the file names, or else the file's
+    name. Raises CorpusError.
+    """
+    fields = {"path": keys.file, **_stat(file)}
+    for part in _parts(file, format_, parser):
+        metadata = {**fields, **part.metadata}
+        if part.headings:
+            metadata["headings"] = [asdict(heading) for heading in part.headings]
+        # An empty file is no document, although it has a name.
+        title = (part.title or _name(file)) if part.text.strip() else ""
+        yield Document(
+            key=f"{keys.prefix}{keys.file}{'#' if part.fragment else ''}{part.fragment}",
+            text=part.text,
+            title=title,
+            metadata=metadata,
+            origin=str(file),
+            root=keys.root,
+            file=keys.file,
+        )
+
+
+def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Part]:
+    """The texts of a file. Plain text in UTF-8 needs no parser."""
+    if kind(file) in _PLAIN:
+        data = whole(file)
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" not in text and "\x1b" not in text:  # neither binary nor ISO-2022
+            yield Part(text)
+            return
+    yield from parser.parts(file, format_)
+
+
+def _stat(file: Path) -> dict[str, Any]:
+    try:
+        stat = file.stat()
+    except OSError as error:
+        raise unreadable(file, error) from error
+    modified = datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(timespec="seconds")
+    return {"modified": modified, "size": stat.st_size}
+
+
+def _name(file: Path) -> str:
+    """The name of a file as a title."""
+    name = Path(file.stem).stem if file.suffix == ".gz" else file.stem
+    return name.replace("_", " ").replace("-", " ")

@@ -12,12 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import Document
-from searchengine.corpus.files import beir_corpus, check_corpus, read_corpus, read_slice
-from searchengine.corpus.folder import Unread, files_below
-from searchengine.corpus.lines import LONGEST, STDIN, OnBad, bad
-from searchengine.corpus.sources import source_of
+from searchengine.corpus.files import (
+    Unread,
+    beir_corpus,
+    check_corpus,
+    files_below,
+    read_corpus,
+    read_slice,
+    source_of,
+)
+from searchengine.corpus.tabular import Columns
+from searchengine.corpus.text_files import LONGEST, STDIN, OnBad, bad, unreadable
 from searchengine.errors import CorpusError
 
 SLICE = 16 << 20
@@ -110,7 +116,7 @@ def parts_of(corpus: str | Path, unread: Unread) -> list[Part]:
     try:
         files = files_below(path, unread)
     except OSError as error:
-        raise bad(error.filename or path, f"cannot be read ({error.strerror})") from error
+        raise unreadable(path, error) from error
     if not files:
         raise bad(path, f"no files to read in this folder. {unread.sentence()}".strip())
     return list(_parts_of_folder(path, files))

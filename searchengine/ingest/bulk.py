@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from searchengine.backends.folder.folders import os_errors
-from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import Document, LeftOut
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import Unread
 from searchengine.corpus.parts import Part, parts_of
+from searchengine.corpus.tabular import Columns
 from searchengine.encoders.loading import EncoderArgument, check_built_by, load_given
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, CorpusError, EmptyCorpus

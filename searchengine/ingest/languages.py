@@ -20,7 +20,7 @@ from searchengine.backends.folder.mode import CHOSEN, WEIGHT, Mode
 from searchengine.backends.folder.writer import Writer
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
-from searchengine.corpus.languages import EXCERPT, NAMES, Traits, traits
+from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 

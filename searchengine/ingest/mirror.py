@@ -21,11 +21,10 @@ from searchengine.backends.folder.documents import listing
 from searchengine.backends.folder.documents.changes import Known, as_json, known
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.writer import Writer
-from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import Document, LeftOut
-from searchengine.corpus.files import check_corpus, read_corpus
-from searchengine.corpus.folder import Unread
-from searchengine.corpus.lines import OnBad
+from searchengine.corpus.files import Unread, check_corpus, read_corpus
+from searchengine.corpus.tabular import Columns
+from searchengine.corpus.text_files import OnBad
 from searchengine.errors import (
     CollectionError,
     CorpusError,
@@ -333,7 +332,6 @@ def _pass(
         state.folder,
         on_bad,
         key_prefix=options.key_prefix,
-        record_keys=collection.settings.get("record_keys", "content"),
         columns=options.columns,
         unread=unread,
         files=[state.folder / path for path in sorted(files.changed)],

@@ -11,8 +11,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NamedTuple, Self
 
-from searchengine.corpus.files import check_corpus, folder_files
-from searchengine.corpus.folder import Unread, folders_below
+from searchengine.corpus.files import Unread, check_corpus, folder_files, folders_below
 from searchengine.errors import CorpusError
 
 RECENT = 2.0

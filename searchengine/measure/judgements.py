@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from searchengine.corpus.documents import Document
-from searchengine.corpus.lines import bad, kind, read_jsonl, read_lines, some_fields
+from searchengine.corpus.text_files import bad, kind, read_jsonl, read_lines, some_fields
 from searchengine.errors import CorpusError
 
 Qrels = dict[str, dict[str, int]]

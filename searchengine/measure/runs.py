@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from searchengine.corpus.lines import bad, read_lines
+from searchengine.corpus.text_files import bad, read_lines
 
 Run = Mapping[str, Mapping[str, float]]
 """Question → document → score, best first; the scores of a question fall strictly."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from searchengine.corpus.formats.parts import Heading, enclosing
+from searchengine.corpus.formats.kinds import Heading, enclosing
 
 
 def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:

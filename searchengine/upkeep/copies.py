@@ -257,7 +257,7 @@ def copy(
 
 
 def _create(origin: Backend, target: str | Path) -> Backend:
-    names = ("encoder", "index", "passages", "record_keys", "tokenizer_auto", "weight", CHOSEN)
+    names = ("encoder", "index", "passages", "tokenizer_auto", "weight", CHOSEN)
     settings = {name: origin.settings[name] for name in names if name in origin.settings}
     analyzer = Analyzer.of(origin.settings["tokenizer"])
     words = analyzer.tokenizer is not Tokenizer.NONE

@@ -177,12 +177,6 @@ def test_classification(trained: Model) -> None:
     assert "by label: `good`, `bad`." in text
 
 
-def test_a_recipe_without_a_summary_points_to_the_configuration(trained: Model) -> None:
-    recipe = {name: value for name, value in RECIPE.items() if name != "summary"}
-    text = card(replace(trained, recipe=recipe))
-    assert "- Loss and other settings: see the configuration below.\n- Training: 100" in text
-
-
 def test_unjudged(trained: Model) -> None:
     text = card(replace(trained, recipe=RECIPE | {"best": {}, "untrained": {}}))
     assert "## Scores" not in text and "|" not in text

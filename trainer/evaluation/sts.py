@@ -116,8 +116,9 @@ class Remembered:
         """As the encoder's own; on_batch gets the counts of new texts."""
         texts = list(texts)
         fresh = [text for text in dict.fromkeys(texts) if (role, text) not in self._known]
-        vectors = self._encoder.encode(fresh, role=role, on_batch=on_batch)
-        self._known.update(zip(((role, text) for text in fresh), vectors, strict=True))
+        if fresh:
+            vectors = self._encoder.encode(fresh, role=role, on_batch=on_batch)
+            self._known.update(zip(((role, text) for text in fresh), vectors, strict=True))
         return np.stack([self._known[role, text] for text in texts])
 
 

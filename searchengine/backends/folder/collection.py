@@ -55,7 +55,7 @@ class Collection(WritableView):
             (scratch / "segments").mkdir()
             with Store(scratch / "documents.db", create=True) as store, store.transaction():
                 changes = Changes(store)
-                new: dict[str, Any] = {"commit_id": uuid4().hex, "record_keys": "content"}
+                new: dict[str, Any] = {"commit_id": uuid4().hex}
                 if analyzer is None:
                     new["tokenizer_auto"] = True
                 for name, value in (settings | new).items():

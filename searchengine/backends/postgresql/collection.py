@@ -81,8 +81,7 @@ class PostgresCollection:
         `settings`: as of a folder; `analyzer`: None is porter; `carried`: of another backend.
         """
         connections = Connections(url)
-        stored = {"record_keys": "content"} | settings
-        stored["tokenizer"] = str(analyzer or Tokenizer.PORTER)
+        stored = settings | {"tokenizer": str(analyzer or Tokenizer.PORTER)}
         if carried:
             stored[SHORTLIST] = carried["shortlist"]
             if carried["rotation"] is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
-from searchengine.corpus.languages import UNSPACED_LANGUAGES
+from searchengine.corpus.language_traits import UNSPACED_LANGUAGES
 from searchengine.errors import CollectionError
 
 if TYPE_CHECKING:

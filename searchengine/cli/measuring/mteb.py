@@ -106,7 +106,7 @@ def _task_names(files: tuple[Named, ...]) -> list[str]:
 def _read(folder: Path) -> tuple[Iterator[tuple[str, str, str]], dict[str, str], "Qrels"]:
     """Read the documents, questions and judgements of a folder in BEIR's layout."""
     from searchengine.corpus.files import read_corpus
-    from searchengine.corpus.lines import bad
+    from searchengine.corpus.text_files import bad
     from searchengine.measure.judgements import plain_or_gzipped, read_beir
 
     corpus = plain_or_gzipped(folder / "corpus.jsonl")

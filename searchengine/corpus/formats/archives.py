@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from searchengine.corpus.lines import LONGEST, bad
+from searchengine.corpus.text_files import LONGEST, bad
 
 _LARGEST = 4 * LONGEST  # bytes of all members that are read
 

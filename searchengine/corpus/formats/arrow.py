@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 
 from searchengine.corpus.documents import plain_record
-from searchengine.corpus.lines import bad
+from searchengine.corpus.text_files import bad
 
 _ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column
 _INDEX = "__index_level_"  # begins the columns in which pandas keeps an index

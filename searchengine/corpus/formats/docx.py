@@ -14,8 +14,8 @@ from docx.oxml.ns import nsmap, qn
 from docx.oxml.parser import parse_xml
 
 from searchengine.corpus.formats.archives import check_size, opened
-from searchengine.corpus.formats.parts import LONGEST_HEADING, Heading, Part
-from searchengine.corpus.lines import bad
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Part
+from searchengine.corpus.text_files import bad
 
 _OLE = bytes.fromhex("d0cf11e0")  # begins .doc files and encrypted .docx files
 _MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"

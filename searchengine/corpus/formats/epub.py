@@ -8,9 +8,9 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from searchengine.corpus.formats.archives import check_size, member, opened
+from searchengine.corpus.formats.kinds import Part
 from searchengine.corpus.formats.markup import decode_html, parse
-from searchengine.corpus.formats.parts import Part
-from searchengine.corpus.lines import bad
+from searchengine.corpus.text_files import bad
 
 _WHAT = "an EPUB file"
 _OPF = "{http://www.idpf.org/2007/opf}"

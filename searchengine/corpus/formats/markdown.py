@@ -11,9 +11,8 @@ import yaml
 from markdown_it import MarkdownIt
 
 from searchengine.corpus.documents import plain_record
-from searchengine.corpus.formats.decoding import decode
-from searchengine.corpus.formats.parts import LONGEST_HEADING, Heading, Part, whole
-from searchengine.corpus.lines import bad
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Part
+from searchengine.corpus.text_files import bad, decode, whole
 
 _FRONT = re.compile(
     r"(---|\+\+\+)[ \t]*\r?\n(?:(.*?)\n)??(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL

@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.formats.decoding import decode
-from searchengine.corpus.formats.parts import LONGEST_HEADING, Heading, Part, whole
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Part
+from searchengine.corpus.text_files import decode, whole
 
 _LEFT_OUT = {"script", "style", "template", "noscript", "svg", "iframe", "object"}
 _BLOCKS = set(

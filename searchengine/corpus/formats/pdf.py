@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pypdfium2
 
-from searchengine.corpus.formats.parts import LONGEST_HEADING, Heading, Part, enclosing
-from searchengine.corpus.lines import bad
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Part, enclosing
+from searchengine.corpus.text_files import bad
 
 _HYPHENS = ("\x02", "\ufffe")  # PDFium's mark of a word that a line break divides
 _NO_TITLES = ("untitled", "microsoft word - ", "(anonymous)", "(unspecified)")

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from searchengine.corpus.lines import bad, json_object
+from searchengine.corpus.text_files import bad, json_object
 from searchengine.errors import CorpusError, SearchEngineError
 from searchengine.server import errors
 from searchengine.server.errors import Refused

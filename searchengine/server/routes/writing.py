@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from searchengine.corpus.documents import Document
-from searchengine.corpus.lines import bad
+from searchengine.corpus.text_files import bad
 from searchengine.encoders.protocol import NO_ENCODER, Vectors
 from searchengine.encoders.questions import as_array, check_vectors
 from searchengine.engine import SearchEngine

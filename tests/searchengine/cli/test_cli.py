@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -210,18 +210,6 @@ def test_fields_and_keys_of_a_table(tmp_path: Path) -> None:
     assert (hit["title"], hit["text"]) == ("Whales", "They sleep by halves.")
     doubled = run("index", tmp_path / "c.csv", collection, "--text-field", "a", "--id-field", "A")
     assert "must name different fields" in one_sentence(doubled)
-
-
-def test_a_collection_of_row_numbers_goes_on_with_them(tmp_path: Path) -> None:
-    (tmp_path / "first.jsonl").write_text('{"_id": "a", "text": "Bread rises."}\n')
-    (tmp_path / "c.jsonl").write_text('{"text": "Whales sleep."}\n{"text": "Whales sing."}\n')
-    collection = tmp_path / "c.index"
-    assert run_json("index", tmp_path / "first.jsonl", collection)["added"] == 1
-    with closing(sqlite3.connect(collection / "documents.db")) as tables, tables:
-        tables.execute("INSERT OR REPLACE INTO settings VALUES ('record_keys', '\"position\"')")
-    assert run_json("index", tmp_path / "c.jsonl", collection)["added"] == 2
-    hits = run_json("search", collection, "whales", "-k", "3")
-    assert {hit["key"] for hit in hits} == {"a", "1", "2"}
 
 
 def test_a_shell_sees_streams_and_exit_codes(folder: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
-from searchengine.cli.indexing.index import index
-from searchengine.cli.maintenance import tune
+from searchengine.cli.index import index
 from searchengine.cli.options import Bytes
+from searchengine.cli.tune import tune
 from searchengine.indexer.config import Code, RotationKind, Structure
 from searchengine.indexer.tuning.tune import Objective
 from searchengine.trainer.runtimes.config import Precision, RuntimeKind
@@ -223,7 +223,6 @@ def test_the_choices_are_all_there_are() -> None:
         "objective": list(Objective),
         "mode": ["vector", "text", "hybrid"],
         "runtime": list(RuntimeKind),
-        "engine": list(RuntimeKind),
         "precision": list(Precision),
     }
 

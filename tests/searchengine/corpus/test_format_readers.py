@@ -28,14 +28,12 @@ from docx.oxml.ns import nsdecls
 from reportlab.pdfgen.canvas import Canvas
 
 from searchengine import SearchEngine
-from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import Document
-from searchengine.corpus.encodings import detected
-from searchengine.corpus.files import count_records, read_corpus
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.corpus.formats import kinds
-from searchengine.corpus.formats.kinds import KINDS
-from searchengine.corpus.formats.parts import Heading, Part
+from searchengine.corpus.formats.kinds import KINDS, Heading, Part
+from searchengine.corpus.tabular import Columns
+from searchengine.corpus.text_files import detected
 from searchengine.errors import CorpusError, DuplicateKey
 from searchengine.query.headings import heading_at, headings_of
 from searchengine.query.hits import Hit

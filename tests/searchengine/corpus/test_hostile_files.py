@@ -10,8 +10,7 @@ from document_files import write_epub
 from reportlab.lib.pdfencrypt import StandardEncryption
 from reportlab.pdfgen.canvas import Canvas
 
-from searchengine.corpus.files import read_corpus
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import Unread, read_corpus
 from searchengine.corpus.formats.kinds import KINDS, Kind
 from searchengine.corpus.formats.parser import Parser
 from searchengine.errors import UnreadableFile
@@ -141,7 +140,7 @@ def test_links_devices_and_collections_are_not_followed(tmp_path: Path) -> None:
 
 READERS = """
 import os, signal, time
-from searchengine.corpus.formats.parts import Part
+from searchengine.corpus.formats.kinds import Part
 
 def good(path):
     yield Part("good")

@@ -18,8 +18,7 @@ from document_files import (
 
 from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
-from searchengine.corpus.files import read_corpus
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import Unread, read_corpus
 from searchengine.query.headings import heading_at, headings_of
 
 _RECORDS = ("json", "parquet")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import count_records, read_corpus
-from searchengine.errors import CorpusError, QueryError
+from searchengine.corpus.tabular import Columns
+from searchengine.errors import CorpusError
 
 TWO = [Document("1", "whales sleep", "Whales", {"year": 2016}), Document("2", "bread rises")]
 
@@ -119,14 +119,6 @@ def test_inserting_or_editing_a_record_changes_one_key(tmp_path: Path) -> None:
     jsonl = '{"text": "three"}\n{"text": "two", "title": "B"}\n{"text": "two", "title": "B"}\n'
     assert keys("c.jsonl", jsonl) == [third, second, second]
     assert keys("d.jsonl", '{"text": "three", "year": 1}\n') != [third]
-
-
-def test_records_without_ids_are_numbered_on_request(tmp_path: Path) -> None:
-    path = write(tmp_path / "c.jsonl", '{"text": "a"}\n\n{"text": "b"}\n')
-    documents = list(read_corpus(path, record_keys="position", key_prefix="c/"))
-    assert [(d.key, d.derived) for d in documents] == [("c/1", False), ("c/2", False)]
-    with pytest.raises(QueryError, match="record_keys must be 'content' or 'position', got 'row'"):
-        read_corpus(path, record_keys="row")
 
 
 def test_a_prefix_is_for_keys_that_are_not_given(tmp_path: Path) -> None:

@@ -19,11 +19,10 @@ from tiny_model import write_sentence_transformer
 
 from searchengine import SearchEngine
 from searchengine.corpus import parts
-from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import Document
-from searchengine.corpus.files import read_corpus
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import Unread, read_corpus
 from searchengine.corpus.parts import parts_of
+from searchengine.corpus.tabular import Columns
 from searchengine.errors import (
     CollectionBusy,
     CollectionError,

@@ -14,8 +14,7 @@ from cut_documents import EXACT, Words
 from test_mirror import write
 
 from searchengine import SearchEngine
-from searchengine.corpus.files import read_corpus
-from searchengine.corpus.folder import Unread, folders_below
+from searchengine.corpus.files import Unread, folders_below, read_corpus
 from searchengine.errors import CorpusError
 from searchengine.ingest import mirror, watching
 from searchengine.ingest.mirror import MirrorOptions

@@ -14,7 +14,7 @@ from searchengine import SearchEngine
 from searchengine.backends.folder.mode import WEIGHT, Mode
 from searchengine.cli import cli
 from searchengine.corpus.analyzer import Tokenizer
-from searchengine.corpus.languages import Traits, traits
+from searchengine.corpus.language_traits import Traits, traits
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.languages import analyzer_for, reads
 from searchengine.trainer.model.source import Source

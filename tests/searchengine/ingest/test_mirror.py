@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import Document, SearchEngine
-from searchengine.corpus.files import read_corpus
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import CorpusError, EmptyCorpus
 from searchengine.ingest import mirror as mirroring
 from searchengine.ingest.mirror import MirrorOptions, Scope

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from searchengine import SearchEngine
 from searchengine.backends.folder.documents.store import Store
 from searchengine.corpus.files import read_corpus
-from searchengine.corpus.lines import read_jsonl
+from searchengine.corpus.text_files import read_jsonl
 from searchengine.errors import (
     CollectionBusy,
     CollectionError,

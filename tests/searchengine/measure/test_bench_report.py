@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.cli.console import show_rows
-from searchengine.cli.indexing.index import index
+from searchengine.cli.index import index
 from searchengine.measure.bench_tables import table
 from searchengine.measure.formatting import fraction, plain, recall_of, short, size, spread_of
 from searchengine.measure.recommend import (

@@ -16,7 +16,7 @@ from tiny_model import WORDS, write_sentence_transformer
 from searchengine.cli.measuring.mteb import mteb as command
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.evaluation.sts import StsTask, sts_tasks, unit_prefix
+from searchengine.trainer.evaluation.sts import Remembered, StsTask, sts_tasks, unit_prefix
 
 pytestmark = needs("mteb", "mteb")
 ours = Lazy("searchengine.trainer.evaluation.mteb")
@@ -98,17 +98,18 @@ def test_the_figures_are_those_of_other_libraries(encoder: Encoder) -> None:
 
 def test_prefixes_have_length_one_and_roles_their_prompts(encoder: Encoder) -> None:
     calls: list[int] = []
-    known = ours._Texts(encoder, calls.append)
+    known = Remembered(encoder)
     from mteb.types import PromptType
 
     batches = [{"text": ["a dog", "the cat"]}, {"text": ["a dog"]}]
     for prompt, role in ((None, None), (PromptType.query, "query"), (PromptType.document, "document")):  # fmt: skip  # noqa: E501
-        vectors = ours._Prefix(encoder, 8, known).encode(batches, prompt_type=prompt, batch_size=2)
+        model = ours._Prefix(encoder, 8, known, calls.append)
+        vectors = model.encode(batches, prompt_type=prompt, batch_size=2)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
         whole = encoder.encode(["a dog", "the cat", "a dog"], role=role)
         np.testing.assert_allclose(vectors, unit_prefix(whole, 8), atol=1e-6)
     assert sum(calls) == 6  # each text once a role
-    ours._Prefix(encoder, 32, known).encode(batches)
+    ours._Prefix(encoder, 32, known, calls.append).encode(batches)
     assert sum(calls) == 6
 
 

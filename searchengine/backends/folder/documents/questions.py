@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from searchengine.corpus.analyzer import Analyzer, is_letter
-from searchengine.corpus.languages import UNSPACED_OR_KOREAN
+from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 
 WORDS = 1024
 """Maximum distinct words of a query; the first ones are used."""

@@ -15,7 +15,7 @@ from small_disk import Case, campaign, missing
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.documents import schema
-from searchengine.corpus import languages
+from searchengine.corpus import language_traits
 from searchengine.errors import CorpusError
 from searchengine.indexer.faiss_calls import faiss, write_index
 from searchengine.server.shared import reserve
@@ -73,9 +73,9 @@ def test_no_room_to_identify_languages(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("py3langid.langid.LanguageIdentifier.from_model_file", full)
-    languages._identifier.cache_clear()
+    language_traits._identifier.cache_clear()
     with pytest.raises(CorpusError, match="No space left on device; make room for 65 MB"):
-        languages.traits(["whales sleep with one half of their brain at a time " * 5])
+        language_traits.traits(["whales sleep with one half of their brain at a time " * 5])
 
 
 def test_a_database_that_finds_no_room_for_its_tables(

@@ -1,32 +1,147 @@
-"""CSV and TSV → records, row by row.
+"""The fields of a file that hold the key, the title and the text; CSV and TSV → records.
 
-A malformed row loses its own line only; the amount that is read again stays in proportion to the
-file.
+By default the fields are `_id` (or `id`), `title` and `text`, in any case. A file without its text
+field is refused: otherwise its titles alone would be indexed. A malformed row of a table loses its
+own line only; the amount that is read again stays in proportion to the file.
 """
 
 import csv
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.columns import Columns, check_text
-from searchengine.corpus.lines import LONGEST, OnBad, bad, kind, read_lines, report
-from searchengine.errors import CorpusError
+from searchengine.corpus.text_files import (
+    LONGEST,
+    OnBad,
+    bad,
+    kind,
+    read_lines,
+    report,
+    some_fields,
+)
+from searchengine.errors import CorpusError, UnknownFields
 
+IDS = frozenset({"_id", "id"})
+_ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be written in any case
+_DEFAULTS = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
 DIALECTS: dict[str, dict[str, Any]] = {
     ".csv": {"strict": True},
     ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
-_TEXT_FIELDS = ("_id", "id", "title", "text")
 _SEPARATORS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"')
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _LINE_OVERHEAD = 100  # bytes of memory per line besides its text
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of fields, matched without regard to case; None: the default name.
+
+    Attributes:
+        text: field of the text [`text`].
+        title: field of the title [`title`].
+        id: field of the key [`_id`, or else `id`].
+        needs_text: whether every record must name a text or a title; not if vectors come along.
+    """
+
+    text: str | None = None
+    title: str | None = None
+    id: str | None = None
+    needs_text: bool = True
+
+    def __post_init__(self) -> None:
+        chosen = [name.casefold() for name in (self.text, self.title, self.id) if name is not None]
+        if len(set(chosen)) < len(chosen):
+            raise CorpusError(
+                "--text-field, --title-field and --id-field must name different fields, "
+                f"got {', '.join(map(repr, chosen))}"
+            )
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Option → field, for the options in use."""
+        named = {"text": self.text, "title": self.title, "id": self.id}
+        return {f"--{option}-field": name for option, name in named.items() if name is not None}
+
+    def names(self, fields: Sequence[str], place: str, *, strict: bool = True) -> list[str]:
+        """The fields, with default names for the chosen ones.
+
+        Args:
+            fields: those of a header or record.
+            place: "file:line", for messages.
+            strict: a chosen field that is missing is an error.
+
+        Raises CorpusError.
+        """
+        names = list(fields)
+        for option, name in self.chosen.items():
+            index = _index(fields, name, option, place)
+            if index is not None:
+                names[index] = _DEFAULTS[option]
+            elif strict:
+                raise _unknown(
+                    place, f"no field {name!r} for {option} (fields: {some_fields(fields)})"
+                )
+        for option, name in self.chosen.items():
+            if names.count(_DEFAULTS[option]) > 1:
+                raise _unknown(
+                    place,
+                    f"a field {_DEFAULTS[option]!r} besides {option} {name}; rename one of the two "
+                    "in the file",
+                )
+        for default in _ANY_CASE:
+            similar = [i for i, name in enumerate(names) if name.casefold() == default]
+            if len(similar) == 1 and not (default in IDS and IDS.intersection(names)):
+                names[similar[0]] = default
+        return names
+
+    def renamed(self, record: Mapping[str, Any], place: str, *, strict: bool) -> dict[str, Any]:
+        """A record, with default names for the chosen fields. Raises CorpusError."""
+        fields = list(record)
+        names = self.names(fields, place, strict=strict)
+        return {new: record[old] for old, new in zip(fields, names, strict=True)}
+
+
+def check_text(names: Collection[str], fields: Collection[str], place: str) -> None:
+    """Refuse a file without a text field, unless it has ids and titles and nothing else.
+
+    Args:
+        names: the first record's fields, under their default names.
+        fields: the same, as named in the file.
+        place: "file:line", for the message.
+    """
+    if "text" in names or set(names) - {"_id", "id"} == {"title"}:
+        return
+    raise _unknown(
+        place,
+        f"no field 'text' (fields: {some_fields(fields)}); name the field that holds the text, for "
+        "example: --text-field body",
+    )
+
+
+def _unknown(place: str, what: str) -> UnknownFields:
+    return UnknownFields(str(bad(place, what)))
+
+
+def _index(fields: Sequence[str], name: str, option: str, place: str) -> int | None:
+    """The position of a field: the same name, or else the only one that differs in case alone."""
+    if name in fields:
+        return fields.index(name)
+    similar = [i for i, field in enumerate(fields) if field.casefold() == name.casefold()]
+    if len(similar) > 1:
+        names = ", ".join(repr(fields[i]) for i in similar)
+        raise _unknown(place, f"{option} {name} fits several fields: {names}; give the exact name")
+    return similar[0] if similar else None
+
+
+# ----------------------------------------------------------------------------------- CSV and TSV
 
 
 def read_table(
@@ -55,7 +170,7 @@ def read_table(
     for place, row in rows:
         if len(row) == width:
             record = {n: _cell(n, row[i]) for n, i in zip(header, named, strict=True)}
-            yield place, {n: v for n, v in record.items() if v != "" or n in _TEXT_FIELDS}
+            yield place, {n: v for n, v in record.items() if v != "" or n in _ANY_CASE}
         else:
             what = f"expected {width} fields, as in the header, got {len(row)}"
             report(bad(place, what), on_bad)
@@ -154,7 +269,7 @@ class _RowLines:
 
 def _cell(name: str, value: str) -> str | int | float | bool:
     """A cell of a table: a number, a truth value or text."""
-    if name in _TEXT_FIELDS:
+    if name in _ANY_CASE:
         return value
     if value in ("true", "false"):
         return value == "true"

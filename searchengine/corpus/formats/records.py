@@ -1,4 +1,4 @@
-"""A table or view of a SQLite database."""
+"""Records without a library: JSON files, and tables and views of SQLite databases."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -7,7 +7,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from searchengine.corpus.lines import bad
+from searchengine.corpus.text_files import bad, decode, parse_json, whole
+
+
+def read_json(path: Path, table: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place and record of every object. Raises CorpusError for any other content."""
+    text, _ = decode(whole(path), path)
+    content = parse_json(text, str(path))
+    if isinstance(content, dict):
+        yield f"{path}:1", content
+        return
+    if not isinstance(content, list):
+        what = f"expected an array of objects, or one object, got {type(content).__name__}"
+        raise bad(path, what)
+    for number, record in enumerate(content, start=1):
+        if not isinstance(record, dict):
+            what = f"element {number} of the array must be an object, got {type(record).__name__}"
+            raise bad(path, what)
+        yield f"{path}:{number}", record
 
 
 def read_sqlite(path: Path, table: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,0 +1,783 @@
+"""Fill a collection: searchengine index and encode."""
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from searchengine.backends.folder.mode import Mode
+from searchengine.cli.console import (
+    Terminated,
+    counted,
+    indexing,
+    note,
+    progress,
+    show_json,
+    show_json_line,
+)
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    INDEXED,
+    LAYERS,
+    SHORTLIST,
+    WAIT,
+    choice,
+    complete_path,
+    runs,
+    stages,
+)
+from searchengine.corpus.analyzer import Tokenizer
+from searchengine.corpus.documents import LeftOut
+from searchengine.corpus.text_files import STDIN, bad, read_jsonl, unreadable
+from searchengine.errors import (
+    CorpusError,
+    DuplicateKey,
+    EmptyCorpus,
+    QueryError,
+    UnknownFields,
+    UnreadableFile,
+)
+from searchengine.indexer.config import Code, RotationKind, Structure
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from searchengine.corpus.documents import Document
+    from searchengine.corpus.files import Unread
+    from searchengine.corpus.tabular import Columns
+    from searchengine.ingest.mirror import MirrorOptions, Pass
+
+COMMIT_EVERY = 5000
+PATIENCE = 60.0
+"""Seconds to wait for another writer while a folder is watched, unless --wait says more."""
+_VECTORS = "numbers of shape (n, D), one row per document"
+
+_CUTS = (
+    click.option(
+        "--overlap",
+        type=click.IntRange(0),
+        help="Tokens that passages share [default: an eighth of a passage].",
+    ),
+    click.option(
+        "--passage-tokens",
+        type=click.IntRange(0),
+        help="Tokens per passage [default: as many as fit].",
+    ),
+    click.option(
+        "--passages/--no-passages",
+        default=None,
+        help="Cut long documents into passages, or keep them whole [default: cut].",
+    ),
+)
+_READS = (
+    click.option("--skip-bad", is_flag=True, help="Skip malformed records and count them."),
+    click.option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id]."),
+    click.option("--title-field", metavar="NAME", help="Name of the title field [default: title]."),
+    click.option("--text-field", metavar="NAME", help="Name of the text field [default: text]."),
+)
+
+
+def cuts(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that `passages_of` reads."""
+    for option in _CUTS:
+        command = option(command)
+    return command
+
+
+def reads(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that `columns_of` reads, and `skip_bad`."""
+    for option in _READS:
+        command = option(command)
+    return command
+
+
+def columns_of(options: dict[str, Any], needs_text: bool) -> "Columns":
+    """Take the fields of records from the options of a command."""
+    from searchengine.corpus.tabular import Columns
+
+    names = {name: options.pop(f"{name}_field") for name in ("text", "title", "id")}
+    return Columns(**names, needs_text=needs_text)
+
+
+def passages_of(options: dict[str, Any]) -> Any:
+    """Take the passages from the options of a command; None: no preference."""
+    from searchengine.ingest.passages import PassageConfig
+
+    wanted = options.pop("passages")
+    sizes = {"tokens": options.pop("passage_tokens"), "overlap": options.pop("overlap")}
+    sizes = {name: value for name, value in sizes.items() if value is not None}
+    if sizes and wanted is False:
+        raise click.UsageError(
+            "--no-passages keeps documents whole; leave out --passage-tokens and --overlap"
+        )
+    return PassageConfig(**sizes) if sizes else wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """What was asked for besides `index`.
+
+    Attributes:
+        watch: go on until Ctrl-C.
+        allow_empty: an empty folder empties its part of the collection.
+    """
+
+    watch: bool
+    allow_empty: bool
+
+    def options(
+        self, key_prefix: str, columns: "Columns", commit_every: int | None, **how: Any
+    ) -> "MirrorOptions":
+        """For SearchEngine.mirror and watch; `how` as AddOptions has it."""
+        from searchengine.ingest.mirror import MirrorOptions
+        from searchengine.ingest.settings import AddOptions
+
+        add = AddOptions(commit_every=commit_every, **how)
+        return MirrorOptions(key_prefix, columns, self.allow_empty, add)
+
+
+def patience(mirror: Mirror | None, corpus: str, vectors: Any, wait: float) -> float:
+    """Seconds to wait for another writer. Refuses to mirror what is no folder of files."""
+    if mirror is None:
+        return wait
+    name = "--watch" if mirror.watch else "--prune"
+    if vectors is not None or not Path(corpus).is_dir():
+        raise click.UsageError(
+            f"{name} needs a folder of files, got {corpus}; leave {name} out, or name a folder"
+        )
+    return max(wait, PATIENCE) if mirror.watch else wait
+
+
+def mirrors(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that mirror a folder; the command gets `mirror`, None without them."""
+
+    @functools.wraps(command)
+    def with_mirror(prune: bool, watch: bool, allow_empty: bool, **options: Any) -> None:
+        if allow_empty and not (prune or watch):
+            raise click.UsageError("--allow-empty needs --prune or --watch")
+        command(mirror=Mirror(watch, allow_empty) if prune or watch else None, **options)
+
+    for option in (
+        click.option(
+            "--allow-empty",
+            is_flag=True,
+            help="With --prune and --watch, let an empty folder remove all its documents.",
+        ),
+        click.option(
+            "--watch",
+            is_flag=True,
+            help="Do as --prune, and again whenever the folder changes, until Ctrl-C.",
+        ),
+        click.option(
+            "--prune",
+            is_flag=True,
+            help="Remove the documents of files that are gone from the folder CORPUS.",
+        ),
+    ):
+        with_mirror = option(with_mirror)
+    return with_mirror
+
+
+@click.command()
+@click.argument("corpus", shell_complete=complete_path)
+@COLLECTION
+@click.option(
+    "--encoder",
+    metavar="PATH",
+    shell_complete=complete_path,
+    help="Model folder, hub name, or URL#MODEL of an endpoint [default: starter].",
+)
+@click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128].")
+@click.option("--structure", type=choice(Structure), help="Index structure [default: flat].")
+@click.option("--code", type=choice(Code), help="Number format of the prefix [default: fp16].")
+@click.option(
+    "--rotation",
+    type=choice(RotationKind),
+    help="Rotation of the vectors [default: pca, or blocks if the encoder learnt one].",
+)
+@SHORTLIST
+@click.option(
+    "--effort",
+    type=click.IntRange(0),
+    help="Search effort: ef_search of HNSW, nprobe of IVF [default: set by the shortlist].",
+)
+@click.option("--links", "hnsw_m", type=click.IntRange(2), help="HNSW links per row [default: 32].")
+@click.option(
+    "--bounds",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Dimensions stored as bounds, so that exact search reads few rows: 253 suits "
+    "768-wide vectors. Takes N + 11 bytes per row on disk.",
+)
+@click.option(
+    "--funnel",
+    "stages",
+    type=stages(),
+    help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
+    "256 dimensions and keeps 50.",
+)
+@cuts
+@click.option(
+    "--tokenizer",
+    metavar="[" + "|".join(Tokenizer) + "|stem:LANGUAGES]",
+    help="Tokenizer for --mode text, such as stem:de,ru [default: by the language of the first "
+    "documents].",
+)
+@click.option(
+    "--mode",
+    type=choice([Mode.VECTOR, Mode.TEXT, Mode.HYBRID]),
+    help="Default mode of searches [default: hybrid; as it is, for an existing collection].",
+)
+@INDEXED
+@click.option(
+    "--commit-every",
+    type=click.IntRange(1),
+    help=f"Documents per commit; a commit survives an interruption [default: {COMMIT_EVERY}; "
+    "with --vectors all at once].",
+)
+@click.option(
+    "--key-prefix",
+    metavar="TEXT",
+    help="Text to put before generated keys: of files, of records without a key, and of the rows "
+    "of a .npy file.",
+)
+@reads
+@click.option(
+    "--vectors",
+    "vector_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Vectors of the documents, which are then not encoded: a .npy file (one row per "
+    "document; without --encoder, a new collection has none), or the folder that "
+    "`searchengine encode` wrote.",
+)
+@click.option(
+    "--passages-from",
+    "passage_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` "
+    "writes it).",
+)
+@mirrors
+@LAYERS
+@runs
+@WAIT
+@AS_JSON
+def index(
+    corpus: str,
+    collection: Path | str,
+    encoder: str | None,
+    **options: Any,
+) -> None:
+    """Add the documents of CORPUS to COLLECTION, which is created if needed.
+
+    CORPUS is a folder or a file: text, Markdown, HTML, PDF, .docx or .epub;
+    records in .jsonl, .json, .csv, .tsv, .parquet or .arrow; or a .npy file of
+    vectors. "sqlite:///FILE?table=NAME" reads a table, "-" JSON Lines from standard
+    input. Fields of records: _id, title, text; all others become metadata to
+    filter by. The key of a file is its path below CORPUS; the key of a record
+    without _id is a hash of its content (docs/indexing.md); the key of a vector
+    without a document is its row number, and --key-prefix keeps a second file of
+    vectors apart. A document replaces the stored one
+    with the same key, and is encoded only if its text differs. After an
+    interruption, the same command continues from the last commit. --prune removes
+    what is gone from a folder, --watch keeps the collection in step with it.
+
+    \b
+    Examples:
+        searchengine index notes/ notes.index
+        searchengine index notes/ notes.index --watch
+        searchengine index papers.csv papers.index --text-field abstract
+        searchengine index "sqlite:///app.db?table=posts" posts.index --text-field body
+        searchengine index papers.jsonl papers.index --vectors vectors.npy
+        searchengine index papers.jsonl papers.index --vectors encoded/
+    """
+    from searchengine.corpus.documents import explaining
+    from searchengine.corpus.files import Unread, check_corpus
+    from searchengine.engine import SearchEngine
+
+    as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
+    fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
+    vectors, passages, encoded = supplied(
+        corpus, options.pop("vector_file"), options.pop("passage_file")
+    )
+    if vectors is None:
+        every = every or COMMIT_EVERY
+    settings = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
+    settings["passages"] = passages_of(options)
+    mode = options.pop("mode")
+    key_prefix, columns = options.pop("key_prefix"), columns_of(options, vectors is None)
+    mirror, malformed, unread = options.pop("mirror"), LeftOut(), Unread()
+    on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
+    config = {name: value for name, value in options.items() if value is not None}
+    if isinstance(collection, Path):
+        _check_apart(check_corpus(corpus), collection)
+    wait = patience(mirror, corpus, vectors if encoded is None else encoded, wait)
+    started = time.monotonic()
+    is_new = isinstance(collection, Path) and not collection.exists()
+    settings["dim"] = None if vectors is None else vectors.shape[1]
+    encoder = encoder_of(encoded, collection, encoder, settings)
+    total = None
+    with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
+        try:
+            total = _total(corpus, vectors)
+            if vectors is None and encoded is None:
+                _check_encodes(engine)
+            _configure(engine, fields, mode)
+            if mirror is not None and mirror.watch:
+                _watch(engine, corpus, mirror.options(key_prefix or "", columns, every), as_json)
+                return
+            with (
+                explaining(malformed, unread.failed),
+                indexing(total) as (on_read, on_step),
+            ):
+                how = {"skip_bad": skip_bad, "progress": on_read, "building": on_step}
+                if mirror is not None:
+                    mirrored = mirror.options(key_prefix or "", columns, every, **how)
+                    summary = engine.mirror(corpus, mirrored, unread=unread, on_bad=on_bad)
+                else:
+                    documents = _documents(
+                        engine, corpus, vectors, on_bad, key_prefix, columns, unread
+                    )
+                    summary = engine.add(
+                        documents, encoded or vectors, passages=passages, commit_every=every, **how
+                    )
+        except BaseException as error:
+            _clean_up(engine, error, is_new, total)
+            if vectors is None and not skip_bad and _skippable(error):
+                raise type(error)(f"{error} (--skip-bad skips malformed records)") from error
+            raise
+        documents_now = engine.stats().documents
+    seconds = round(time.monotonic() - started, 2)
+    for message in summary.bad.first:
+        malformed.add(message)
+    malformed.count += summary.bad.count - len(summary.bad.first)
+    show_summary(
+        engine.collection.path, summary, malformed, unread, documents_now, seconds, as_json
+    )
+
+
+def _configure(engine: Any, fields: tuple[str, ...], mode: str | None) -> None:
+    """Index fields, and set the default mode."""
+    if mode is not None:
+        engine.set_default(mode)
+    if fields:
+        engine.index_fields(*fields)
+
+
+def _documents(
+    engine: Any,
+    corpus: str,
+    vectors: Any,
+    on_bad: Any,
+    key_prefix: str | None,
+    columns: Any,
+    unread: Any,
+) -> Iterable["Document"]:
+    """The documents of a corpus; of a file of vectors, their numbers."""
+    from searchengine.corpus.documents import numbered
+    from searchengine.corpus.files import read_corpus
+    from searchengine.ingest.supplied import check_numbers
+
+    if holds_vectors(corpus):
+        if key_prefix is None:
+            check_numbers(engine.collection, vectors, corpus)
+        return numbered(len(vectors), key_prefix or "")
+    documents = read_corpus(
+        corpus,
+        on_bad,
+        key_prefix=key_prefix or "",
+        columns=columns,
+        unread=unread,
+    )
+    return documents if columns.needs_text else _noting_textless(documents)
+
+
+def _noting_textless(documents: Iterable["Document"]) -> Iterator["Document"]:
+    """Yield the documents; at the end print how many have no text, though vectors came with them.
+
+    Their text may be in a field of another name.
+    """
+
+    textless = 0
+    for document in documents:
+        textless += not document.full_text
+        yield document
+    if textless:
+        note(f"{counted(textless, 'document')} without text; --text-field names another field")
+
+
+def _skippable(error: BaseException) -> bool:
+    """Return whether --skip-bad would leave out the record that the error is about."""
+    bad_record = isinstance(error, CorpusError | DuplicateKey)
+    return bad_record and not isinstance(error, EmptyCorpus | UnknownFields | UnreadableFile)
+
+
+def _total(corpus: str, vectors: Any) -> int | None:
+    """Return the number of documents, for the progress bar; None if counting takes long."""
+    from searchengine.corpus.files import count_records
+
+    return len(vectors) if holds_vectors(corpus) else count_records(corpus)
+
+
+def _check_encodes(engine: Any) -> None:
+    """Raise QueryError if the collection has no encoder."""
+    from searchengine.encoders.protocol import NoEncoder
+
+    if isinstance(engine.encoder, NoEncoder):
+        raise QueryError(
+            f"{engine.collection.path} has no encoder; pass the vectors of the documents: "
+            "--vectors FILE.npy"
+        )
+
+
+def _check_apart(corpus: Path, collection: Path) -> None:
+    """Refuse a collection at the path of its corpus or above it: creating it could destroy files.
+
+    A collection inside the corpus does no harm: folders that hold a collection are not read.
+    """
+    if corpus == STDIN:
+        return
+    source, target = corpus.resolve(), collection.resolve()
+    if source == target or (collection.exists() and corpus.samefile(collection)):
+        raise CorpusError(
+            f"corpus and collection are the same folder or file, {corpus}; name another folder "
+            f"for the collection, for example: searchengine index {corpus} {corpus.name}.index"
+        )
+    if target in source.parents:
+        raise CorpusError(
+            f"the corpus {corpus} is inside the collection {collection}; name another folder "
+            "for the collection"
+        )
+
+
+def _clean_up(engine: Any, error: BaseException, is_new: bool, total: int | None) -> None:
+    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal.
+
+    `total`: the number of documents to add, if it is known.
+    """
+    stopped = isinstance(error, KeyboardInterrupt | Terminated)
+    kept = _committed(engine) if stopped else 0
+    if is_new:
+        engine.collection.remove_if_empty()
+    if stopped:
+        note(_interrupted(engine.collection.path, kept, total))
+        status = error.status if isinstance(error, Terminated) else 1
+        raise click.exceptions.Exit(status) from None
+
+
+def _committed(engine: Any) -> int:
+    """Return the number of documents of the last commit, which may not have been shown."""
+    engine.refresh()
+    return int(engine.stats().documents)
+
+
+def _interrupted(collection: Path | str, kept: int, total: int | None) -> str:
+    """Describe the state after Ctrl-C or a signal ended the run."""
+
+    if not kept and total == 1:
+        return "Interrupted; nothing was stored yet, because a document is committed whole"
+    if not kept:
+        return (
+            "Interrupted before the first commit; nothing was changed "
+            "(--commit-every N commits sooner)"
+        )
+    are = "is" if kept == 1 else "are"
+    way = "the same command continues from there"
+    if total == 1:
+        way = "and each is committed whole: the same command begins again with this one"
+    return f"Interrupted; {counted(kept, 'document')} {are} committed in {collection}, {way}"
+
+
+def holds_vectors(corpus: str) -> bool:
+    """Whether a corpus is a file of vectors, without documents."""
+    return Path(corpus).suffix == ".npy"
+
+
+def supplied(
+    corpus: str, vectors: Path | None, passages: Path | None
+) -> tuple[Any, Any, Path | None]:
+    """Return an array of vectors, their passages, and a folder of vectors; None without."""
+    if holds_vectors(corpus):
+        if vectors is not None:
+            raise click.UsageError(
+                f"{corpus} holds vectors; leave --vectors out, or name the documents instead"
+            )
+        vectors = Path(corpus)
+    encoded = vectors is not None and vectors.is_dir() and vectors.suffix != ".npy"
+    if passages is not None and (vectors is None or encoded or holds_vectors(corpus)):
+        raise click.UsageError("--passages-from needs documents and --vectors FILE.npy")
+    if encoded:
+        return None, None, vectors
+    if vectors is None:
+        return None, None, None
+    lines = None if passages is None else (line for _, line in read_jsonl(passages))
+    return _read_vectors(vectors, may_be_empty=passages is not None), lines, None
+
+
+def _read_vectors(path: Path, *, may_be_empty: bool = False) -> "npt.NDArray[Any]":
+    """The array (n, D) of a .npy file, mapped: its rows are read when they are used.
+
+    `may_be_empty`: n may be 0, as in the export of a collection without vectors.
+
+    Raises CorpusError for a missing, malformed or empty file, and for anything but numbers.
+    """
+    import numpy as np  # not at the top: the command line's help does not wait for it
+
+    if path.is_dir():
+        raise bad(path, "is a folder, expected a .npy file of vectors")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, EOFError) as error:
+        raise bad(
+            path, f"cannot be read as a .npy file ({error}); write it by numpy.save"
+        ) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise bad(path, f"expected {_VECTORS}, got several arrays (.npz); save one by numpy.save")
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise bad(path, f"expected {_VECTORS}, got {array.dtype} of shape {array.shape}")
+    rows, dim = array.shape
+    if not dim or not (rows or may_be_empty):
+        raise bad(path, f"holds no vectors (shape {array.shape})")
+    return array
+
+
+def encoder_of(
+    encoded: Path | None, collection: Path | str, encoder: str | None, settings: dict[str, Any]
+) -> str | None:
+    """Return the encoder to open or create a collection with.
+
+    If it is new, and its vectors are in a folder, the folder names the encoder, and completes
+    `settings`. Options that differ are refused when the vectors are read.
+    """
+    from searchengine.backends.opening import exists
+    from searchengine.encoders.loading import title
+    from searchengine.ingest.encoded_folder import EncodedFolder
+    from searchengine.ingest.passages import PassageConfig
+
+    if encoded is None or exists(collection):
+        return encoder
+    folder = EncodedFolder(encoded)
+    if settings["passages"] is None:
+        cut = folder.passages
+        settings["passages"] = False if cut is None else PassageConfig.from_dict(cut)
+    if settings["layers"] is None:
+        settings["layers"] = folder.encoder.get("layers")
+    source = encoder or folder.encoder["source"]
+    if source is None:
+        raise QueryError(
+            f"{encoded} was encoded by {title(folder.encoder)}, which only Python has: "
+            "SearchEngine.add(documents, vectors=…)"
+        )
+    return str(source)
+
+
+def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) -> None:
+    """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
+    collection, documents, shown = engine.collection.path, 0, ""
+    try:
+        for done in engine.watch(folder, options):
+            documents = done.documents
+            (_show_pass_json if as_json else _show_pass)(folder, collection, done)
+            skipped = done.unread.sentence()
+            if skipped not in ("", shown) and not as_json:
+                note(skipped)
+                shown = skipped
+    except (KeyboardInterrupt, Terminated) as stop:
+        note(
+            f"Stopped watching {folder}; {collection} has {counted(documents, 'document')}, the "
+            "same command continues from there"
+        )
+        if isinstance(stop, Terminated):
+            raise click.exceptions.Exit(stop.status) from None
+
+
+def _show_pass(folder: str, collection: Path, done: "Pass") -> None:
+    total = counted(done.documents, "document")
+    if done.problem:
+        note(f"{done.problem}; trying again")
+        return
+    counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in done.changes.items())
+    note(f"{counts or 'nothing new'} in {collection}, {total} now; watching {folder}, Ctrl-C ends")
+    for message in _left_out(done):
+        note(f"left out: {message}")
+
+
+def _show_pass_json(folder: str, collection: Path, done: "Pass") -> None:
+    summary = done.summary
+    show_json_line(
+        {
+            "collection": str(collection),
+            "folder": folder,
+            "documents": done.documents,
+            **({} if summary is None else _whole_numbers(summary)),
+            "problem": done.problem or None,
+            "left_out": _left_out(done),
+            "skipped": dict(done.unread.kinds),
+        }
+    )
+
+
+def _whole_numbers(summary: Any) -> dict[str, int]:
+    return {name: value for name, value in asdict(summary).items() if isinstance(value, int)}
+
+
+def _left_out(done: "Pass") -> list[str]:
+    """Messages of files and records that were left out."""
+    bad = [] if done.summary is None else done.summary.bad.first
+    return [*done.unread.failed.first, *done.malformed.first, *bad]
+
+
+_COUNTS = ("added", "changed", "metadata_updated", "moved", "removed", "unchanged")
+
+
+def show_summary(
+    collection: Path | str,
+    summary: Any,
+    malformed: LeftOut,
+    unread: "Unread",
+    documents: int,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Print the numbers of documents added and left out, or the result of the run as JSON."""
+
+    left_out = {
+        "without_text": summary.without_text,
+        "repeated": summary.repeated,
+        "bad": malformed,
+        "unreadable": unread.failed,
+    }
+    counts = {name: getattr(summary, name) for name in _COUNTS}
+    if as_json:
+        show_json(
+            {
+                "collection": str(collection),
+                **counts,
+                "documents": documents,
+                "seconds": seconds,
+                "skipped": dict(unread.kinds),
+                "encodings": dict(unread.encodings),
+                **{name: asdict(each) for name, each in left_out.items()},
+            }
+        )
+        return
+    done = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
+    total = counted(documents, "document")
+    note(f"{done or '0 added'} in {collection}, {total} now, in {seconds} s")
+    for name, records in left_out.items():
+        if records.count:
+            note(f"{records.count} {name.replace('_', ' ')}, left out:{first_lines(records)}")
+    if unread.encodings:
+        found = ", ".join(f"{n:,} in {name}" for name, n in unread.encodings.most_common())
+        note(f"not UTF-8 and converted: {found}")
+    if sentence := unread.sentence():
+        note(sentence)
+
+
+def first_lines(left_out: LeftOut) -> str:
+    """Return the first messages, one per line, and the number of further ones."""
+    most = 10
+    lines = left_out.first[:most]
+    if left_out.count > most:
+        lines.append(f"… and {left_out.count - most} more; --json lists the first 1000")
+    return "".join(f"\n  {line}" for line in lines)
+
+
+@click.command()
+@click.argument("corpus")
+@click.argument("output", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--encoder",
+    default="starter",
+    metavar="PATH",
+    help="Model folder, hub name, or URL#MODEL of an endpoint.",
+)
+@click.option(
+    "--on",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    help="Encode in this process, or as tasks of a Ray cluster.",
+)
+@click.option("--cpus", type=click.FloatRange(0.1), default=1, help="Processors of a task on Ray.")
+@cuts
+@reads
+@click.option(
+    "--prune", is_flag=True, help="Remove vectors of files that have changed or are gone."
+)
+@LAYERS
+@runs
+@AS_JSON
+def encode(corpus: str, output: Path, as_json: bool, **options: Any) -> None:
+    """Encode the documents of CORPUS into the folder OUTPUT.
+
+    Then `searchengine index CORPUS COLLECTION --vectors OUTPUT` encodes nothing.
+    CORPUS is a file or folder, as for `index`. Each file of it is encoded as a
+    whole, a large file of JSON Lines in slices. After an interruption, or when
+    files have changed, the same command encodes the rest. With --on ray, tasks
+    run on the cluster of RAY_ADDRESS, on one that runs on this machine, or else
+    on a new one; all machines must have this package, CORPUS and OUTPUT at the
+    same paths. With --device cuda a task takes one GPU.
+
+    \b
+    Examples:
+        searchengine encode papers.jsonl encoded/
+        searchengine encode /shared/papers /shared/encoded --on ray --device cuda
+        searchengine index papers.jsonl papers.index --vectors encoded/
+    """
+    from searchengine.corpus.files import count_records
+    from searchengine.ingest.bulk import EncodeOptions, Place, encode_corpus
+
+    columns, passages = columns_of(options, needs_text=True), passages_of(options)
+    loading = {name: options.pop(name) for name in ("encoder", "runtime", "layers")}
+    on = Place(options.pop("on"))
+    started = time.monotonic()
+    try:
+        with progress("Encoding", count_records(corpus)) as report:
+            how = EncodeOptions(
+                on=on, passages=passages, columns=columns, progress=report, **options
+            )
+            summary = encode_corpus(corpus, output, options=how, **loading)
+    except (KeyboardInterrupt, Terminated) as error:
+        note(f"Interrupted; the same command encodes what is missing in {output}")
+        status = error.status if isinstance(error, Terminated) else 1
+        raise click.exceptions.Exit(status) from None
+    seconds = round(time.monotonic() - started, 2)
+    if as_json:
+        show_json({"output": str(output), **_encoded_counts(summary), "seconds": seconds})
+        return
+    _show_encoded(summary, output, seconds)
+
+
+def _encoded_counts(summary: Any) -> dict[str, Any]:
+    values = asdict(summary)
+    unread = values.pop("unread")
+    return values | {"unreadable": unread["failed"], "skipped": dict(unread["kinds"])}
+
+
+def _show_encoded(summary: Any, output: Path, seconds: float) -> None:
+
+    note(
+        f"{counted(summary.documents, 'document')} in {counted(summary.passages, 'passage')} "
+        f"encoded in {output}; {summary.encoded} of {counted(summary.parts, 'part')} now, "
+        f"in {seconds} s"
+    )
+    for name, left_out in (("bad", summary.bad), ("unreadable", summary.unread.failed)):
+        if left_out.count:
+            note(f"{left_out.count} {name}, left out:{first_lines(left_out)}")
+    if summary.others:
+        note(
+            f"{counted(summary.others, 'part')} of files that have changed, are gone, or are of "
+            "another corpus; --prune removes them"
+        )
+    if sentence := summary.unread.sentence():
+        note(sentence)

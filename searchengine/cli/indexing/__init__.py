@@ -1,1 +1,0 @@
-"""Commands that fill a collection: index and encode."""

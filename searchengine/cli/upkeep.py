@@ -1,0 +1,402 @@
+"""Keep a collection: searchengine info, verify, repair, optimize, backup, export, copy, reindex."""
+
+from dataclasses import asdict
+from itertools import zip_longest
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from searchengine.cli.console import (
+    counted,
+    note,
+    say,
+    show_json,
+    show_result,
+    show_rows,
+    steps,
+)
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    ENCODER,
+    INDEXED,
+    WAIT,
+    Address,
+    complete_path,
+    open_engine,
+    runs,
+)
+from searchengine.errors import QueryError
+
+_NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
+
+
+@click.command()
+@COLLECTION
+@runs
+@AS_JSON
+def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
+    """Show what a collection contains and how it is searched.
+
+    \b
+    Example:
+        searchengine info my.index
+    """
+    from searchengine.indexer.native.library import description
+
+    with open_engine(collection, runtime=runtime) as engine:
+        stats = engine.stats()
+        run_by = {"runtime": engine.runs_on(), "kernel": description()}
+    if as_json:
+        show_json(asdict(stats) | run_by)
+        return
+    from searchengine.upkeep.tuning import described
+
+    for name, value in (described(stats) | run_by).items():
+        say(f"{name:12} {value}")
+
+
+@click.command()
+@COLLECTION
+@click.option(
+    "--encode",
+    default=0,
+    type=click.IntRange(0),
+    help="Number of passages to encode again, to compare with their vectors.",
+)
+@ENCODER
+@runs
+@AS_JSON
+def verify(collection: Path, encode: int, encoder: str | None, runtime: Any, as_json: bool) -> None:
+    """Check every file of a collection against its checksum.
+
+    \b
+    Example:
+        searchengine verify my.index
+        searchengine verify my.index --encode 100
+    """
+
+    with open_engine(collection, encoder, runtime=runtime) as engine:
+        encoded = engine.verify(encode=encode)
+    if as_json:
+        result = {"collection": str(collection), "whole": True}
+        show_json(result | ({"encoded": encoded} if encode else {}))
+    elif encode:
+        passages = counted(encoded, "passage")
+        say(f"{collection} is whole; {passages} encoded again: the vectors are the same")
+    else:
+        say(f"{collection} is whole")
+
+
+@click.command()
+@COLLECTION
+@click.option("--dry-run", is_flag=True, help="Report the damage without changing anything.")
+@ENCODER
+@runs
+@WAIT
+@AS_JSON
+@click.pass_context
+def repair(
+    ctx: click.Context,
+    collection: Path | str,
+    dry_run: bool,
+    encoder: str | None,
+    runtime: Any,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Repair a damaged collection from the texts it stores.
+
+    Damaged or missing segments are encoded again, indexes are built again, and a
+    damaged documents.db is copied, row by row, into a new file. The exit status is 0
+    if the collection is whole afterwards, else 1.
+
+    \b
+    Example:
+        searchengine repair notes.index --dry-run
+        searchengine repair notes.index
+    """
+    from searchengine.backends.embedded import folders_only
+    from searchengine.backends.opening import name_of
+    from searchengine.upkeep.repair import repair as mend
+
+    if isinstance(collection, str):
+        raise folders_only(name_of(collection))
+    with steps() as report:
+        done = mend(
+            collection, encoder, dry_run=dry_run, wait=wait, runtime=runtime, progress=report
+        )
+    if as_json:
+        show_json(asdict(done))
+    else:
+        checked = (
+            f"{counted(done.documents, 'document')}, {counted(done.passages, 'passage')}, "
+            f"{counted(done.segments, 'segment')}"
+        )
+        lines = [("checked", checked)]
+        for name in ("found", "mended", "lost"):
+            lines += [(name, sentence) for sentence in getattr(done, name)]
+        if dry_run and done.encoded:
+            lines.append(("to do", f"encode {counted(done.encoded, 'document')} again"))
+        for name, sentence in lines:
+            say(f"{name:8} {sentence}")
+        say(f"{collection} is whole" if done.whole else f"not whole: {done.complaint}")
+    if not done.whole:
+        ctx.exit(1)
+
+
+@click.command()
+@COLLECTION
+@click.option("--retune", is_flag=True, help="Tune the operating point again afterwards.")
+@INDEXED
+@ENCODER
+@runs
+@WAIT
+@AS_JSON
+def optimize(
+    collection: Path,
+    retune: bool,
+    fields: tuple[str, ...],
+    encoder: str | None,
+    runtime: Any,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Rewrite all segments as one, without deleted rows and with a new rotation.
+
+    The collection can be searched meanwhile.
+
+    \b
+    Example:
+        searchengine optimize notes.index --field year
+    """
+    from searchengine.indexer.errors import TuneError
+
+    with open_engine(collection, encoder, wait=wait, runtime=runtime) as engine:
+        before = engine.stats()
+        if fields:
+            engine.index_fields(*fields)
+        try:
+            with steps() as progress:
+                engine.optimize(retune=retune, progress=progress)
+        except (QueryError, TuneError) as error:  # from tuning, the last step
+            raise type(error)(
+                f"{collection} was optimized and keeps its operating point: {error}"
+            ) from error
+        after = engine.stats()
+    show_result(
+        _before_and_after(collection, before, after, ("segments", "tombstones", "bytes")),
+        f"{collection}: {counted(before.segments, 'segment')} became {after.segments}, "
+        f"{counted(before.tombstones, 'deleted row')} dropped, "
+        f"{before.bytes:,} bytes are now {after.bytes:,}",
+        as_json,
+    )
+
+
+def _before_and_after(
+    collection: Path | str, before: Any, after: Any, names: tuple[str, ...]
+) -> dict[str, Any]:
+    sizes = [{name: getattr(stats, name) for name in names} for stats in (before, after)]
+    return {"collection": str(collection), "before": sizes[0], "after": sizes[1]}
+
+
+@click.command()
+@COLLECTION
+@_NEW_FOLDER
+@AS_JSON
+def backup(collection: Path, folder: Path, as_json: bool) -> None:
+    """Copy the last commit to a new FOLDER, while others read and write.
+
+    \b
+    Example:
+        searchengine backup notes.index /backups/notes.index
+    """
+
+    with open_engine(collection) as engine:
+        engine.backup(folder)
+        copied = engine.stats()
+    names = {"collection": str(collection), "folder": str(folder)}
+    show_result(
+        names | {"documents": copied.documents, "commit": copied.commit},
+        f"{counted(copied.documents, 'document')} of {collection} copied to {folder}",
+        as_json,
+    )
+
+
+@click.command()
+@COLLECTION
+@_NEW_FOLDER
+@AS_JSON
+def export(collection: Path, folder: Path, as_json: bool) -> None:
+    """Write documents.jsonl, passages.jsonl and vectors.npy to a new FOLDER.
+
+    \b
+    Example:
+        searchengine export notes.index notes-export
+    """
+
+    with open_engine(collection) as engine:
+        count = engine.export(folder)
+    show_result(
+        {"collection": str(collection), "folder": str(folder), "documents": count},
+        f"{counted(count, 'document')} exported to {folder}",
+        as_json,
+    )
+
+
+@click.command()
+@click.argument("source", type=Address())
+@click.argument("target", type=Address())
+@click.option("--prune", is_flag=True, help="Delete documents of TARGET that SOURCE does not have.")
+@AS_JSON
+def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> None:
+    """Copy the collection SOURCE to TARGET, a folder or a URL.
+
+    A URL is postgresql://USER@HOST/DATABASE#NAME.
+
+    Nothing is encoded again. Both sides are compared at the end. After an
+    interruption, or when SOURCE has changed, the same command copies the rest;
+    with --prune it also deletes what SOURCE no longer has.
+
+    \b
+    Examples:
+        searchengine copy papers.index "postgresql://me@localhost/search#papers"
+        searchengine copy "postgresql://me@localhost/search#papers" papers.index
+    """
+    from searchengine.backends.opening import name_of
+    from searchengine.upkeep.copies import copy as copy_collection
+
+    with steps() as report:
+        copied = copy_collection(source, target, report, prune=prune)
+    names = {"source": name_of(source), "target": name_of(target)}
+    removed = f", {counted(copied.removed, 'document')} deleted there" if copied.removed else ""
+    show_result(
+        names | copied.as_dict(),
+        f"{counted(copied.written, 'document')} of {counted(copied.documents, 'document')} "
+        f"copied to {names['target']}{removed}; both sides are equal (checksum "
+        f"{copied.checksum[:12]}, vectors within {copied.farthest:.5f})",
+        as_json,
+    )
+
+
+@click.command()
+@COLLECTION
+@click.option(
+    "--encoder",
+    metavar="PATH",
+    shell_complete=complete_path,
+    help="Model folder or hub name to change to [default: that of the pending reindex].",
+)
+@click.option(
+    "--compare",
+    type=click.Path(path_type=Path),
+    help="File of questions (.jsonl or .txt): show what would change for them, and change nothing.",
+)
+@click.option(
+    "-q", "--question", "more_questions", multiple=True, help="Question to compare; repeatable."
+)
+@click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="Hits to compare.")
+@click.option("--discard", is_flag=True, help="Drop a pending reindex and all that it has encoded.")
+@click.option(
+    "--passages/--no-passages",
+    default=None,
+    help="Cut long documents into passages, or keep them whole [default: as they are].",
+)
+@runs
+@WAIT
+@AS_JSON
+def reindex(
+    collection: Path | str,
+    encoder: str | None,
+    compare: Path | None,
+    more_questions: tuple[str, ...],
+    k: int,
+    discard: bool,
+    passages: bool | None,
+    runtime: Any,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Change the encoder of a collection by encoding all of its documents again.
+
+    The collection can be read and changed meanwhile; the new encoder is used from one
+    commit on. If the command is interrupted, repeat it: no text is encoded twice. With
+    questions (--compare, -q) it encodes everything and shows the hits of both encoders,
+    but changes nothing: repeat it without them to change the encoder, or with --discard.
+
+    \b
+    Example:
+        searchengine reindex notes.index --encoder new-model -q "how do whales sleep"
+        searchengine reindex notes.index
+    """
+
+    questions: list[str] = []
+    if compare is not None:
+        from searchengine.measure.judgements import read_queries
+
+        questions = list(read_queries(compare).values())
+    questions += more_questions
+    if discard:
+        _check_alone(click.get_current_context())
+    how = {"passages": passages, "runtime": runtime}
+    with open_engine(collection, wait=wait) as engine:
+        if discard:
+            dropped = engine.discard_reindex()
+            show_result(
+                {"collection": str(collection), "discarded": dropped},
+                f"{collection}: {'the pending' if dropped else 'no'} reindex was discarded",
+                as_json,
+            )
+        elif questions:
+            with steps() as progress:
+                previews = engine.preview_reindex(questions, encoder, k, progress=progress, **how)
+            _show_previews(collection, previews, as_json)
+        else:
+            before = engine.stats()
+            with steps() as progress:
+                engine.reindex(encoder, progress=progress, **how)
+            _show_reindexed(collection, before, engine.stats(), as_json)
+
+
+def _check_alone(ctx: click.Context) -> None:
+    """Refuse --discard beside other options."""
+    for name in ctx.params.keys() - {"collection", "discard", "wait", "as_json"}:
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise QueryError("--discard drops a pending reindex; give it without other options")
+
+
+def _show_reindexed(collection: Path | str, before: Any, after: Any, as_json: bool) -> None:
+    names = ("encoder", "fingerprint", "dim", "documents", "passages")
+    show_result(
+        _before_and_after(collection, before, after, names),
+        f"{collection}: {counted(after.documents, 'document')} as "
+        f"{counted(after.passages, 'passage')} encoded by {after.encoder}",
+        as_json,
+    )
+    if before.tuning is not None and not as_json:
+        note(f"the operating point was tuned before; tune again: searchengine tune {collection}")
+
+
+def _show_previews(collection: Path | str, previews: Any, as_json: bool) -> None:
+
+    overlap = mean(preview.overlap for preview in previews)
+    if as_json:
+        compared = [preview.as_dict() for preview in previews]
+        show_json({"collection": str(collection), "overlap": overlap, "questions": compared})
+        return
+    shown = mean(max(len(preview.before), len(preview.after)) for preview in previews)
+    for preview in previews:
+        rows = [
+            {"rank": rank, "now": now, "then": then}
+            for rank, (now, then) in enumerate(zip_longest(preview.before, preview.after), start=1)
+        ]
+        say(f"{preview.question}: {preview.overlap} of {len(rows)} in both")
+        show_rows(rows)
+    note(
+        f"{overlap:.1f} of {shown:.1f} hits in both on average; nothing was changed. "
+        f"Change the encoder: searchengine reindex {collection}. "
+        "Drop the new vectors: the same with --discard"
+    )

@@ -1,0 +1,274 @@
+"""Bytes of files → texts, lines and JSON, and errors about those that cannot be read.
+
+Memory stays bounded: no line or text may be longer than 64 MiB. The encoding of a whole text is a
+byte order mark, UTF-8, a declared one, or else the most likely one; where several are equally
+likely, the text is refused and they are named. Files that are read line by line must be UTF-8.
+"""
+
+import codecs
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from searchengine.errors import CorpusError
+from searchengine.trainer.errors import install_line
+
+OnBad = Callable[[CorpusError], None]
+
+STDIN = Path("-")
+"""Stands for standard input."""
+LONGEST = 1 << 26
+"""Bytes of a line, row or text; as JSON, the worst line takes 27 times as much memory."""
+
+_MESSAGE = 900  # characters of a message
+# Without the many that differ from these in a few signs only: a guess among all of them is wrong
+# more often.
+_LIKELY = [
+    "cp949", "cp932", "euc_jp", "gb18030", "big5", "cp1250", "cp1251", "cp1252", "cp1253",
+    "cp1254", "cp1255", "cp1256", "koi8_r",
+]  # fmt: skip
+_SAMPLE = 1 << 20  # bytes to detect by
+_MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_JAPANESE_MAIL = b"\x1b$B"  # begins Japanese letters in ISO-2022-JP, whose bytes are all ASCII
+
+
+def bad(where: object, message: str) -> CorpusError:
+    """A CorpusError with a printable message of limited length, whatever it quotes."""
+    text = f"{where}: {message}"
+    if len(text) > _MESSAGE:
+        text = f"{text[: _MESSAGE - 200]} … {text[-200:]}"
+    return CorpusError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
+
+
+def unreadable(path: object, error: OSError) -> CorpusError:
+    """The CorpusError for a file or folder that the system does not let us read."""
+    return bad(error.filename or path, f"cannot be read ({error.strerror or error})")
+
+
+def some_fields(fields: Iterable[str]) -> str:
+    """The first names of a record or header, for a message."""
+    names = [f"{name!r:.40}" for name in islice(fields, 11)]
+    return ", ".join([*names[:10], "…"][: len(names)]) or "none"
+
+
+def kind(path: Path) -> str:
+    """The suffix that names the format, without a final .gz."""
+    return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
+
+
+def read_lines(
+    path: Path, on_bad: OnBad | None = None, span: tuple[int, int] | None = None
+) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text of every line of a UTF-8 file, gunzipped where it ends in .gz.
+
+    `span`: only the lines that begin in these bytes [start, end), counted from the first of them.
+    """
+    number = 0
+    others = False  # whether a line was not UTF-8
+    start, end = (0, None) if span is None else span
+    try:
+        with _open(path) as file:
+            if start:
+                file.seek(start - 1)
+                _skip_line(file, file.readline(LONGEST))
+            while (end is None or file.tell() < end) and (raw := file.readline(LONGEST + 1)):
+                number += 1
+                if len(raw) > LONGEST:
+                    report(bad(f"{path}:{number}", too_long("line")), on_bad)
+                    _skip_line(file, raw)
+                    continue
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    names = [] if others else detected(raw)  # once: it takes milliseconds
+                    others = True
+                    what = not_utf8(raw[error.start], names)
+                    report(bad(f"{path}:{number}", what), on_bad)
+                    continue
+                yield number, line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise bad(f"{path}:{number + 1}", f"broken gzip file ({error})") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _skip_line(file: BinaryIO | gzip.GzipFile, raw: bytes) -> None:
+    """Read to the end of the line that `raw` is the last piece read of."""
+    while raw and not raw.endswith(b"\n"):
+        raw = file.readline(LONGEST)
+
+
+def _open(path: Path) -> AbstractContextManager[BinaryIO | gzip.GzipFile]:
+    if path == STDIN:
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
+    except ValueError as error:  # the name holds a NUL
+        raise bad(path, f"cannot be read ({error})") from error
+
+
+def too_long(what: str) -> str:
+    """The message for a line, text or JSON file longer than LONGEST."""
+    how = "" if what == "text" else " (jq -c '.[]' turns a JSON array into lines of an object each)"
+    return f"a {what} must be at most {LONGEST >> 20} MiB long; split it{how}"
+
+
+def whole(path: Path) -> bytes:
+    """The bytes of a file, gunzipped where it ends in .gz. Raises CorpusError beyond 64 MiB."""
+    try:
+        with _open(path) as file:
+            data = file.read(LONGEST + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise bad(path, f"broken gzip file ({error})") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if len(data) > LONGEST:
+        raise bad(path, too_long("JSON file" if kind(path) == ".json" else "text"))
+    return data
+
+
+def read_jsonl(
+    path: Path, on_bad: OnBad | None = None, span: tuple[int, int] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place ("file:line") and object of every line that is not blank; `span` as in read_lines."""
+    name = f"{path} from byte {span[0]}" if span is not None and span[0] else f"{path}"
+    for number, line in read_lines(path, on_bad, span):
+        if not line.strip():
+            continue
+        place = f"{name}:{number}"
+        try:
+            yield place, json_object(line, place)
+        except CorpusError as error:
+            report(error, on_bad)
+
+
+def json_object(text: str | bytes, place: str) -> dict[str, Any]:
+    """The object that a text in JSON holds. Raises CorpusError."""
+    record = parse_json(text, place)
+    if not isinstance(record, dict):
+        raise bad(place, f"expected a JSON object, got {type(record).__name__}")
+    return record
+
+
+def parse_json(text: str | bytes, place: str) -> Any:
+    """What a text in JSON holds. Raises CorpusError."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad(place, f"not JSON ({error})") from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def report(error: CorpusError, on_bad: OnBad | None) -> None:
+    """Raise the error, or pass it to `on_bad`."""
+    if on_bad is None:
+        raise error
+    on_bad(error)
+
+
+# -------------------------------------------------------------------------------------- encodings
+
+
+def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, str]:
+    """The text of a file, and the encoding if it is not UTF-8.
+
+    `declared`: the encoding that the file names, if it does. Raises CorpusError.
+    """
+    if name := marked(data):
+        return _decoded(data, name, path), "" if name == "utf-8-sig" else name
+    if _JAPANESE_MAIL in data:
+        return _decoded(data, "iso2022_jp", path), "iso2022_jp"
+    try:
+        return _without_binary(data.decode(), path), ""
+    except UnicodeDecodeError as error:
+        first = data[error.start]
+    name = _known(declared)
+    if name in ("", "utf-8"):  # it is not, whatever it declares
+        if b"\0" in data:
+            raise _binary(path)
+        names = detected(data)
+        if len(names) != 1:
+            raise bad(path, not_utf8(first, names))
+        name = names[0]
+    return _decoded(data, name, path), name
+
+
+def _known(name: str) -> str:
+    """The name by which Python knows an encoding of text; "" if it does not."""
+    try:
+        info = codecs.lookup(name.strip())
+        # HTML takes these names for their supersets.
+        return {"iso8859-1": "cp1252", "euc_kr": "cp949", "shift_jis": "cp932"}.get(
+            info.name, info.name if "".encode(info.name) == b"" else ""
+        )
+    except (LookupError, ValueError, TypeError):
+        return ""
+
+
+def _decoded(data: bytes, name: str, path: Path) -> str:
+    try:
+        return _without_binary(data.decode(name), path)
+    except UnicodeDecodeError as error:
+        what = f"not {name} (byte 0x{data[error.start]:02x} at {error.start}); convert it to UTF-8"
+        raise bad(path, what) from error
+
+
+def _without_binary(text: str, path: Path) -> str:
+    if "\0" in text:
+        raise _binary(path)
+    return text
+
+
+def _binary(path: Path) -> CorpusError:
+    return bad(path, "not a text (it holds a zero byte); check the file's name and content")
+
+
+def marked(data: bytes) -> str:
+    """The encoding whose byte order mark begins a text; "" without a mark."""
+    return next((name for mark, name in _MARKS if data.startswith(mark)), "")
+
+
+def detected(data: bytes) -> list[str]:
+    """The encodings that a text in another encoding than UTF-8 may be in; several if they are
+    equally likely and give different texts.
+    """
+    name = marked(data)
+    if name and name != "utf-8-sig":
+        return [name]
+    if b"\0" in data or find_spec("charset_normalizer") is None:
+        return []
+    from charset_normalizer import from_bytes
+
+    matches = list(from_bytes(data[:_SAMPLE], cp_isolation=_LIKELY))
+    best = [
+        m for m in matches if (m.chaos, m.coherence) == (matches[0].chaos, matches[0].coherence)
+    ]
+    texts = {str(match): match.encoding for match in best}
+    return sorted(texts.values())
+
+
+def not_utf8(byte: int, names: list[str]) -> str:
+    """The message for a text that is not UTF-8; `names`: the encodings that it may be in."""
+    knows = find_spec("charset_normalizer") is not None
+    hint = "" if knows else f" ({install_line('formats')} detects encodings)"
+    probably = f" but probably {' or '.join(names)}" if names else hint
+    return (
+        f"not UTF-8 (byte 0x{byte:02x}){probably}; convert the file first, for example with: "
+        f"iconv -f {names[-1] if names else 'latin1'} -t utf-8"
+    )
