@@ -32,7 +32,7 @@ from searchengine.adapt.verdict import (
 )
 from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.encoders.protocol import NoEncoder, Vectors
+from searchengine.encoders.protocol import NoEncoder, Vectors, WrappedEncoder
 from searchengine.engine import SearchEngine
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.building.build import Progress
@@ -193,7 +193,8 @@ def _trainable(engine: SearchEngine) -> Encoder:
             f"searchengine reindex {path} --encoder MODEL"
         )
     if not isinstance(encoder, Encoder):
-        kind = encoder.source or encoder.name or type(encoder).__name__
+        wrapped = encoder.wrapped if isinstance(encoder, WrappedEncoder) else encoder
+        kind = encoder.source or encoder.name or type(wrapped).__name__
         raise CollectionError(
             f"{path} is encoded by {kind}, which cannot be trained here; adapt needs the encoder "
             f"of a model folder: searchengine reindex {path} --encoder MODEL"

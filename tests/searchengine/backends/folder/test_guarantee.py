@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from conftest import WordLengths, use_small_grid
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.store import Store
 from searchengine.cli import cli
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.tuning.tune import Goal
@@ -127,17 +126,6 @@ def test_a_copy_keeps_it(engine: SearchEngine, tmp_path: Path) -> None:
     engine.backup(tmp_path / "copy")
     with SearchEngine.open(tmp_path / "copy", WordLengths(WIDTH)) as copy:
         assert guarantee(copy) == guarantee(engine) == Guarantee(0.8, 0, 0, commit=2)
-
-
-def test_what_an_earlier_version_tuned_is_not_vouched_for(engine: SearchEngine) -> None:
-    with Store(engine.collection.path / "documents.db") as store, store.transaction():
-        with store.writing() as connection:
-            connection.execute("DELETE FROM settings WHERE name = 'tuned'")
-            connection.execute("UPDATE settings SET value = value + 1 WHERE name = 'commit'")
-            connection.execute("UPDATE settings SET value = '\"x\"' WHERE name = 'commit_id'")
-    engine.refresh()
-    found = guarantee(engine)
-    assert found.recall is None and "an earlier version tuned it" in found.reason
 
 
 def test_a_repaired_segment_withdraws_it_with_the_reason(tmp_path: Path) -> None:
