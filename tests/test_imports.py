@@ -38,7 +38,7 @@ FUNCTIONS = {
     "searchengine/cli/measuring/mteb.py": "mteb",
     "searchengine/cli/serve.py": "serve mcp",
     "searchengine/corpus/text_files.py": "formats",
-    "searchengine/ingest/on_ray.py": "ray",
+    "searchengine/ingest/bulk.py": "ray",
     "searchengine/measure/plots/vectors.py": "posthoc",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",

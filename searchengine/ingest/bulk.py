@@ -3,8 +3,13 @@
 The unit of work is one part of a corpus → one file of vectors, and depends on nothing else. So a
 part may be encoded again at any time, on any machine, by a process that knows nothing of the
 others: the same file results, and replaces the other one.
+On a Ray cluster parts are tasks. Ray starts a task again, on another machine, when the machine or
+process that runs it is lost. A task returns a few hundred bytes, which are kept by this process, so
+nothing else can be lost.
 """
 
+import logging
+import os
 import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -12,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +28,13 @@ from searchengine.corpus.parts import Part, parts_of
 from searchengine.corpus.tabular import Columns
 from searchengine.encoders.loading import EncoderArgument, check_built_by, load_given
 from searchengine.encoders.protocol import TextEncoder
-from searchengine.errors import CollectionError, CorpusError, EmptyCorpus
+from searchengine.errors import (
+    CollectionError,
+    CorpusError,
+    EmptyCorpus,
+    SearchEngineError,
+    ServerError,
+)
 from searchengine.ingest import pipeline
 from searchengine.ingest.encoded_folder import (
     MANIFEST,
@@ -36,6 +47,7 @@ from searchengine.ingest.encoded_folder import (
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.pipeline import encoded
 from searchengine.ingest.settings import CollectionSettings
+from searchengine.trainer.errors import install_line
 from searchengine.trainer.runtimes.config import RuntimeConfig
 
 ELSEWHERE = "encode with that encoder, or choose another folder"
@@ -235,8 +247,6 @@ def encode_corpus(
     path, unread, bad = Path(path).resolve(), Unread(), LeftOut()
     _check_apart(Path(corpus).resolve(), path)
     if options.on == Place.RAY:
-        from searchengine.ingest.on_ray import import_ray
-
         import_ray()  # refuses if it is not installed, before a folder is made
     parts = parts_of(corpus, unread)
     loaded = load(encoder, runtime, layers)
@@ -308,8 +318,6 @@ def _folder(
 def _results(work: Work, parts: Sequence[Part], options: EncodeOptions) -> Generator[Result]:
     """The result of each part, in any order."""
     if options.on == Place.RAY:
-        from searchengine.ingest.on_ray import encode_on_ray
-
         for result in encode_on_ray(work, parts, options.cpus):
             if options.progress is not None:
                 options.progress(result.entry.documents)
@@ -320,3 +328,114 @@ def _results(work: Work, parts: Sequence[Part], options: EncodeOptions) -> Gener
         if not result.is_new and options.progress is not None:
             options.progress(result.entry.documents)
         yield result
+
+
+RETRIES = 10
+"""How often a part is encoded again after its machine or process was lost."""
+_CONNECT = 10  # seconds
+_WAITING = 1000  # tasks submitted at a time: Ray starts those that have room
+
+
+def encode_on_ray(work: Work, parts: Sequence[Part], cpus: float) -> Generator[Result]:
+    """Encode parts on the cluster of RAY_ADDRESS, a running one of this machine, or a new one.
+
+    Each task takes `cpus` processors, and a GPU if the runtime's device is one.
+
+    Raises ImportError, ServerError (a part was lost too often, or no machine is large enough), and
+    what encode_part raises.
+    """
+    ray = import_ray()
+    is_ours = not ray.is_initialized()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if is_ours:
+        check_reachable(os.environ.get("RAY_ADDRESS", ""))
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise _unreachable(str(error)) from error
+    try:
+        device = "" if work.runtime is None else work.runtime.device or ""
+        needs = {"CPU": cpus, "GPU": 1 if device.startswith("cuda") else 0}
+        _check_room(ray, needs)
+        options = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "max_retries": RETRIES}
+        yield from _run(ray, ray.remote(**options)(_task), work, parts)
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def check_reachable(address: str) -> None:
+    """Raise ServerError unless something answers at HOST:PORT; Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():  # "auto" and the like
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise _unreachable(f"{address}: {error}") from error
+
+
+def _unreachable(reason: str) -> ServerError:
+    return ServerError(
+        f"Ray cannot be reached ({reason}); correct RAY_ADDRESS, or start Ray: ray start --head"
+    )
+
+
+def _task(work: Work, part: Part) -> Result | Exception:
+    """As encode_part; what concerns the user is returned, so that it is raised as it is."""
+    try:
+        return encode_part(work, part)
+    except (SearchEngineError, OSError, ImportError) as error:
+        return error
+
+
+def _run(ray: Any, task: Any, work: Work, parts: Sequence[Part]) -> Generator[Result]:
+    shared = ray.put(work)
+    following = iter(parts)
+    running: dict[Any, Part] = {}
+    try:
+        while True:
+            while len(running) < _WAITING and (part := next(following, None)) is not None:
+                running[task.remote(shared, part)] = part
+            if not running:
+                return
+            (reference, *_), _ = ray.wait(list(running))
+            yield _result(ray, reference, running.pop(reference))
+    finally:
+        for reference in running:
+            ray.cancel(reference, force=True)
+
+
+def _result(ray: Any, reference: Any, part: Part) -> Result:
+    try:
+        result = ray.get(reference)
+    except ray.exceptions.RayTaskError:
+        raise  # a fault of this program
+    except ray.exceptions.RayError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ServerError(
+            f"{part} could not be encoded: its machine or process was lost {RETRIES + 1} times "
+            f"({reason}); run the same command again, with fewer tasks on a machine if its memory "
+            "was full"
+        ) from error
+    if isinstance(result, Exception):
+        raise result
+    assert isinstance(result, Result)
+    return result
+
+
+def _check_room(ray: Any, needs: dict[str, float]) -> None:
+    """Raise ServerError if no machine has what a task needs: Ray would wait for one forever."""
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(all(m.get(name, 0) >= n for name, n in needs.items()) for m in machines):
+        wanted = " and ".join(f"{n:g} {name}" for name, n in needs.items() if n)
+        raise ServerError(f"no machine of the Ray cluster has {wanted} for a task; add one")
+
+
+def import_ray() -> Any:
+    """The module ray. Raises ImportError with the line that installs it."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(f"encoding on a Ray cluster needs ray: {install_line('ray')}") from error
+    return ray

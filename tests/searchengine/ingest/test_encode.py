@@ -34,7 +34,14 @@ from searchengine.errors import (
     ServerError,
 )
 from searchengine.ingest import pipeline
-from searchengine.ingest.bulk import EncodeOptions, EncodeSummary, Work, encode_corpus, encode_part
+from searchengine.ingest.bulk import (
+    EncodeOptions,
+    EncodeSummary,
+    Work,
+    check_reachable,
+    encode_corpus,
+    encode_part,
+)
 from searchengine.ingest.encoded_folder import (
     Block,
     EncodedFolder,
@@ -43,7 +50,6 @@ from searchengine.ingest.encoded_folder import (
     locked,
     write_part,
 )
-from searchengine.ingest.on_ray import check_reachable
 
 WORDS = ("a", "bb", "ccc", "dddd", "eeeee")
 
