@@ -16,7 +16,6 @@ from threading import Event
 from time import monotonic
 
 from searchengine.backends.embedded import Embedded
-from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents import listing
 from searchengine.backends.folder.documents.changes import Known, as_json, known
 from searchengine.backends.folder.documents.store import Store
@@ -79,7 +78,7 @@ class Mirroring(FolderIngestion):
 
     def __init__(
         self,
-        collection: Collection,
+        collection: Embedded,
         documents: Iterable[Document],
         readers: Readers,
         options: AddOptions,
