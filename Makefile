@@ -8,7 +8,7 @@ GENERATED := README.md docs/cli.md docs/training-reference.md
 # Where an image forbids compiled modules, each process that the tests start would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup setup-demo demo demo-check test test-long test-installs test-integrations check check-generated generate docs bench bench-index bench-reports \
+.PHONY: setup setup-demo demo demo-check test test-long test-installs test-integrations check check-types check-generated generate docs bench bench-index bench-reports \
 	bench-living bench-encoding bench-gpu clean
 
 setup: .venv/installed .venv/npm/axe-core  ## everything that test and bench need
@@ -66,9 +66,11 @@ test-integrations: .venv/integrations/installed  ## LangChain, LlamaIndex and Ha
 	.venv/integrations/bin/python -m pytest -o asyncio_mode=auto -o asyncio_default_fixture_loop_scope=function \
 		tests/searchengine/integrations
 
-check: setup check-generated  ## style, types, imports between folders, generated docs
+check: setup check-generated check-types  ## style, types, imports between folders, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+check-types: setup  ## mypy and import contracts, over the packages as a wheel installs them
 	$(BIN)/python tests/installed_tree.py .venv/tree
 	cd .venv/tree && ../bin/mypy --config-file ../../pyproject.toml && ../bin/lint-imports --config ../../pyproject.toml
 

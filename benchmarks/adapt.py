@@ -32,10 +32,9 @@ from searchengine.adapt import rotation
 from searchengine.adapt.adapting import adapt, train_and_judge
 from searchengine.adapt.material import Material, read_material
 from searchengine.adapt.sampled_questions import Part
-from searchengine.adapt.verdict import Corpus
+from searchengine.adapt.validation import Corpus
 from searchengine.corpus.files import read_corpus
-from searchengine.measure.judgements import read_beir
-from searchengine.measure.metrics import MAIN
+from searchengine.measure.judgements import MAIN, read_beir
 from searchengine.measure.retrieval import CONFIGURED, measure, task
 from searchengine.measure.significance import Values, compare
 from searchengine.trainer.training.posthoc import unit

@@ -29,9 +29,7 @@ from record import DATA, record, run_json, spread
 
 from searchengine import SearchEngine
 from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.measure.judgements import judged, read_beir
-from searchengine.measure.metrics import per_question
-from searchengine.measure.runs import ranked
+from searchengine.measure.judgements import judged, per_question, ranked, read_beir
 from searchengine.measure.significance import compare, interval
 from searchengine.trainer.runtimes.config import RuntimeConfig
 

@@ -24,8 +24,8 @@ from transfer import best_c, fitted
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.labels import accuracy
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 
 LOSSES: dict[str, dict[str, Any]] = {
     "cross-entropy": {"label_weight": 0.0},

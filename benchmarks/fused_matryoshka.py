@@ -24,10 +24,9 @@ def make_step(form: str, size: str) -> Callable[[], None]:
     """Forward and backward on float32 vectors of this size."""
     import torch
 
-    from searchengine.trainer.training.losses import contrastive as losses
-    from searchengine.trainer.training.losses import cosines
+    from searchengine.trainer.training import losses
 
-    nested = losses.matryoshka(losses.info_nce, DIMS, form=getattr(cosines, form))
+    nested = losses.matryoshka(losses.info_nce, DIMS, form=getattr(losses, form))
     anchors, candidates = map(int, size.split("x"))
     generator = torch.Generator().manual_seed(0)
     a, c = (torch.randn(n, DIMS[0], generator=generator) for n in (anchors, candidates))

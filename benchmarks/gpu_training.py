@@ -54,9 +54,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 ARITHMETIC: dict[str, dict[str, Any]] = {
     "fp32": {"precision": "fp32"},
-    "tf32": {"precision": "fp32", "tf32": True},
     "bf16": {"precision": "bf16"},
-    "bf16, compiled": {"precision": "bf16", "compile": True},
 }
 
 
@@ -101,8 +99,8 @@ def steps_of(folder: Path, data: Path, batch: int, steps: int, how: dict[str, An
     import torch
 
     from searchengine.trainer.training.batches import BatchPlan
-    from searchengine.trainer.training.data_sets import read_data_sets
     from searchengine.trainer.training.loop import Report, train
+    from searchengine.trainer.training.preparation import read_data_sets
 
     watch = Watch()
 
@@ -200,9 +198,8 @@ def main(
             told += ["--steps", steps, "--documents", documents]
             told += ["--processor"] if processor else []
             for name in ARITHMETIC:
-                if not (processor and name == "tf32"):
-                    done = measure(__file__, *told, "--how", name)
-                    found[f"steps, {name}"] = rates(done, 1, peak)
+                done = measure(__file__, *told, "--how", name)
+                found[f"steps, {name}"] = rates(done, 1, peak)
             count = len(scifact(data, documents))
             found["documents, bf16"] = rates(measure(__file__, *told), count, peak)
         click.echo(f"{shape}: {found}")

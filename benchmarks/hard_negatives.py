@@ -18,9 +18,9 @@ import click
 from matryoshka_finetune import TESTS
 from record import DATA, record
 
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
+from searchengine.trainer.training.train_config import TrainConfig
 
 ARMS: dict[str, dict[str, Any]] = {
     "pairs": {"columns": ["premise", "entailment"]},

@@ -24,8 +24,8 @@ from sklearn.linear_model import LogisticRegression
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.labels import accuracy
 from searchengine.trainer.model.modules import C
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 
 PICTURES, CAPTIONS = 77, 270
 

@@ -23,8 +23,8 @@ from record import DATA, record
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import ScoredPair, read_sts, sts
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 
 ARMS: dict[str, dict[str, Any]] = {
     "without layers": {},

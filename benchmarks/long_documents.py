@@ -45,10 +45,10 @@ from searchengine.measure.judgements import read_beir
 from searchengine.measure.significance import interval
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import read_sts, sts
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.lengthening.window import lengthened
+from searchengine.trainer.training.lengthening import lengthened
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.presets import preset
+from searchengine.trainer.training.train_config import TrainConfig
 
 BASE, WINDOW = "starter", 2048
 LENGTHS, DEPTHS = (512, 1024, 2048), (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -196,7 +196,6 @@ def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) ->
                     "objective": "distillation",
                     "distillation_loss": "cosine",
                     "teacher": BASE,
-                    "teacher_axes": "own",
                     "loss_weight": 20,
                 },
             ],
@@ -333,8 +332,7 @@ def stage_short(work: Path, data: Path, names: str) -> Any:
 
 def scifact(encoder: Encoder, data: Path, queries: Any, qrels: Any) -> float:
     """nDCG@10 of exact search over whole documents."""
-    from searchengine.measure.metrics import MAIN, per_question
-    from searchengine.measure.runs import ranked
+    from searchengine.measure.judgements import MAIN, per_question, ranked
 
     documents = list(records(data / "beir" / "scifact" / "corpus.jsonl.gz"))
     texts = [f"{document['title']} {document['text']}".strip() for document in documents]

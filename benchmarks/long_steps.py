@@ -31,11 +31,11 @@ TRAINED: dict[str, dict[str, Any]] = {
 
 def choose(network: Any, attention: str, tokens: int) -> None:
     """Switch a network to one of ATTENTIONS."""
-    from searchengine.trainer.training.lengthening import attention as groups
+    from searchengine.trainer.training import attention as groups
 
     groups.restore(network)
     if attention.startswith("groups"):
-        groups.use(network, tokens // int(attention[-1]))
+        groups.use_groups(network, tokens // int(attention[-1]))
     else:
         network.set_attn_implementation(attention)
 
@@ -46,9 +46,8 @@ def step(tokens: int, trained: str, precision: str) -> tuple[Any, Any]:
 
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.model.modules import Batch
-    from searchengine.trainer.training.config import TrainConfig
-    from searchengine.trainer.training.lengthening.adapters import add_adapters
-    from searchengine.trainer.training.lengthening.window import lengthened
+    from searchengine.trainer.training.lengthening import add_adapters, lengthened
+    from searchengine.trainer.training.train_config import TrainConfig
     from searchengine.trainer.training.training_model import set_dropout
 
     torch.manual_seed(0)

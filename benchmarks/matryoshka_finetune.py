@@ -17,8 +17,8 @@ from record import DATA, record
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import StsRow, read_sts, sts
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.train_config import TrainConfig
 
 # SICK whole, because benchmarks/sts.py evaluates on all of its pairs.
 SICK = ("sickr_train", "sickr_dev", "sickr_test")

@@ -15,8 +15,8 @@ from typing import Any
 import click
 from record import REPOSITORY
 
-from searchengine.measure.plots.style import WIDTH, save, styled
-from searchengine.measure.plots.vectors import prefix_scores
+from searchengine.measure.plotting import WIDTH, save, styled
+from searchengine.measure.vector_plots import prefix_scores
 
 
 @click.command()

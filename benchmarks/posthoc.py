@@ -22,7 +22,7 @@ from record import DATA, record
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import read_sts, sts
 from searchengine.trainer.training import posthoc
-from searchengine.trainer.training.data.examples import read_examples
+from searchengine.trainer.training.examples import read_examples
 
 ENCODER = "starter-768"
 WIDTHS = (256, 128, 64)

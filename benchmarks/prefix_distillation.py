@@ -21,8 +21,8 @@ import click
 from matryoshka_finetune import show
 from record import DATA, record, run_json
 
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 
 POINTS = ((64, 50), (64, 100), (128, 50))
 

@@ -36,9 +36,9 @@ from sides import in_turn, percentiles, run, running, times
 
 from searchengine import SearchEngine
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.presets import preset
+from searchengine.trainer.training.train_config import TrainConfig
 
 FULL, STARTER = "all layers", "starter"
 PRESETS = {"two layers": "question-encoder", "static": "static-question-encoder"}

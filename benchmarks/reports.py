@@ -4,7 +4,7 @@
     python benchmarks/reports.py papers --work FOLDER       # 87,324 abstracts, titles as questions
     python benchmarks/reports.py synthetic --work FOLDER    # a million synthetic rows, 768 wide
 
-Each writes docs/reports/<name>: report.html and report.md, which git ignores, their pictures and
+Each writes docs/reports/<name>: report.html, which git ignores, its pictures and
 results.json; and its section of benchmarks/results/<commit>.json. FOLDER keeps what was indexed
 for the next time: the papers take a quarter of an hour to encode. Their titles are known-item
 questions, and are not indexed. The synthetic rows are those of benchmarks/synthetic.py; exact

@@ -18,9 +18,8 @@ from record import DATA, record
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import read_sts, sts
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.settings.objective import SimilarityLoss
+from searchengine.trainer.training.train_config import SimilarityLoss, TrainConfig
 
 
 @click.command()

@@ -19,12 +19,11 @@ import click
 from matryoshka_finetune import TESTS
 from record import DATA, REPOSITORY, record
 
-from searchengine.measure.plots.history import History, as_history
-from searchengine.measure.plots.style import save
-from searchengine.measure.plots.training import alignment_uniformity
-from searchengine.trainer.training.config import TrainConfig
+from searchengine.measure.plotting import save
+from searchengine.measure.training_plots import History, alignment_uniformity, as_history
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
+from searchengine.trainer.training.train_config import TrainConfig
 
 # The preset's settings that a minute allows; name: what a row changes of them.
 ROWS: dict[str, dict[str, Any]] = {
@@ -34,8 +33,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "crop 10 %": {"augment": "crop", "augment_share": 0.1},
     "crop 30 %": {"augment": "crop", "augment_share": 0.3},
     "next sentence": {"augment": "next-sentence"},
-    "next sentence, two encoders": {"augment": "next-sentence", "encoders": 2},
-    "dropout 0.1, two encoders": {"encoders": 2},
     "delete one word, no dropout": {"augment": "delete-word", "dropout": 0.0},
     "delete one word, one mask for both": {"augment": "delete-word", "fixed_dropout": True},
     "no dropout": {"dropout": 0.0},

@@ -82,14 +82,14 @@ def measured(path: Path, first: int) -> dict[str, Any]:
 
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.training.batches import BatchPlan
-    from searchengine.trainer.training.config import TrainConfig
-    from searchengine.trainer.training.data.holdout import hold_out
-    from searchengine.trainer.training.data_sets import DataSet, digest, read_data_sets
-    from searchengine.trainer.training.objectives.contrastive import Contrastive
+    from searchengine.trainer.training.loop import BatchLoader
+    from searchengine.trainer.training.objectives import Contrastive
     from searchengine.trainer.training.passes import Passes
+    from searchengine.trainer.training.preparation import DataSet, digest, read_data_sets
     from searchengine.trainer.training.processes import Processes
+    from searchengine.trainer.training.step_judging import hold_out
+    from searchengine.trainer.training.train_config import TrainConfig
     from searchengine.trainer.training.training_model import TrainingModel
-    from searchengine.trainer.training.update import Ahead
 
     config = TrainConfig(
         train=(path,), out=path.parent / "out", base="starter", batch_size=BATCH, max_steps=UPDATES
@@ -106,7 +106,7 @@ def measured(path: Path, first: int) -> dict[str, Any]:
     objective = Contrastive(model, config, (384,), Processes(0, 1))
     seen = hashlib.sha256()
     start = time.perf_counter()
-    with Ahead(plan, [objective], passes) as batches:
+    with BatchLoader(plan, [objective], passes) as batches:
         for step in range(first, UPDATES):
             for prepared in batches.at(step):
                 if step >= UPDATES // 2:

@@ -67,7 +67,7 @@ def updates(steps: int) -> int:
 
 def configure(data: Path, scratch: Path, steps: int, batch: int, nested: bool, **more: Any) -> Any:
     """What ours is told, as a TrainConfig. more: further fields."""
-    from searchengine.trainer.training.config import TrainConfig
+    from searchengine.trainer.training.train_config import TrainConfig
 
     dev = scratch / "dev.tsv"  # else a tenth of the examples would be held out
     dev.write_text("score\tsentence1\tsentence2\n5\ta dog\tthe dog\n0\ta dog\tthe sea\n")
@@ -112,8 +112,8 @@ def train_ours(data: Path, steps: int, batch: int, nested: bool, **more: Any) ->
 def same_rows(data: Path, steps: int, batch: int) -> list[dict[str, str]]:
     """The triplets that ours trains on, in its order."""
     from searchengine.trainer.training.batches import BatchPlan
-    from searchengine.trainer.training.data.examples import read_examples
-    from searchengine.trainer.training.data_sets import DataSet
+    from searchengine.trainer.training.examples import read_examples
+    from searchengine.trainer.training.preparation import DataSet
 
     with tempfile.TemporaryDirectory() as scratch:
         config = configure(data, Path(scratch), steps, batch, nested=False)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from searchengine.indexer.tuning.goal import Goal
     from searchengine.server.client import Client
     from searchengine.trainer.encoder import Encoder
-    from searchengine.trainer.training.config import TrainConfig
     from searchengine.trainer.training.loop import train
+    from searchengine.trainer.training.train_config import TrainConfig
 
 # In a clone, indexer/ and trainer/ stand beside this folder; installed, they are in it.
 if not Path(__file__).with_name("indexer").exists():
@@ -32,7 +32,7 @@ _MODULES = {
     "SearchEngine": "searchengine.engine",
     "SearchEngineError": "searchengine.errors",
     "SentenceTransformerEncoder": "searchengine.encoders.functions",
-    "TrainConfig": "searchengine.trainer.training.config",
+    "TrainConfig": "searchengine.trainer.training.train_config",
     "train": "searchengine.trainer.training.loop",
 }
 __all__ = [

@@ -16,11 +16,11 @@ from typing import Any, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
+from searchengine.backends import listing
 from searchengine.backends.contract import Backend
-from searchengine.backends.embedded import Embedded, folders_only
-from searchengine.backends.folder.documents import listing
+from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.filters.parser import field_named, parse
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
@@ -97,8 +97,7 @@ class SearchEngine:
         collection = self.collection
         options: dict[str, Any] = {"wait": collection.wait, "runtime": self._encoder.runtime}
         options["query_encoder"] = questions
-        if isinstance(collection, Embedded):
-            options["device"] = collection.device
+        options["device"] = collection.device
         return partial(SearchEngine.open, **options), (collection.address, encoder)
 
     @classmethod
@@ -228,11 +227,10 @@ class SearchEngine:
         return Mode(split((), Query(), settings, self._encoder.encodes(settings))[0].mode)
 
     @property
-    def local(self) -> Embedded:
+    def local(self) -> Collection:
         """The collection in a folder. Raises CollectionError for one on a server."""
-        if not isinstance(self.collection, Embedded):
-            raise folders_only(self.collection.path)
-        return self.collection
+        folder: Collection = self.collection.local
+        return folder
 
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)

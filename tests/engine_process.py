@@ -30,7 +30,7 @@ from faults import Action, Library
 from watched_folder import AskedWatcher
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder import ahead
+from searchengine.backends.folder import writer as ahead
 from searchengine.errors import QueryError
 from searchengine.ingest import mirror, pipeline, watching
 from searchengine.ingest.mirror import MirrorOptions

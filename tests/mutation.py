@@ -56,9 +56,9 @@ GROUPS = {
         "searchengine/upkeep/copies.py",
     ],
     "trainer": [
-        "trainer/training/losses/contrastive.py",
-        "trainer/training/losses/distillation.py",
-        "trainer/training/losses/scored.py",
+        "trainer/training/losses.pycontrastive.py",
+        "trainer/training/losses.pydistillation.py",
+        "trainer/training/losses.pyscored.py",
         "trainer/training/objectives/contrastive.py",
         "trainer/training/objectives/classification.py",
         "trainer/training/objectives/similarity.py",

@@ -13,7 +13,8 @@ import numpy as np
 from conftest import WordLengths
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder import ahead, merging
+from searchengine.backends.folder import merging
+from searchengine.backends.folder import writer as ahead
 from searchengine.indexer.segment import SegmentConfig
 
 Model = Mapping[str, Document]

@@ -16,7 +16,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 # Every file of these folders has its part of an API page.
 PUBLIC = [
     "searchengine/measure",
-    "searchengine/measure/plots",
     "trainer/evaluation",
     "trainer/training/losses",
 ]

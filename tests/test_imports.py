@@ -35,14 +35,14 @@ MODULES = {
 """File, or folder → the extra whose packages it imports at its head."""
 FUNCTIONS = {
     "searchengine/backends/postgresql/": "postgresql",
-    "searchengine/cli/measuring/mteb.py": "mteb",
+    "searchengine/cli/measuring/evaluate.py": "mteb",
     "searchengine/cli/serve.py": "serve mcp",
     "searchengine/corpus/text_files.py": "formats",
     "searchengine/ingest/bulk.py": "ray",
-    "searchengine/measure/plots/vectors.py": "posthoc",
+    "searchengine/measure/vector_plots.py": "posthoc",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",
-    "trainer/training/data/tables.py": "datasets",
+    "trainer/training/example_files.py": "datasets",
 }
 """File or folder → the extras whose packages and modules it imports within functions."""
 ELSEWHERE = {

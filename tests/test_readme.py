@@ -32,7 +32,7 @@ from searchengine.cli.demo import sample_folder
 from searchengine.cli.training.train import read_config
 from searchengine.corpus.files import read_corpus
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig
 
 README = (REPOSITORY / "README.md").read_text()
 

@@ -40,7 +40,8 @@ from stepped import Actor, Hung, Stepper, stepped
 from watched_folder import Held, Looks, WatchedFolder
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder import ahead, merging
+from searchengine.backends.folder import merging
+from searchengine.backends.folder import writer as ahead
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.folders import folder_of

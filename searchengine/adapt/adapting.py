@@ -20,7 +20,7 @@ import numpy as np
 from searchengine.adapt import rotation
 from searchengine.adapt.material import Material, check_documents, check_questions, read_material
 from searchengine.adapt.sampled_questions import Part, Question, read_clicks
-from searchengine.adapt.verdict import (
+from searchengine.adapt.validation import (
     MIN_GAIN,
     Corpus,
     Outcome,
@@ -30,7 +30,7 @@ from searchengine.adapt.verdict import (
     judge,
     objection,
 )
-from searchengine.backends.folder.documents.tables import Ids
+from searchengine.backends.contract import Ids
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.protocol import NoEncoder, Vectors, WrappedEncoder
 from searchengine.engine import SearchEngine

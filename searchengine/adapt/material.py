@@ -20,9 +20,8 @@ from searchengine.adapt.sampled_questions import (
     clicked,
     without_sentence,
 )
-from searchengine.backends.folder.documents.changes import Span
+from searchengine.backends.contract import Ids, Span
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import TextEncoder, Vectors

@@ -13,7 +13,7 @@ import numpy as np
 
 from searchengine.adapt.material import Material, of_part
 from searchengine.adapt.sampled_questions import Part, Question
-from searchengine.adapt.verdict import Corpus, Outcome, best, held_out, indexed, objection
+from searchengine.adapt.validation import Corpus, Outcome, best, held_out, indexed, objection
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.protocol import Vectors
 from searchengine.indexer.arrays import evenly

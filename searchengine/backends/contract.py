@@ -2,6 +2,7 @@
 
     Backend     an open collection: `reading` gives a Snapshot; `upsert` and `delete` change it
     Snapshot    one commit, to search
+    Tables      its documents and passages
     Entry       a document with its passages and their vectors, as they are copied between backends
 
 Rules, which tests/searchengine/backends checks on every backend:
@@ -16,42 +17,72 @@ Rules, which tests/searchengine/backends checks on every backend:
 * Another encoder than the one that built the collection is refused.
 * Index config, rotation and shortlist belong to the collection, not to the process that opens it.
 * A part of the data that cannot be read raises an error. A search never returns less because of it.
+
+Nothing above the backends asks which backend it has. What only a folder can do (segments, tuning,
+verification, repair, backup, reindex) is reached by `Backend.local`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from searchengine.backends.folder.documents.changes import Known, Span, as_json
-from searchengine.backends.folder.documents.scored import WordScores
-from searchengine.backends.folder.documents.tables import Ids, Tables
 from searchengine.corpus.documents import Document
-from searchengine.errors import CorpusError
+from searchengine.errors import CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.search.cascade import SearchResult
+
+if TYPE_CHECKING:
+    from searchengine.indexer.search.cascade import SearchResult
+
+Ids = npt.NDArray[np.int64]
+Span = tuple[int, int]
+"""Character offsets [start, end)."""
+Scored = list[tuple[int, float]]
+"""(document id, score), by (−score, id)."""
+EXPECTED = 4
+"""Words of a question, those that tell most, that the best document can be expected to have."""
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # slow to construct
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a backend can do beyond the contract.
+def as_json(metadata: Mapping[str, Any]) -> str:
+    """Metadata as it is stored: as SQLite's own JSON functions write it."""
+    return _COMPACT.encode(dict(metadata))
 
-    Attributes:
-        name: "embedded" or "postgresql".
-        words: how documents are ranked by words; None: not at all, so that the modes text and
-            hybrid are refused.
-        shortlist_per: what has a shortlist of its own: "segment" or "collection".
-        certificate: whether exact search is proved to be exact without reading all rows.
+
+class Passage(NamedTuple):
+    """A passage: its document's id, and its offsets in the document's text."""
+
+    id: int
+    document: int
+    start: int
+    end: int
+
+
+class Known(NamedTuple):
+    """The stored state of a document, enough to see whether it has changed.
+
+    `vectors`: checksum of the vectors that came with it, empty if it came without one; None: the
+    encoder computed them.
     """
 
-    name: str
-    words: str | None
-    shortlist_per: str
-    certificate: bool
+    id: int
+    digest: bytes
+    metadata: str
+    source: str | None
+    root: str | None
+    vectors: bytes | None = None
+
+    @property
+    def added(self) -> str:
+        """The metadata as last added, before any update."""
+        return self.metadata if self.source is None else self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,37 +119,132 @@ class Entry:
         return hashlib.sha256(repr(parts).encode()).digest()
 
 
-class Snapshot(Protocol):
-    """One commit of a collection, as a query reads it: nothing in it changes.
+class WordScores(list[tuple[int, float]]):
+    """The documents that have words of a question, with their BM25: a Scored.
 
-    searchengine.backends.folder.snapshot.Snapshot is that of a folder. Attributes:
-        path: names the collection in messages.
-        settings: the collection settings.
-        store: its documents and passages.
-        rows: number of passages that can be found.
-        shortlist: how many of them are scored at full width unless a query says more.
-        cuts: whether a document may have several passages.
-        commit_id: differs between two states.
-        unrelated: mean cosine of unrelated passages, 0–0.95; 0 where it cannot be had cheaply.
+    Attributes:
+        most: what the EXPECTED most telling words of the question give a document at most, on the
+            same scale; 0: unknown.
+        scale: the BM25 that counts as 1 beside a cosine: the best, or `most` if that is more. So
+            the best document has the full share if it has all of these words, and less if it has
+            few of them. What phrases add exceeds it.
     """
 
-    @property
-    def path(self) -> Path | str: ...
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-    @property
-    def store(self) -> Tables: ...
-    @property
-    def rows(self) -> int: ...
-    @property
-    def shortlist(self) -> int: ...
-    @property
-    def cuts(self) -> bool: ...
-    @property
-    def commit_id(self) -> object: ...
-    @property
-    def unrelated(self) -> float: ...
+    __slots__ = ("most", "scale")
 
+    def __init__(
+        self,
+        scored: Iterable[tuple[int, float]] = (),
+        most: float = 0.0,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__(scored)
+        self.most = most
+        best = self[0][1] if self else 0.0
+        self.scale = (max(best, most) or 1.0) if scale is None else scale
+
+
+class Tables(ABC):
+    """Documents and passages of one commit, by id.
+
+    Ids of documents rise in the order in which the documents were first added. An id that is not
+    stored raises CollectionError.
+    """
+
+    @abstractmethod
+    def passages(self, ids: Iterable[int]) -> list[Passage]:
+        """The passages with these ids, in this order."""
+
+    @abstractmethod
+    def passages_of(self, documents: Iterable[int]) -> list[Passage]:
+        """All passages of these documents, by id."""
+
+    @abstractmethod
+    def documents(self, ids: Iterable[int]) -> list[Document]:
+        """The documents with these ids, in this order."""
+
+    @abstractmethod
+    def keys_of(self, ids: Iterable[int]) -> list[str]:
+        """The keys of the documents of these ids, in their order."""
+
+    @abstractmethod
+    def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
+        """Key → id, for the keys that are stored."""
+
+    @abstractmethod
+    def known(self, keys: Iterable[str]) -> dict[str, Known]:
+        """Key → stored state, for the keys that are stored."""
+
+    @abstractmethod
+    def highest_number(self) -> int:
+        """The highest key that is a number of at most 18 digits; −1 if there is none."""
+
+    @abstractmethod
+    def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
+        """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
+
+    @abstractmethod
+    def count(self, where: str | None = None) -> int:
+        """The number of documents that match a filter; None: of all."""
+
+    @abstractmethod
+    def counts(self) -> tuple[int, int]:
+        """The numbers of documents and passages; reads all ids."""
+
+    @abstractmethod
+    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
+        """Document id → its value of a metadata field, to group by; missing values differ."""
+
+    @abstractmethod
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
+        """Kind, value and number of documents that match a filter, for each value of a field.
+
+        Kinds are those of SQLite's json_type; of a list each distinct element counts.
+        """
+
+
+class Snapshot(ABC):
+    """One commit of a collection, as a query reads it: nothing in it changes.
+
+    Attributes:
+        path: names the collection in messages.
+        settings: the collection settings.
+    """
+
+    path: Path | str
+    settings: Mapping[str, Any]
+
+    @property
+    @abstractmethod
+    def store(self) -> Tables:
+        """Its documents and passages."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """At least the number of passages that can be found; 0 only if there are none."""
+
+    @property
+    @abstractmethod
+    def shortlist(self) -> int:
+        """How many passages are scored at full width unless a query says more."""
+
+    @property
+    @abstractmethod
+    def commit_id(self) -> object:
+        """Differs between two states."""
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a document may have several passages."""
+        return self.settings.get("passages") is not None
+
+    @property
+    def unrelated(self) -> float:
+        """Mean cosine of unrelated passages, 0–0.95; 0 where it cannot be had cheaply."""
+        return 0.0
+
+    @abstractmethod
     def search(
         self,
         queries: Floats,
@@ -128,19 +254,22 @@ class Snapshot(Protocol):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
-    ) -> SearchResult:
+    ) -> "SearchResult":
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
         If fewer than k match, the rest is −1 and −inf. `queries`: (q, D), in the encoder's basis.
         `phrases`: texts that the documents must contain, a filter too.
         """
 
-    def cosines(self, query: Floats, passages: Ids) -> SearchResult:
+    @abstractmethod
+    def cosines(self, query: Floats, passages: Ids) -> "SearchResult":
         """All these passages (n,) by full-width cosine to a query (D,), as `search`: (1, n)."""
 
+    @abstractmethod
     def vectors(self, passages: Ids) -> Floats:
         """The vectors of passages in the encoder's basis: ids (n,) to (n, D) float32."""
 
+    @abstractmethod
     def by_words(
         self,
         question: str,
@@ -156,41 +285,67 @@ class Snapshot(Protocol):
         to the score. `as_you_type`: its last word may be unfinished.
         """
 
+    @abstractmethod
+    def sizes(self) -> dict[str, Any]:
+        """Those attributes of upkeep.stats.Stats that depend on the backend, by name."""
 
-class Backend(Protocol):
+
+class Backend(ABC):
     """An open collection. Safe to use from several threads.
 
     Attributes:
         path: the folder, or the URL without its password, which names it in messages.
         address: what opens it again.
         wait: seconds to wait for a writer of another process.
+        device: where vectors are scanned.
         accepts: called with the settings of a state before it is shown; may raise to refuse it.
+        one_commit: whether an `add` of any length can be one commit.
     """
 
+    path: Path | str
+    address: Path | str
     wait: float
+    device: str = "cpu"
     accepts: Callable[[Mapping[str, Any]], None]
+    one_commit: bool = False
 
     @property
-    def path(self) -> Path | str: ...
-    @property
-    def address(self) -> Path | str: ...
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
+    @abstractmethod
+    def settings(self) -> Mapping[str, Any]:
+        """The collection settings."""
 
+    @property
+    @abstractmethod
+    def words(self) -> str | None:
+        """How documents are ranked by words; None: the modes text and hybrid are refused."""
+
+    @property
+    def local(self) -> Any:
+        """The folder (folder.collection.Collection), with what only a folder can do.
+
+        Raises CollectionError for a collection on a server.
+        """
+        raise folders_only(self.path)
+
+    @abstractmethod
     def reading(self) -> AbstractContextManager[Snapshot]:
         """A snapshot, which stays as it is throughout the block."""
 
+    @abstractmethod
     def carried(self) -> dict[str, Any]:
         """What a copy on a server takes over: `rotation` (D, D) float32 or None, `shortlist`."""
 
     def known(self, keys: Sequence[str]) -> dict[str, Known]:
         """Key → stored state of the documents, for change detection."""
+        with self.reading() as snapshot:
+            return snapshot.store.known(keys)
 
     def entries(self, keys: Sequence[str]) -> list[Entry]:
         """The stored entries of these keys, in their order, without unknown keys."""
+        with self.reading() as snapshot:
+            return _entries(snapshot, keys)
 
+    @abstractmethod
     def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
         """Store entries in one commit, in place of those of the same keys.
 
@@ -199,36 +354,49 @@ class Backend(Protocol):
         an entry that cannot be stored; then nothing is written.
         """
 
+    @abstractmethod
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""
 
+    @abstractmethod
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
         """Merge into the metadata of documents, all or none. Raises QueryError: unknown key."""
 
+    @abstractmethod
     def index_fields(self, names: Iterable[str]) -> None:
         """Index metadata fields, for filters."""
 
+    @abstractmethod
     def configure(self, values: Mapping[str, Any]) -> None:
         """Store collection settings in one commit; None removes one. Others see it at a refresh."""
 
-    def flush(self) -> None:
-        """Return when everything that was written survives a power cut and can be found."""
-
     def wait_ready(self, timeout: float | None = None) -> None:
         """Build the index of vectors if it is missing. Raises CollectionError after `timeout` s."""
+        return
 
     def follow(self) -> None:
         """Show the newest commit if another collection has taken the place of the one shown."""
+        return
 
+    @abstractmethod
     def refresh(self) -> None:
         """Show what others have committed."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release files or connections; closing twice is harmless."""
 
 
 class Changed(Exception):
     """Another writer has changed a document since it was read; nothing was written."""
+
+
+def folders_only(name: Path | str) -> CollectionError:
+    """The error of what works on folders only, for a collection on a server."""
+    return CollectionError(
+        f"{name} is on a server, and this works on folders only; copy it to a folder first: "
+        f"searchengine copy {name} FOLDER"
+    )
 
 
 def checked(entries: Sequence[Entry], dim: int) -> dict[str, Entry]:
@@ -260,8 +428,8 @@ def scan(backend: Backend, after: str | None = None, batch: int = 500) -> Iterat
 
     Args:
         backend: the collection.
-        after: the key of the last document received, to continue from there. If it was deleted
-            meanwhile, the scan begins again: what reads it must bear to get an entry twice.
+        after: the key of the last document received, to continue from there. If that document was
+            deleted meanwhile, the scan starts from the beginning, and entries can come twice.
         batch: documents in a batch.
     """
     last = -1
@@ -275,14 +443,15 @@ def scan(backend: Backend, after: str | None = None, batch: int = 500) -> Iterat
         if not keys:
             return
         last = int(ids[-1])
-        if found := backend.entries(keys):  # others may have deleted them all
-            yield found
+        if entries := backend.entries(keys):  # others may have deleted them all
+            yield entries
 
 
-def entries_of(snapshot: Snapshot, known: Mapping[str, Known], keys: Iterable[str]) -> list[Entry]:
+def _entries(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
     """The entries of those of `keys` that are known, in their order."""
+    known = snapshot.store.known(keys)
     stored = {key: known[key] for key in keys if key in known}
-    ids = [each.id for each in stored.values()]
+    ids = [state.id for state in stored.values()]
     documents = snapshot.store.documents(ids)
     passages = snapshot.store.passages_of(ids)
     dim = snapshot.settings["encoder"]["dim"]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from searchengine.backends.contract import Backend
-from searchengine.backends.embedded import Embedded
+from searchengine.backends.folder.collection import Collection
 from searchengine.backends.postgresql.connections import shown
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError
@@ -27,7 +27,7 @@ def open_backend(path: str | Path, wait: float = 0, device: str = "cpu") -> Back
     Raises CollectionError and, if an extra is missing, ImportError.
     """
     if not is_url(path):
-        return Embedded(Path(path), wait, device)
+        return Collection(Path(path), wait, device)
     backend = _server_backend(path)
     if device != "cpu":
         raise CollectionError(
@@ -60,7 +60,7 @@ def create_backend(
     `carried`: what a server takes over of the collection that is copied (Backend.carried).
     """
     if not is_url(path):
-        return Embedded.create(Path(path), settings, analyzer, wait)
+        return Collection.create(Path(path), settings, analyzer, wait)
     return _server_backend(path).create(str(path), settings, analyzer, wait, carried)
 
 

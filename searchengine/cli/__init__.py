@@ -13,7 +13,7 @@ import click
 
 from searchengine.cli import demo, documents, index, search, serve, tune, upkeep
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
-from searchengine.cli.measuring import bench, evaluate, mteb, retrieval
+from searchengine.cli.measuring import bench, evaluate, judged
 from searchengine.cli.training import adapt, train
 from searchengine.errors import LanguageWarning, SearchEngineError
 from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
@@ -134,7 +134,7 @@ def cli() -> None:
     """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
 
-for command in (retrieval.retrieval, retrieval.run_files, mteb.mteb):
+for command in (judged.retrieval, judged.run_files):
     evaluate.evaluate.add_command(command)
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Index and search": (

@@ -60,7 +60,7 @@ def run_demo(folder: Path) -> None:
     from searchengine.measure.judgements import read_queries
     from searchengine.measure.operating_points import Grid
     from searchengine.measure.rounds import Bench, Settings
-    from searchengine.trainer.training.config import TrainConfig
+    from searchengine.trainer.training.train_config import TrainConfig
 
     if trained:
         note(f"The encoder in {model} is there already; remove {folder} to train again")

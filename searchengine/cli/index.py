@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.cli.console import (
     Terminated,
     counted,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.cli.console import note, say, show_json
 from searchengine.cli.options import (
     AS_JSON,

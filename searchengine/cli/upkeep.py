@@ -119,7 +119,7 @@ def repair(
         searchengine repair notes.index --dry-run
         searchengine repair notes.index
     """
-    from searchengine.backends.embedded import folders_only
+    from searchengine.backends.contract import folders_only
     from searchengine.backends.opening import name_of
     from searchengine.upkeep.repair import repair as mend
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from searchengine.backends.folder.documents import forks
+from searchengine.backends.folder.documents.connections import inherit
 from searchengine.errors import QueryError
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.config import RuntimeConfig
@@ -30,7 +30,7 @@ class CrossEncoders:
     def __init__(self, runtime: RuntimeConfig | None) -> None:
         self._config = RuntimeConfig() if runtime is None else runtime
         self.after_fork()
-        forks.inherit(self)
+        inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: the runtime's threads and locks are the parent's."""

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, NamedTuple, cast
 
 from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents import forks
+from searchengine.backends.folder.documents.connections import inherit
 from searchengine.encoders.functions import Function, FunctionEncoder, SentenceTransformerEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.protocol import (
@@ -252,7 +252,7 @@ class CollectionEncoder:
         if encoder is not None:
             self._adopt(encoder)
         collection.accepts = self.check
-        forks.inherit(self)
+        inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: new locks, because the parent's may be locked for ever."""

@@ -26,8 +26,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents.changes import Span
+from searchengine.backends.contract import Backend, Span
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import CollectionEncoder, check_built_by
 from searchengine.encoders.protocol import TextEncoder, Vectors

@@ -28,12 +28,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.contract import Backend, Changed, Entry
-from searchengine.backends.embedded import Embedded
-from searchengine.backends.folder.ahead import built_ahead
-from searchengine.backends.folder.documents.changes import Comparison, Known, compare, known, merged
+from searchengine.backends.contract import Backend, Changed, Entry, Known
+from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.documents.changes import Comparison, compare, merged
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.writer import Writer
+from searchengine.backends.folder.writer import Writer, built_ahead
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents, numbered
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import (
@@ -73,7 +72,7 @@ def add(
 
     Either `readers` encode them, or they come with `vectors`.
     """
-    kind = FolderIngestion if isinstance(backend, Embedded) else ServerIngestion
+    kind = FolderIngestion if isinstance(backend, Collection) else ServerIngestion
     if vectors is None:
         assert readers is not None and documents is not None
         with kind(backend, documents, options, readers=readers) as ingestion:
@@ -89,7 +88,7 @@ def add(
     stream = numbered(supplied.documents, first=highest + 1)
     with kind(backend, stream, options, supplied=supplied, numbered=True) as ingestion:
         summary = ingestion.run()
-    if isinstance(backend, Embedded):
+    if isinstance(backend, Collection):
         with backend.reader(backend.store.identity) as store:
             last = highest + supplied.documents
             backend.numbered = store.settings().get("commit_id"), last
@@ -98,7 +97,7 @@ def add(
 
 def _highest_number(backend: Backend) -> int:
     """The highest number that is a key; in a folder it is remembered until another commit."""
-    if not isinstance(backend, Embedded):
+    if not isinstance(backend, Collection):
         with backend.reading() as snapshot:
             return snapshot.store.highest_number()
     commit, highest = backend.numbered or (None, -1)
@@ -424,7 +423,7 @@ class Ingestion(ABC):
 class FolderIngestion(Ingestion):
     """Ingestion into a folder: a commit is one transaction."""
 
-    _backend: Embedded
+    _backend: Collection
 
     def _begin(self) -> tuple[Path, int | None]:
         self._backend.follow()
@@ -445,7 +444,7 @@ class FolderIngestion(Ingestion):
         self, store: Store, documents: Sequence[Document], writer: Writer | None = None
     ) -> dict[str, Known]:
         """Key → stored state of documents; `writer` during a commit."""
-        return known(store, [document.key for document in documents])
+        return store.known([document.key for document in documents])
 
     def _write(self) -> None:
         expected = self._spool.ranges()

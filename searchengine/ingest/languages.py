@@ -16,8 +16,8 @@ import numpy as np
 
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.mode import CHOSEN, WEIGHT, Mode
 from searchengine.backends.folder.writer import Writer
+from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, traits

@@ -15,9 +15,8 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
-from searchengine.backends.embedded import Embedded
-from searchengine.backends.folder.documents import listing
-from searchengine.backends.folder.documents.changes import Known, as_json, known
+from searchengine.backends.contract import Known, as_json
+from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.writer import Writer
 from searchengine.corpus.documents import Document, LeftOut
@@ -78,7 +77,7 @@ class Mirroring(FolderIngestion):
 
     def __init__(
         self,
-        collection: Embedded,
+        collection: Collection,
         documents: Iterable[Document],
         readers: Readers,
         options: AddOptions,
@@ -114,7 +113,7 @@ class Mirroring(FolderIngestion):
         if writer is None and new:
             self._recognise(store, new)
         former = [self._moves[each.key] for each in new if each.key in self._moves]
-        before = known(store, former) if former else {}
+        before = store.known(former) if former else {}
         renamed = {}
         for document in new:
             state = before.get(self._moves.get(document.key, ""))
@@ -136,7 +135,7 @@ class Mirroring(FolderIngestion):
             self._lost = {}
             lost = [key for _, key in self._documents(store) if self._scope.file_of(key) is None]
             for start in range(0, len(lost), _CHUNK):
-                for key, state in known(store, lost[start : start + _CHUNK]).items():
+                for key, state in store.known(lost[start : start + _CHUNK]).items():
                     if state.vectors is None:  # else they came with it, from elsewhere
                         self._lost.setdefault(state.digest, []).append(key)
         if not self._lost:
@@ -186,7 +185,7 @@ class Mirroring(FolderIngestion):
         return not any((self._scope.root / part).is_file() for part in _files(path))
 
     def _documents(self, store: Store) -> Iterator[tuple[int, str]]:
-        return listing.keys_below(store, str(self._scope.root), self._scope.key_prefix)
+        return store.keys_below(str(self._scope.root), self._scope.key_prefix)
 
     def _check_not_empty(self) -> None:
         """A pass may have nothing to add; `_remove` checks that something is left."""
@@ -251,7 +250,7 @@ class Pass:
 
 
 def mirror(
-    collection: Embedded,
+    collection: Collection,
     readers: Readers,
     folder: str | Path,
     options: MirrorOptions,
@@ -265,7 +264,7 @@ def mirror(
 
 
 def watch(
-    collection: Embedded,
+    collection: Collection,
     readers: Readers,
     folder: str | Path,
     options: MirrorOptions,
@@ -312,13 +311,13 @@ def watch(
             watcher.wait(None if settled else retry if problem else RECENT)
 
 
-def _count(collection: Embedded) -> int:
+def _count(collection: Collection) -> int:
     with collection.reading() as snapshot:
         return snapshot.store.count()
 
 
 def _pass(
-    collection: Embedded,
+    collection: Collection,
     readers: Readers,
     state: FolderState,
     files: Listing,

@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from searchengine.backends.folder.documents.changes import Span
+from searchengine.backends.contract import Span
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
 from searchengine.ingest.passages import BATCH, PassageReader

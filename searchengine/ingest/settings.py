@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from warnings import warn
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import LeftOut
 from searchengine.encoders.functions import FunctionEncoder
@@ -246,9 +245,3 @@ class AddSummary:
     repeated: LeftOut
     moved: int = 0
     removed: int = 0
-
-    @property
-    def relabelled(self) -> int:
-        """The former name of `metadata_updated`."""
-        warn("relabelled is now metadata_updated", DeprecationWarning, stacklevel=2)
-        return self.metadata_updated

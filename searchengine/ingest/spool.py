@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.folder.documents import forks
-from searchengine.backends.folder.documents.changes import Span, as_json
-from searchengine.backends.folder.documents.connections import Pool
+from searchengine.backends.contract import Span, as_json
+from searchengine.backends.folder.documents.connections import Pool, guarded
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 
@@ -63,7 +62,7 @@ class Spool:
         with room(folder):
             self._file = TemporaryFile(dir=folder, buffering=0)
         try:
-            with forks.guarded(self._pool), room(TEMPORARY):
+            with guarded(self._pool), room(TEMPORARY):
                 self._pool.add(sqlite3.connect("", isolation_level=None, check_same_thread=False))
                 self._run("CREATE TABLE seen (key TEXT PRIMARY KEY) WITHOUT ROWID")
                 self._run(

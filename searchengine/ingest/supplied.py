@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents import forks
-from searchengine.backends.folder.documents.changes import Span
-from searchengine.backends.folder.documents.connections import Pool
+from searchengine.backends.contract import Backend, Span
+from searchengine.backends.folder.documents.connections import Pool, guarded
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.encoders.protocol import Vectors
 from searchengine.encoders.questions import unusable
@@ -217,7 +215,7 @@ class _Passages:
     def __init__(self, passages: Iterable[Mapping[str, Any]], rows: int) -> None:
         """Read `passages`, one for each row. Raises QueryError and CorpusError."""
         self._pool = Pool()
-        with forks.guarded(self._pool), room(TEMPORARY):
+        with guarded(self._pool), room(TEMPORARY):
             self._pool.add(sqlite3.connect("", isolation_level=None, check_same_thread=False))
         try:
             with room(TEMPORARY), self._pool.borrow() as connection:

@@ -17,9 +17,9 @@ from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
-from searchengine.measure.judgements import Qrels
+from searchengine.measure.judgements import Qrels, Task
 from searchengine.measure.results import Spread
-from searchengine.measure.retrieval import Task, ndcg_10, task
+from searchengine.measure.retrieval import ndcg_10, task
 
 MAX_QUERIES = 1000
 """Maximum number of queries; of more, an even sample is searched."""

@@ -26,9 +26,9 @@ from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
 from searchengine.indexer.config import Structure
 from searchengine.indexer.segment import Segment, SegmentConfig, Storage
-from searchengine.trainer.training.data.examples import read_examples
-from searchengine.trainer.training.data.files import identity
-from searchengine.trainer.training.data.positives import Kind
+from searchengine.trainer.training.example_files import identity
+from searchengine.trainer.training.examples import read_examples
+from searchengine.trainer.training.rows import Kind
 
 # Texts encoded, and anchors searched, at a time.
 BLOCK = 1024

@@ -1,4 +1,4 @@
-"""A bench report, written as one self-contained HTML page and as Markdown.
+"""A bench report, written as one self-contained HTML page.
 
 It has the answer, the reasons, plots, tables, and facts about data, method and machine.
 """
@@ -12,10 +12,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from searchengine.measure.bench_plots import latency, pareto, recall_by_shortlist, speedups
 from searchengine.measure.bench_tables import Table, report_tables
 from searchengine.measure.formatting import plain, size, spread_of
-from searchengine.measure.plots.bench import latency, pareto, recall_by_shortlist, speedups
-from searchengine.measure.plots.style import style
+from searchengine.measure.plotting import style
 from searchengine.measure.recommend import (
     FEW_MARGIN,
     MARGIN,
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Fact = tuple[str, str]  # a term and its description
-PAGE, TEXT = "report.html", "report.md"
-SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
+PAGE = "report.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,14 +281,14 @@ HEAD = """<!doctype html>
 
 
 def write(results: Results, folder: Path, target: float = 0.95) -> list[Path]:
-    """Write results.json, report.html, report.md and its plots; return their paths in this order.
+    """Write results.json, report.html and its plots; return their paths in this order.
 
     The numbers are written first, so that a later failure does not lose them. Raises ConfigError
     without matplotlib.
     """
     written = [results.write(folder)]
     content = report(results, target)
-    files = {PAGE: in_html(content), TEXT: in_markdown(content)}
+    files = {PAGE: in_html(content)}
     files |= {f"{picture.name}.svg": picture.svg for picture in content.pictures}
     for name, text in files.items():
         path = folder / name
@@ -403,53 +402,3 @@ def _cell(text: str, best: bool) -> str:
     value, separator, bracket = escape(text).partition(" (")
     shown = f'{value} <span class="range">({bracket}</span>' if separator else value
     return f"<td><strong>{shown}</strong></td>" if best else f"<td>{shown}</td>"
-
-
-def in_markdown(content: Report) -> str:
-    """A report as Markdown."""
-    parts = [f"# {escaped(content.title)}"]
-    if content.warning:
-        parts.append(f"> **{escaped(content.warning)}**")
-    short = content.answer
-    parts.append(f"**{escaped(short.sentence)}**")
-    if short.rows:
-        rule = ["---", "---", *["---:"] * (len(short.heads) - 2)]
-        rows = (_line(map(escaped, row)) for row in short.rows)
-        parts.append("\n".join([_line(map(escaped, short.heads)), _line(rule), *rows]))
-    parts += [escaped(short.reading)] * bool(short.reading)
-    parts += [f"    {short.command}"] * bool(short.command)
-    parts += ["## Why", " ".join(map(escaped, content.reasons))]
-    if content.pictures:
-        parts.append("## Plots")
-    for picture in content.pictures:
-        parts.append(f"![{escaped(picture.alt)}]({picture.name}.svg)")
-        parts.append(f"*{escaped(picture.caption)}*")
-    if content.tables:
-        parts.append("## All figures")
-    parts += ["\n".join(_markdown_table(table)) for table in content.tables]
-    for heading, facts in content.facts:
-        parts.append(f"## {escaped(heading)}")
-        parts.append("\n".join(f"* **{escaped(term)}**: {escaped(text)}" for term, text in facts))
-    return "\n\n".join(parts) + "\n"
-
-
-def _markdown_table(table: Table) -> Iterator[str]:
-    """Heads, then the groups, each after a line with its heading."""
-    yield f"{escaped(table.caption)}\n"
-    yield _line(map(escaped, table.heads))
-    yield _line(["---", *["---:"] * (len(table.heads) - 1)])
-    for heading, lines in table.groups:
-        yield _line([f"**{escaped(heading)}**", *[""] * (len(table.heads) - 1)])
-        for line in lines:
-            name = f"{escaped(line.name)} {line.mark}".strip()
-            cells = (f"**{escaped(text)}**" if best else escaped(text) for text, best in line.cells)
-            yield _line([name, *cells])
-
-
-def _line(cells: Iterator[str] | list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def escaped(text: str) -> str:
-    """Escape text for Markdown: names come from users."""
-    return SPECIAL.sub(r"\\\1", " ".join(text.replace("&", "&amp;").split()))

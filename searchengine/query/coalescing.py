@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from searchengine.backends.folder.documents import forks
+from searchengine.backends.folder.documents.connections import inherit
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -187,7 +187,7 @@ class Coalescers(Generic[Key, Item, Result]):
 
     def __init__(self) -> None:
         self.after_fork()
-        forks.inherit(self)
+        inherit(self)
 
     def after_fork(self) -> None:
         """Nothing is waiting: also in a forked child, where a parent's thread held the lock."""

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from searchengine.backends.folder.documents.scored import Scored
-from searchengine.backends.folder.mode import WEIGHT
+from searchengine.backends.contract import Scored
+from searchengine.backends.mode import WEIGHT
 from searchengine.errors import QueryError
 
 CONSTANT = 60.0

@@ -7,14 +7,12 @@ from importlib import import_module
 from itertools import islice, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
-from searchengine.backends.folder.documents.listing import Counts
 from searchengine.backends.folder.filters.parser import field_named
 from searchengine.backends.folder.filters.sql import Field
+from searchengine.backends.listing import Counts
 from searchengine.notebook import facts, paragraph, table
-from searchengine.query.headings import heading_at, headings_of
-from searchengine.query.snippets import best_section, snippet
+from searchengine.query.snippets import best_section, heading_at, headings_of, snippet
 
 if TYPE_CHECKING:
     import pandas
@@ -135,12 +133,6 @@ class Hits(list[Hit]):
         self.read = read
         self.facets = {} if facets is None else facets
         self.timing: Timing | None = None
-
-    @property
-    def proven(self) -> bool:
-        """The former name of `exact`, for one more release."""
-        warn("proven is now exact", DeprecationWarning, stacklevel=2)
-        return self.exact
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict for each hit, as `Hit.as_dict`."""

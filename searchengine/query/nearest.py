@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from searchengine.backends.contract import Snapshot
-from searchengine.backends.folder.documents.tables import Passage
+from searchengine.backends.contract import Passage, Snapshot
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.query.paging import MIN_FIRST, Label, Ranked, distinct, part_size
 from searchengine.query.request import Query

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from searchengine.backends.folder.documents.tables import Passage
+from searchengine.backends.contract import Passage
 
 MIN_FIRST, MIN_SECOND, GROWTH = 10, 100, 4
 """Minimum rows of the first part and of the second; factor from each part to the next one."""

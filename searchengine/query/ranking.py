@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from searchengine.backends.contract import Snapshot
-from searchengine.backends.folder.documents.listing import facet
-from searchengine.backends.folder.documents.scored import Scored, WordScores
-from searchengine.backends.folder.documents.tables import Passage
-from searchengine.backends.folder.mode import Mode, weight_of
+from searchengine.backends.contract import Passage, Scored, Snapshot, WordScores
+from searchengine.backends.listing import facet
+from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats

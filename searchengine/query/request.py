@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from searchengine.backends.folder.documents.questions import phrases, unquoted
 from searchengine.backends.folder.filters.parser import field_named, parse
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.encoders.cross_encoders import CANDIDATES
 from searchengine.encoders.questions import (
     as_array,

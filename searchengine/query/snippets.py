@@ -1,13 +1,14 @@
-"""The part of a text to show for a question."""
+"""The part of a text to show for a question, and the headings that it is under."""
 
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from textwrap import dedent
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from searchengine.corpus.formats.kinds import Heading, enclosing
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 
 Span = tuple[int, int]
@@ -191,3 +192,22 @@ def _densest(places: Sequence[_Place], width: int) -> Span:
         if worth > best_worth:
             best, best_worth = (places[first].start, place.end), worth
     return best
+
+
+def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
+    """The headings in a document's metadata, as readers of files write them; else none."""
+    stored = metadata.get("headings")
+    headings = []
+    for stored_heading in stored if isinstance(stored, list) else ():
+        match stored_heading:
+            case {"start": int(start), "level": int(level), "title": str(title)}:
+                headings.append(Heading(start, level, title))
+            case _:
+                return []  # a field of the user's, which has the same name
+    return headings
+
+
+def heading_at(headings: Iterable[Heading], offset: int) -> str:
+    """The headings around an offset of the text, the highest first, with " > " between; or ""."""
+    above = enclosing([heading for heading in headings if heading.start <= offset])
+    return " > ".join(heading.title for heading in above)

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
-from searchengine.backends.embedded import folders_only
+from searchengine.backends.contract import folders_only
 from searchengine.backends.opening import is_url, name_of
 from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError

@@ -19,12 +19,11 @@ import numpy as np
 
 from searchengine.backends.contract import Backend, Entry
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.pending import drop_all
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import folder_of, segment_errors
-from searchengine.backends.folder.mode import CHOSEN, Mode
-from searchengine.backends.folder.scratch import new_folder
+from searchengine.backends.folder.folders import folder_of, new_folder, segment_errors
+from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError, EncoderMismatch
@@ -251,7 +250,6 @@ def copy(
                     "a new collection"
                 )
             removed = copied.delete(extra, None) if extra else 0
-            copied.flush()
             copied.wait_ready()
             return _compare(origin, copied, written, removed, report)
 
@@ -262,7 +260,7 @@ def _create(origin: Backend, target: str | Path) -> Backend:
     analyzer = Analyzer.of(origin.settings["tokenizer"])
     words = analyzer.tokenizer is not Tokenizer.NONE
     settings["mode"] = Mode.HYBRID if words else Mode.VECTOR
-    if origin.capabilities.words is not None and "mode" in origin.settings:
+    if origin.words is not None and "mode" in origin.settings:
         settings["mode"] = origin.settings["mode"]
     return create_backend(target, settings, analyzer, carried=origin.carried())
 

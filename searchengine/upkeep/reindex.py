@@ -22,19 +22,18 @@ from uuid import uuid4
 
 import numpy as np
 
-from searchengine.backends.embedded import Embedded
+from searchengine.backends.contract import Ids, Span
+from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents import pending, terms
-from searchengine.backends.folder.documents.changes import Changes, Span
-from searchengine.backends.folder.documents.pending import Kind, Work
+from searchengine.backends.folder.documents import terms
+from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.schema import SPACE
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.folder.folders import beside, checksum, os_errors, segment_errors
 from searchengine.backends.folder.merging import Merging
-from searchengine.backends.folder.mode import CHOSEN, Mode
-from searchengine.backends.folder.pending import Owner, who
+from searchengine.backends.folder.pending import Kind, Owner, Work, who
 from searchengine.backends.folder.writer import TUNED, Writer
+from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
@@ -655,7 +654,7 @@ class Preview:
 
 
 def reindex(
-    collection: Embedded,
+    collection: Collection,
     present: CollectionEncoder,
     encoder: EncoderArgument | None,
     passages: PassageConfig | bool | None,
@@ -679,7 +678,7 @@ def reindex(
 
 
 def preview(
-    collection: Embedded,
+    collection: Collection,
     questions: Sequence[str],
     k: int,
     encoder: EncoderArgument | None,
@@ -697,7 +696,7 @@ def preview(
 
 
 def _chosen(
-    collection: Embedded, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
+    collection: Collection, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
 ) -> TextEncoder:
     if encoder is not None:
         return load_given(encoder, runtime)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from searchengine.backends.folder.documents import frozen
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.connections import way_out
+from searchengine.backends.folder.documents.connections import connect, way_out
 from searchengine.backends.folder.documents.schema import catch_up
 from searchengine.backends.folder.documents.store import Store
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
@@ -265,7 +264,7 @@ def _report_unreadable(result: Salvage | None, table: str) -> None:
 
 
 def _connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
-    connection = frozen.connect(path, "ro" if read_only else "rw")
+    connection = connect(path, "ro" if read_only else "rw")
     connection.text_factory = lenient
     return connection
 

@@ -1,25 +1,28 @@
-"""Statistics of a collection: its size, its settings, and what tuning guarantees."""
+"""Statistics of a collection: its size, its settings, and what tuning guarantees.
 
-import os
+Tuning guarantees a recall for the segments that it wrote; their checksums identify them. Segments
+never change and are searched one by one, so a search finds the same rows in them as before. Of the
+k nearest rows of a query, it may miss in addition:
+
+* rows added since, in segments that were not measured: on average the fraction added / rows;
+* rows that took the place of deleted ones: on average the fraction deleted / measured rows;
+
+if the rows that changed are no nearer to the queries than the others. So the mean recall exceeds
+the target less both fractions, in the worst case that all of these rows are missed. Nothing is
+guaranteed once that loss is as large as the target itself allows, or if a segment was merged,
+optimized or repaired, which builds an index that was not measured.
+"""
+
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from searchengine.backends.contract import Backend
-from searchengine.backends.embedded import Embedded
-from searchengine.backends.folder.documents import pending
-from searchengine.backends.folder.documents.pending import Kind, Work
-from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.mode import Mode, weight_of
-from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.contract import Backend, Snapshot
+from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.writer import TUNED
-from searchengine.backends.postgresql.collection import PostgresCollection
-from searchengine.corpus.analyzer import Tokenizer
+from searchengine.backends.mode import Mode, weight_of
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import SegmentConfig
-from searchengine.indexer.tuning.cost import footprint
 from searchengine.notebook import facts
 
 
@@ -29,8 +32,8 @@ class Guarantee:
 
     Attributes:
         recall: the mean recall@k exceeds it; None: the guarantee is withdrawn.
-        added, deleted: rows since the tuning; None if unknown.
-        commit: the commit of the tuning; None if it was not recorded.
+        added, deleted: rows since the tuning; None: withdrawn for another reason.
+        commit: the commit of the tuning.
         reason: why the guarantee is lowered or withdrawn; empty while nothing has changed.
     """
 
@@ -41,8 +44,8 @@ class Guarantee:
     reason: str = ""
 
 
-def guarantee(snapshot: Snapshot, target: float) -> Guarantee:
-    """The guarantee that remains of the last tuning, for a `target` of mean recall."""
+def guarantee(snapshot: FolderSnapshot, target: float) -> Guarantee:
+    """The guarantee that remains of a tuning for a `target` of mean recall."""
     tuned = snapshot.settings[TUNED]
     names, commit = tuned["segments"], int(tuned["commit"])  # equal rows have equal checksums
     measured = [row for row in snapshot.segments if row.manifest_sha256 in names]
@@ -144,120 +147,32 @@ class Stats:
 
 def stats(collection: Backend) -> Stats:
     """Read the statistics of the commit that is shown."""
-    if isinstance(collection, PostgresCollection):
-        return _of_server(collection)
-    assert isinstance(collection, Embedded)
     with collection.reading() as snapshot:
-        return _of_folder(snapshot)
+        return of_snapshot(snapshot)
 
 
-def _of_server(collection: PostgresCollection) -> Stats:
-    with collection.reading() as snapshot:
-        settings, shortlist = snapshot.settings, snapshot.shortlist
-        documents, passages = snapshot.store.counts()
-    indexed = collection.is_indexed()
-    return Stats(
-        **_by_settings(settings),
-        path=collection.path,
-        documents=documents,
-        passages=passages,
-        segments=0,
-        tombstones=0,
-        commit=0,
-        words=collection.capabilities.words,
-        fields=collection.fields(),
-        shortlist=shortlist,
-        exact=not indexed or shortlist >= passages,
-        scanned=0,
-        hot_row=None,
-        cold_row=None,
-        tuning=None,
-        guarantee=None,
-        bytes=collection.stored_bytes(),
-        pending=() if indexed else ("the index of vectors is not built; searches read all rows",),
-    )
-
-
-def _of_folder(snapshot: Snapshot) -> Stats:
-    segments, settings = snapshot.segments.values(), snapshot.settings
-    structure = SegmentConfig.from_dict(settings["index"]).structure
-    rows = sum(segment.rows for segment in segments)
-    sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
-    tuning = settings.get(TUNED, {}).get("tuning")
+def of_snapshot(snapshot: Snapshot) -> Stats:
+    """The statistics of a snapshot."""
+    settings, encoder = snapshot.settings, snapshot.settings["encoder"]
     documents, passages = snapshot.store.counts()
+    tuning = settings.get(TUNED, {}).get("tuning")
+    kept = None
+    if tuning is not None:  # only a folder is tuned
+        kept = guarantee(cast(FolderSnapshot, snapshot), float(tuning["goal"]["recall"]))
     return Stats(
-        **_by_settings(settings),
         path=str(snapshot.path),
         documents=documents,
         passages=passages,
-        segments=len(segments),
-        tombstones=rows - passages,
-        commit=snapshot.commit,
-        words=_ranks_by_words(snapshot),
-        fields=snapshot.store.fields(),
-        shortlist=snapshot.shortlist if segments else None,
-        exact=all(segment.config.shortlist >= segment.rows for segment in segments),
-        scanned=sum(segment.config.structure is not structure for segment in segments),
-        hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
-        cold_row=sum(size.cold for size in sizes) / rows if rows else None,
+        cut=settings.get("passages"),
+        tokenizer=settings["tokenizer"],
+        mode=settings.get("mode", Mode.VECTOR),
+        weight=weight_of(settings),
+        dim=encoder["dim"],
+        index_config=SegmentConfig.from_dict(settings["index"]).as_dict(),
         tuning=tuning,
-        guarantee=None if tuning is None else guarantee(snapshot, float(tuning["goal"]["recall"])),
-        bytes=_bytes(snapshot.path),
-        pending=tuple(map(_described, _works(snapshot))),
+        guarantee=kept,
+        encoder=encoder["source"] or encoder.get("name"),
+        layers=encoder.get("layers"),
+        fingerprint=encoder["fingerprint"],
+        **snapshot.sizes(),
     )
-
-
-def _by_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the settings say on every backend."""
-    encoder = settings["encoder"]
-    return {
-        "cut": settings.get("passages"),
-        "tokenizer": settings["tokenizer"],
-        "mode": settings.get("mode", Mode.VECTOR),
-        "weight": weight_of(settings),
-        "dim": encoder["dim"],
-        "index_config": SegmentConfig.from_dict(settings["index"]).as_dict(),
-        "encoder": encoder["source"] or encoder.get("name"),
-        "layers": encoder.get("layers"),
-        "fingerprint": encoder["fingerprint"],
-    }
-
-
-def _ranks_by_words(snapshot: Snapshot) -> str | None:
-    if snapshot.settings["tokenizer"] == Tokenizer.NONE:
-        return None
-    return "FTS5" if snapshot.words is None else "words files"
-
-
-def _works(snapshot: Snapshot) -> list[Work]:
-    """The pending work as it is now: it makes progress without commits."""
-    with Store(snapshot.path / "documents.db", readers=1) as store:
-        return pending.works(store) if store.identity == snapshot.store.identity else []
-
-
-def _described(work: Work) -> str:
-    details = work.details
-    if work.kind is Kind.REMOVE:
-        return "removal of replaced passages, which the next change completes"
-    if work.kind is Kind.REINDEX:
-        encoder = details["settings"]["encoder"]
-        rows = sum(block["rows"] for block in details["blocks"])
-        name = encoder["source"] or encoder.get("name") or encoder["fingerprint"][:12]
-        return f"reindex by {name}: {rows} passages encoded; {_by(details)}"
-    rows = f"{details['moved']} of {details['rows']} passages moved"
-    return f"merge of {len(work.inputs)} segments: {rows}; {_by(details)}"
-
-
-def _by(details: Mapping[str, Any]) -> str:
-    return f"started {details['started']} by {details['by']}"
-
-
-def _bytes(path: Path) -> int:
-    """Size of all files in a folder; hard links count once."""
-    sizes = {}
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with suppress(FileNotFoundError):  # removed by a writer just now
-                file = os.stat(os.path.join(folder, name))
-                sizes[file.st_dev, file.st_ino] = file.st_size
-    return sum(sizes.values())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Backend
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.mode import CHOSEN, Mode
+from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.encoders.questions import QUESTIONS, check_questions, milliseconds_alone
@@ -322,7 +322,7 @@ def set_default(
     if weight is not None:
         if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 <= weight <= 1:
             raise QueryError(f"weight must be a number from 0 to 1, got {weight!r}")
-        if collection.capabilities.words is None:
+        if collection.words is None:
             raise _no_words(collection, f"the weight {weight:g}")
         values["weight"] = float(weight)
     if not values:
@@ -334,7 +334,7 @@ def _checked_mode(collection: Backend, mode: Mode | str) -> Mode:
     modes = [each for each in Mode if each is not Mode.AUTO]
     if mode not in modes:
         raise QueryError(f"the default mode must be one of {', '.join(modes)}, got {mode!r}")
-    if mode != Mode.VECTOR and collection.capabilities.words is None:
+    if mode != Mode.VECTOR and collection.words is None:
         raise _no_words(collection, f"the mode {mode}")
     return Mode(mode)
 

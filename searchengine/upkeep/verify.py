@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from searchengine.backends.contract import Ids
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.schema import BEHIND
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.folder.folders import folder_of
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.loading import CollectionEncoder

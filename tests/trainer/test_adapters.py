@@ -10,9 +10,9 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, ModelError
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.lengthening import adapters
+from searchengine.trainer.training import lengthening
 from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 from tests.trainer.test_longer_windows import TEXT
 
@@ -73,7 +73,7 @@ def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unmerged: list[Any] = []
-    merge = adapters.merge_adapters
+    merge = lengthening.merge_adapters
 
     def watched(network: Any) -> None:
         unmerged.append(network(TOKENS)[0].detach())
@@ -141,18 +141,18 @@ def test_without_the_extras_the_adapters_alone_are_trained(config: TrainConfig) 
 def test_adapters_begin_as_nothing(base: Path, config: TrainConfig) -> None:
     network: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
     before = network(TOKENS[:, :40])[0]
-    adapters.add_adapters(network, config)
+    lengthening.add_adapters(network, config)
     assert torch.equal(network(TOKENS[:, :40])[0], before)
     first = {n: p.clone() for n, p in network.named_parameters() if "lora_A" in n}
     assert len(first) == 8
     again: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
-    adapters.add_adapters(again, config)  # from the seed, whatever was drawn before
+    lengthening.add_adapters(again, config)  # from the seed, whatever was drawn before
     assert all(torch.equal(p, dict(again.named_parameters())[n]) for n, p in first.items())
-    adapters.merge_adapters(network)
+    lengthening.merge_adapters(network)
     assert torch.equal(network(TOKENS[:, :40])[0], before)
 
 
-@pytest.mark.parametrize("more", [{}, {"encoders": 2}, {"mlm_weight": 0.1}, {"queue_size": 8}])
+@pytest.mark.parametrize("more", [{}, {"mlm_weight": 0.1}, {"queue_size": 8}])
 def test_a_resumed_run_equals_an_unbroken_one(config: TrainConfig, more: Any) -> None:
     config = replace(config, gradient_cache=not more, **more)
     whole = train(replace(config, out=config.out.with_name("whole")))

@@ -10,9 +10,9 @@ import torch
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.training.averaging import average
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.lengthening.window import lengthened
+from searchengine.trainer.training.lengthening import lengthened
 from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import write_sentence_transformer
 
 TEXTS = ["a dog", "the dog sleeps near the sea", "a house"]

@@ -27,8 +27,8 @@ from searchengine.trainer.model.card import (
 )
 from searchengine.trainer.model.folder import Model
 from searchengine.trainer.model.modules import Classifier
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.outcome import summary
+from searchengine.trainer.training.train_config import TrainConfig
 
 CONFIG = TrainConfig(
     train=("/secret/place/nli.tsv", "own data/captions.jsonl.gz"),
@@ -165,7 +165,7 @@ def test_the_configuration_makes_it_again(trained: Model) -> None:
 
 def test_classification(trained: Model) -> None:
     config = {"objective": "classification", "label_weight": 0.9, "prefixes": [WIDTH]}
-    settings = {"train": ["a.tsv"], "out": "m", "base": "starter", "mixup": 0.2, **config}
+    settings = {"train": ["a.tsv"], "out": "m", "base": "starter", "dropout": 0.2, **config}
     recipe = RECIPE | {
         "config": settings,
         "summary": summary(TrainConfig.from_dict(settings), (WIDTH,)),
@@ -173,7 +173,7 @@ def test_classification(trained: Model) -> None:
     labels = Classifier(WIDTH, ("good", "bad"))
     text = card(replace(trained, recipe=recipe, classifier=labels, matryoshka_dims=(WIDTH,)))
     assert "- Loss: 0.1 × cross-entropy of the labels + 0.9 × supervised contrastive" in text
-    assert "- Mixup, α 0.2." in text and "Matryoshka" not in text
+    assert "- Dropout 0.2." in text and "Matryoshka" not in text
     assert "by label: `good`, `bad`." in text
 
 

@@ -15,9 +15,9 @@ from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.labels import accuracy, classify
 from searchengine.trainer.model.modules import C, Classifier
 from searchengine.trainer.training import loop
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.head import FOLDS
 from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
@@ -169,7 +169,7 @@ def test_dev_files_are_labelled(config: TrainConfig, tmp_path: Path) -> None:
 
 
 def test_resumed_to_the_bit(config: TrainConfig, tmp_path: Path) -> None:
-    short = replace(config, max_steps=8, checkpoint_every=4, mixup=0.2, label_smoothing=0.1)
+    short = replace(config, max_steps=8, checkpoint_every=4, dropout=0.1)
     whole = train(replace(short, out=tmp_path / "whole"))
 
     def stop(line: Report) -> None:

@@ -23,7 +23,10 @@ from searchengine.trainer.errors import (
 )
 from searchengine.trainer.model.network import _check_weights
 from searchengine.trainer.runtimes.config import RuntimeConfig
-from searchengine.trainer.training.cross_encoder import CrossEncoderConfig, train_cross_encoder
+from searchengine.trainer.training.cross_encoder_training import (
+    CrossEncoderConfig,
+    train_cross_encoder,
+)
 
 FP32 = RuntimeConfig("torch", "fp32", "cpu")
 QUESTIONS = ["the dog sleeps", "a whale", "", "the cat \ud800 sings", "sea " * 80, "bird"]
@@ -153,8 +156,8 @@ def test_training_learns_which_text_answers(triplets: Path, tmp_path: Path) -> N
 
 
 def test_wrong_texts_are_those_of_the_file_first(tmp_path: Path) -> None:
-    from searchengine.trainer.training.cross_encoder import _groups
-    from searchengine.trainer.training.data.examples import read_examples
+    from searchengine.trainer.training.cross_encoder_training import _groups
+    from searchengine.trainer.training.examples import read_examples
 
     path = tmp_path / "triplets.tsv"
     path.write_text(

@@ -11,10 +11,9 @@ import pytest
 from searchengine.trainer.cross_encoder import CrossEncoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.runtimes.config import RuntimeConfig
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.settings.fields import Objective
-from searchengine.trainer.training.settings.objective import DistillationLoss
+from searchengine.trainer.training.setting_kinds import Objective
+from searchengine.trainer.training.train_config import DistillationLoss, TrainConfig
 from tests.tiny_model import WORDS, write_cross_encoder
 from tests.trainer.test_train_loop import base, config  # noqa: F401
 

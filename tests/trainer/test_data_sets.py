@@ -13,17 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training import batches, data_sets, judging
+from searchengine.trainer.training import batches, preparation, step_judging
 from searchengine.trainer.training.batches import BatchPlan
-from searchengine.trainer.training.config import Objective, TrainConfig, parts
-from searchengine.trainer.training.data.examples import Examples
-from searchengine.trainer.training.data.holdout import Split
-from searchengine.trainer.training.data.positives import Kind
-from searchengine.trainer.training.data_sets import DataSet, read_data_sets
-from searchengine.trainer.training.judging import Judgement
+from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.passes import Passes
-from searchengine.trainer.training.settings.objective import DistillationLoss
+from searchengine.trainer.training.preparation import DataSet, read_data_sets
+from searchengine.trainer.training.rows import Kind
+from searchengine.trainer.training.step_judging import Judgement, Split
+from searchengine.trainer.training.train_config import (
+    DistillationLoss,
+    Objective,
+    TrainConfig,
+    parts,
+)
 from tests.trainer.test_teacher_runs import sentences_of
 from tests.trainer.test_train_loop import base, config, interrupt_at, weights  # noqa: F401
 
@@ -148,7 +151,6 @@ def several(config: TrainConfig, tmp_path: Path) -> TrainConfig:  # noqa: F811
             "objective": "distillation",
             "distillation_loss": "cosine",
             "teacher": config.base,
-            "teacher_axes": "own",
         },
     ]
     return replace(
@@ -242,7 +244,7 @@ def test_every_data_set_has_its_teacher_and_each_is_loaded_once(
         loaded.append(own.teacher or own.guide)
         return loaded[-1]
 
-    monkeypatch.setattr(data_sets, "load_fixed", load)
+    monkeypatch.setattr(preparation, "load_fixed", load)
     train_files = {"train": list(config.train)}
     of_teacher = {**train_files, "objective": "distillation", "teacher": "b"}
     parts_of_run = ({**train_files, "guide": "a"}, train_files, of_teacher, of_teacher)
@@ -274,9 +276,9 @@ def test_a_mean_is_of_those_that_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = [{8: 0.25, 4: 1.0}, None, {8: 0.75, 4: 0.0}]
     judges = [None if each is None else (lambda _, s=each: Judgement(s)) for each in scores]
     left = iter([(judge, Split(pairs(2))) for judge in judges])
-    monkeypatch.setattr(judging, "_make_judge", lambda *_: next(left))
+    monkeypatch.setattr(step_judging, "_judge_data_set", lambda *_: next(left))
     run = settings()
-    judge, splits = judging.make_judge(run, [DataSet(run, pairs(2))] * 3)
+    judge, splits = step_judging.make_judge(run, [DataSet(run, pairs(2))] * 3)
     assert judge is not None and len(splits) == 3
     assert judge(None).scores == {8: 0.5, 4: 0.5}  # type: ignore[arg-type]
 
@@ -302,11 +304,6 @@ def test_a_loss_weight_scales_the_gradients(config: TrainConfig) -> None:  # noq
         ([{"train": ["a"], "weight": 0}], "every data set has the weight 0"),
         ([{"train": ["a"], "objective": "classification"}], "data set 1: labels are learnt alone"),
         ([{"train": ["a"], "query_prompt": 3}], "data set 1: query_prompt is 3: expected text"),
-        (
-            [{"train": ["a"], "objective": "distillation", "teacher": "t",
-              "distillation_loss": "mse"}],
-            "data set 1: a teacher's principal axes are not those of the other data sets",
-        ),
         (["a.tsv"], "data_sets holds 'a.tsv': expected objects"),
         ("a.tsv", "data_sets is 'a.tsv': expected a list"),
     ],
@@ -322,7 +319,6 @@ def test_wrong_data_sets_are_named(data: Any, message: str) -> None:
         ({"train": ["a.tsv"]}, "train beside data_sets"),
         ({"objective": "similarity"}, "objective similarity beside data_sets"),
         ({"queue_size": 4}, "queue_size would mix the texts"),
-        ({"encoders": 2}, "data_sets train one encoder"),
     ],
 )
 def test_what_data_sets_exclude_is_named(more: dict[str, Any], message: str) -> None:

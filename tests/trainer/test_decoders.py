@@ -9,8 +9,8 @@ import torch
 from transformers import Qwen3Config, Qwen3Model
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WIDTH, WORDS, write_sentence_transformer
 
 PROMPT = "the dog near "

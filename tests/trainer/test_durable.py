@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.disk import new_folder
-from searchengine.trainer.training.cross_encoder import _write
+from searchengine.trainer.training.cross_encoder_training import _write
 
 
 def filled(folder: Path) -> dict[str, str]:

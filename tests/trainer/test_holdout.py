@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.trainer.training.data.columns import Example
-from searchengine.trainer.training.data.examples import Examples
-from searchengine.trainer.training.data.files import identity, texts_without_label
-from searchengine.trainer.training.data.holdout import MIN_HELD_OUT, hold_out
-from searchengine.trainer.training.data.positives import Kind
+from searchengine.trainer.training.example_files import identity, texts_without_label
+from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.rows import Example, Kind
+from searchengine.trainer.training.step_judging import MIN_HELD_OUT, hold_out
 
 
 def pairs(count: int) -> tuple[Example, ...]:

@@ -24,18 +24,21 @@ from sentence_transformers.sentence_transformer.losses import (
 from torch import Tensor, nn
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.data.positives import Drawn
-from searchengine.trainer.training.losses.contrastive import (
+from searchengine.trainer.training.losses import (
+    cosines,
+    distillation,
     info_nce,
+    layer_distillation,
     matryoshka,
+    nested_cosines,
+    plain_cosines,
     supervised_contrastive,
 )
-from searchengine.trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
-from searchengine.trainer.training.losses.distillation import distillation, layer_distillation
-from searchengine.trainer.training.objectives.contrastive import Contrastive
+from searchengine.trainer.training.objectives import Contrastive
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 from tests.reference_losses import (
     WIDTH,
@@ -47,6 +50,7 @@ from tests.reference_losses import (
     value_and_gradients,
 )
 from tests.tiny_model import write_sentence_transformer
+from tests.trainer.one_step import backward
 
 
 def ranking(inputs: list[Tensor], temperature: float = 1 / 20) -> Tensor:
@@ -136,8 +140,8 @@ def our_gradients(folder: Path, **settings: Any) -> tuple[float, dict[str, Tenso
     training_model = TrainingModel(model, config, None).eval()
     objective = Contrastive(training_model, config, config.prefixes, Processes())
     passes = Passes(training_model, encoder, config, lambda: torch.autocast("cpu", enabled=False))
-    value = passes.backward(
-        objective.views(ROWS), objective.layers(0), 0, lambda v: objective.loss(v, ROWS, 0), 1.0
+    value = backward(
+        passes, objective.views(ROWS), objective.layers(0), 0, lambda v: objective.loss(v, ROWS, 0)
     )
     return value, named_gradients(model.module.transformer)
 

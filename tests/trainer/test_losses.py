@@ -12,13 +12,16 @@ from torch import Tensor
 import searchengine.indexer.arrays
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model.modules import prefix
-from searchengine.trainer.training.losses.contrastive import (
+from searchengine.trainer.training.losses import (
+    cosines,
+    distillation,
     info_nce,
+    layer_distillation,
     matryoshka,
+    nested_cosines,
+    plain_cosines,
     supervised_contrastive,
 )
-from searchengine.trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
-from searchengine.trainer.training.losses.distillation import distillation, layer_distillation
 
 
 def rows(seed: int, n: int = 6, dim: int = 16) -> Tensor:

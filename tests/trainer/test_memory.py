@@ -8,9 +8,9 @@ import torch
 
 from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
 from searchengine.trainer.training import passes
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.passes import Pass, Passes
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import base, config  # noqa: F401  (fixtures)
 
 
@@ -24,14 +24,14 @@ def limit(monkeypatch: pytest.MonkeyPatch, tokens: int, kept: int) -> None:
         held = 0
         return plan(self, *arguments)
 
-    def limited(self: Passes, item: Pass, layers: Any) -> torch.Tensor:
+    def limited(self: Passes, item: Pass, layers: Any, encoder: Any = None) -> torch.Tensor:
         nonlocal held
         size = item.batch.ids.numel()
-        if torch.is_grad_enabled() and not self._cached:
+        if torch.is_grad_enabled() and not self._caches:
             held += size
         if size > tokens or held > kept:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return run(self, item, layers)
+        return run(self, item, layers, encoder)
 
     monkeypatch.setattr(Passes, "_plan", planned)
     monkeypatch.setattr(Passes, "_run", limited)

@@ -8,9 +8,9 @@ import torch
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.modules import Batch
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
-from searchengine.trainer.training.losses.mlm import MaskedLanguageModel
 from searchengine.trainer.training.passes import View
 from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.training_model import MaskedLanguageModel
 from tests.tiny_model import WORDS, write_sentence_transformer
 from tests.trainer.test_passes import passes
 

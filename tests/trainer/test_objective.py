@@ -7,22 +7,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.data.positives import Augment, Drawn, Kind, draw
-from searchengine.trainer.training.losses.contrastive import info_nce
-from searchengine.trainer.training.losses.cosines import cosines
-from searchengine.trainer.training.losses.distillation import distillation, layer_distillation
-from searchengine.trainer.training.objectives.classification import Classification
-from searchengine.trainer.training.objectives.contrastive import Contrastive
-from searchengine.trainer.training.objectives.shared import drawn_prefixes
+from searchengine.trainer.training.losses import cosines, distillation, info_nce, layer_distillation
+from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective
 from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.rows import Augment, Drawn, Kind, draw
+from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel, text_ids, with_classifier
 from tests.tiny_model import write_sentence_transformer
 
@@ -56,7 +51,7 @@ def bias(found: Contrastive, batch: list[Drawn] = ROWS) -> list[list[float]]:
     mine = found.processes.mine(len(batch))
     anchors = text_ids([row.anchor for row in batch[mine]])
     labels = torch.arange(len(batch))[mine]
-    return found._fixed_bias(candidates, labels, anchors, len(batch)).tolist()
+    return found._text_bias(candidates, labels, anchors, len(batch)).tolist()
 
 
 def test_candidates_with_the_text_of_anchor_or_positive_are_left_out(base: Path) -> None:
@@ -152,9 +147,7 @@ def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
     monkeypatch.setattr(found, "_of_anchors", counted)
     values, gradients = [], []
     for part, sizes in ((1 << 18, {7}), (30, {1, 2})):
-        monkeypatch.setattr(
-            "searchengine.trainer.training.objectives.contrastive._COSINES_AT_ONCE", part
-        )
+        monkeypatch.setattr("searchengine.trainer.training.objectives._COSINES_AT_ONCE", part)
         vectors = [rows(seed, 7, layers).requires_grad_() for seed in range(3)]
         shapes.clear()
         value = found.loss(vectors, batch, 0)
@@ -235,20 +228,20 @@ def test_queued_vectors_are_candidates_unless_their_text_is_the_anchors(base: Pa
 
 
 def test_prefixes_of_an_update_follow_from_its_number(base: Path) -> None:
-    config = replace(contrastive(base).config, prefixes_per_step=2)
     dims, weights = (768, 256, 128, 64), (1.0, 2.0, 3.0, 4.0)
-    samples = [drawn_prefixes(dims, weights, config, step) for step in range(200)]
-    assert samples == [drawn_prefixes(dims, weights, config, step) for step in range(200)]
+    config = replace(contrastive(base).config, prefixes=dims, prefix_weights=weights)
+
+    def drawn(count: int, step: int) -> tuple[list[int], list[float]]:
+        objective = PrefixObjective(replace(config, prefixes_per_step=count), dims, Processes())
+        return objective.prefixes(step)
+
+    samples = [drawn(2, step) for step in range(200)]
+    assert samples == [drawn(2, step) for step in range(200)]
     assert {len(d) for d, _ in samples} == {2} and {d for ds, _ in samples for d in ds} == set(dims)
     by_dim = dict(zip(dims, weights, strict=True))
     assert all(w == [by_dim[d] for d in ds] and ds == sorted(ds)[::-1] for ds, w in samples)
-    every = drawn_prefixes(dims, weights, replace(config, prefixes_per_step=0), 0)
-    assert every == (list(dims), list(weights))
-    all_four = drawn_prefixes(dims, weights, replace(config, prefixes_per_step=4), 0)
-    assert all_four == every
-    single = [
-        drawn_prefixes(dims, weights, replace(config, prefixes_per_step=1), s) for s in range(40)
-    ]
+    assert drawn(0, 0) == drawn(4, 0) == (list(dims), list(weights))
+    single = [drawn(1, step) for step in range(40)]
     assert {(d, w) for (d,), (w,) in single} == set(zip(dims, weights, strict=True))
 
 
@@ -280,28 +273,3 @@ def test_cross_entropy_and_contrast_share_the_loss(base: Path) -> None:
     assert both.loss([x], LABELLED, 0).item() == pytest.approx(expected.item(), rel=1e-5)
     alone = classification(base, label_weight=0.0)
     assert alone.loss([x], LABELLED, 0).item() == pytest.approx(cross.item(), rel=1e-5)
-
-
-def test_smoothing_by_hand(base: Path) -> None:
-    x = rows(0, 3)
-    objective = classification(base, label_weight=0.0, label_smoothing=0.2)
-    found = log_shares(objective, x[0])
-    expected = -(0.8 * found[range(3), TARGETS] + 0.2 * found.mean(dim=1)).mean()
-    assert objective.loss([x], LABELLED, 0).item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_mixup_mixes_vectors_and_labels_alike(base: Path) -> None:
-    x = rows(0, 3)
-    objective = classification(base, label_weight=0.0, mixup=0.4)
-    losses = [objective.loss([x], LABELLED, step).item() for step in range(30)]
-    assert len(set(losses)) > 20
-    unit = functional.normalize(x[0], dim=-1)
-    for step, loss in enumerate(losses):
-        # What is mixed follows from the seed, the update and the batch's first text.
-        rng = np.random.default_rng([0, step, abs(int(text_ids(["a"])))])
-        part, other = rng.beta(0.4, 0.4), rng.permutation(3)
-        shares = log_shares(objective, part * unit + (1 - part) * unit[other])
-        targets = (TARGETS, TARGETS[other])
-        first, second = (-shares[range(3), target].mean() for target in targets)
-        expected = part * first + (1 - part) * second
-        assert loss == pytest.approx(expected.item(), rel=1e-5)

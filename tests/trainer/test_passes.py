@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.losses.contrastive import info_nce, matryoshka
+from searchengine.trainer.training.losses import info_nce, matryoshka
 from searchengine.trainer.training.passes import Passes, View
 from searchengine.trainer.training.preparation import prepare_embeddings
+from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 from tests.tiny_model import WORDS, write_sentence_transformer
+from tests.trainer.one_step import backward
 
 TEXTS = [" ".join(WORDS[i : i + 1 + 3 * i % 11]) for i in range(12)]
 OTHERS = [" ".join(WORDS[i + 1 : i + 3 + 5 * i % 7]) for i in range(12)]
@@ -46,7 +47,7 @@ def gradients(
 ) -> tuple[float, dict[str, Tensor]]:
     views = [View(TEXTS, "query"), View(OTHERS, "document")]
     model_passes.training_model.zero_grad()
-    value = model_passes.backward(views, layers, 7, nested, share)
+    value = backward(model_passes, views, layers, 7, nested, share)
     named = model_passes.training_model.named_parameters()
     return value, {name: p.grad.clone() for name, p in named if p.grad is not None}
 
@@ -77,7 +78,7 @@ def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> Non
         )
         many.training_model.eval()
         views = [View(TEXTS * 4, "query"), View(OTHERS * 4, "document")]
-        many.backward(views, (), 7, nested, 1.0)
+        backward(many, views, (), 7, nested, 1.0)
         table = next(m for m in many.training_model.modules() if isinstance(m, torch.nn.Embedding))
         grad = table.weight.grad
         assert grad is not None and grad.is_sparse != cache
@@ -101,7 +102,7 @@ def test_cached_gradients_do_not_keep_the_vectors(base: Path) -> None:
         alive.extend(ref() is not None for ref in rows)
 
     model_passes.training_model.sentence.transformer.register_forward_hook(look)
-    model_passes.backward([View(TEXTS, "query"), View(OTHERS, "document")], (), 7, watched, 1.0)
+    backward(model_passes, [View(TEXTS, "query"), View(OTHERS, "document")], (), 7, watched, 1.0)
     assert len(alive) > 2 and not any(alive)
 
 
@@ -129,9 +130,9 @@ def test_passes_change_nothing_without_dropout(base: Path) -> None:
 
 
 def test_vectors_are_the_encoders(base: Path) -> None:
-    model_passes = passes(base, chunk_tokens=24)
+    model_passes = passes(base, chunk_tokens=24, queue_size=4)
     expected = torch.from_numpy(Encoder.load(base, precision="fp32").encode(TEXTS))
-    found = model_passes.vectors(model_passes.training_model.encoders[0], TEXTS)  # type: ignore[arg-type]
+    found = model_passes.momentum_vectors(TEXTS)
     torch.testing.assert_close(torch.nn.functional.normalize(found, dim=-1), expected)
 
 
@@ -151,7 +152,7 @@ def test_one_mask_for_both_views_or_one_each(base: Path, fixed: bool) -> None:
         seen.extend(x.detach() for x in found)
         return nested(found)
 
-    model_passes.backward([View(TEXTS, "query"), View(TEXTS, "document")], (), 3, keep, 1.0)
+    backward(model_passes, [View(TEXTS, "query"), View(TEXTS, "document")], (), 3, keep, 1.0)
     assert torch.equal(seen[0], seen[1]) is fixed
 
 
@@ -164,7 +165,7 @@ def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
         seen.extend(torch.nn.functional.normalize(x.detach(), dim=-1) for x in found)
         return nested(found)
 
-    model_passes.backward([View(TEXTS, "query"), View(OTHERS, "document")], (1, 2), 3, keep, 1.0)
+    backward(model_passes, [View(TEXTS, "query"), View(OTHERS, "document")], (1, 2), 3, keep, 1.0)
     encoder = Encoder.load(base, precision="fp32")
     for layers in (1, 2):
         expected = torch.from_numpy(encoder.truncate(layers=layers).encode(TEXTS))
@@ -179,9 +180,9 @@ def test_frozen_vectors_are_found_once_and_train_the_head_alone(base: Path) -> N
     transformer.requires_grad_(False)
     transformer.register_forward_hook(lambda *_: calls.append(1))
     dense = torch.nn.Linear(32, 32)
-    model_passes.training_model.encoders[0].projection = dense
+    model_passes.training_model.encoder.projection = dense  # type: ignore[assignment]
     for _ in range(3):
         dense.zero_grad()
-        model_passes.backward([View(TEXTS, "query"), View(OTHERS, "document")], (), 0, nested, 1.0)
+        backward(model_passes, [View(TEXTS, "query"), View(OTHERS, "document")], (), 0, nested, 1.0)
         assert dense.weight.grad is not None and (dense.weight.grad != 0).any()
     assert len(calls) == 2

@@ -15,8 +15,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from searchengine.trainer.model.loading import TokenTable
 from searchengine.trainer.training import attention
 from searchengine.trainer.training.attention import LONGEST, plain_if_short
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_plain
 
 LAYER: Any = SimpleNamespace(is_causal=False)
@@ -154,7 +154,7 @@ def test_training_uses_it_and_gives_the_network_back(
     assert gradients >= 3
     network: Any = encoder.model.module.transformer
     assert network.config._attn_implementation == "sdpa"
-    monkeypatch.setattr(attention, "use", lambda network: None)
+    monkeypatch.setattr("searchengine.trainer.training.preparation.use_plain", lambda network: None)
     monkeypatch.setattr("searchengine.trainer.training.preparation.use_plain", lambda network: None)
     _, expected = run(tmp_path, "fused")
     assert losses and losses == pytest.approx(expected, rel=0.02)
@@ -168,14 +168,14 @@ def test_a_network_that_cannot_change_its_attention_keeps_it_without_a_warning(
     monkeypatch.setattr(BertModel, "_can_set_attn_implementation", lambda *_: False)
     log = logging.getLogger("transformers")
     log.addHandler(caplog.handler)
-    attention.use(network)
+    attention.use_plain(network)
     log.removeHandler(caplog.handler)
     assert network.config._attn_implementation == "sdpa" and not caplog.messages
 
 
 def test_a_network_with_another_attention_keeps_it() -> None:
     network: Any = SimpleNamespace(config=SimpleNamespace(_attn_implementation="eager"))
-    attention.use(network)
+    attention.use_plain(network)
     attention.restore(network)
     assert network.config._attn_implementation == "eager"
-    attention.use(TokenTable(torch.zeros(2, 2)))
+    attention.use_plain(TokenTable(torch.zeros(2, 2)))

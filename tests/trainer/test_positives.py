@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from searchengine.trainer.training.data.positives import Augment, Drawn, Kind, draw
+from searchengine.trainer.training.rows import Augment, Drawn, Kind, draw
 
 
 def test_kinds_without_chance() -> None:

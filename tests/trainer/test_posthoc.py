@@ -20,8 +20,7 @@ from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.training.losses.contrastive import info_nce, matryoshka
-from searchengine.trainer.training.losses.distillation import distillation
+from searchengine.trainer.training.losses import distillation, info_nce, matryoshka
 from searchengine.trainer.training.posthoc import (
     LinearMap,
     adapter,

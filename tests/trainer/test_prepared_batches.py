@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from searchengine.trainer.errors import DataError
-from searchengine.trainer.training.batches import BatchPlan
-from searchengine.trainer.training.data.positives import Batch
-from searchengine.trainer.training.data_sets import DataSet
-from searchengine.trainer.training.update import Ahead
+from searchengine.trainer.training.batches import BatchLoader, BatchPlan
+from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.rows import Batch
 from tests.trainer.test_data_sets import pairs, settings
 
 
@@ -42,7 +41,7 @@ def examples_threads() -> list[str]:
 
 def test_the_next_update_is_prepared_while_one_is_computed_and_none_after_the_last() -> None:
     plan, objective = plan_of(3), Watched()
-    with Ahead(plan, [objective], SimpleNamespace()) as ahead:  # type: ignore[arg-type, list-item]
+    with BatchLoader(plan, [objective], SimpleNamespace()) as ahead:  # type: ignore[arg-type, list-item]
         for step in range(3):
             (prepared,) = ahead.at(step)
             assert [(0, prepared.rows)] == plan_of(3).at(step) and prepared.weight == 2.0
@@ -56,7 +55,7 @@ def test_an_error_of_the_thread_is_raised_where_the_batch_is_needed() -> None:
     ((_, rows),) = plan_of(5).at(1)
     objective = Watched(rows[0].anchor)
     with pytest.raises(DataError, match="cannot read a"):
-        with Ahead(plan, [objective], SimpleNamespace()) as ahead:  # type: ignore[arg-type, list-item]
+        with BatchLoader(plan, [objective], SimpleNamespace()) as ahead:  # type: ignore[arg-type, list-item]
             ahead.at(0)
             assert objective.twice.wait(30)
             ahead.at(1)

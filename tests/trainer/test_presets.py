@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.presets import PRESETS, preset
+from searchengine.trainer.training.train_config import TrainConfig
 
 # Batch, peak rate, epochs and temperature, as the papers or their training scripts say.
 PUBLISHED = {

@@ -15,9 +15,9 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import base, config, with_held_out  # noqa: F401  (fixtures)
 
 
@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "layers": {"layers_per_step": 1, "hard_negative_weight": 2.0},
     # 60 triplets in batches of 59: one is left over, for one process of the two.
     "left over": {"batch_size": 59, "layers_per_step": 1, "epochs": 2, "max_steps": None},
-    "turned": {"rotate": True, "encoders": 2},
+    "turned": {"rotate": True},
     "guide": {
         "guide": "BASE",
         "guide_margin": 0.05,
@@ -58,7 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
         "objective": "distillation",
         "distillation_loss": "cosine",
         "teacher": "BASE",
-        "teacher_axes": "own",
+        "question_encoder": True,
         "batch_size": 59,
         "max_steps": 2,
     },
@@ -148,7 +148,7 @@ from transformers import BertModel
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model.loading import read
-from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.loop import train
 
 def run():

@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.data.columns import Reading
-from searchengine.trainer.training.data.examples import Examples, read_examples
-from searchengine.trainer.training.data.files import sentences, texts_without_label
-from searchengine.trainer.training.data.positives import Drawn, Kind, draw
-from searchengine.trainer.training.data_sets import DataSet
+from searchengine.trainer.training.example_files import sentences, texts_without_label
+from searchengine.trainer.training.examples import Examples, read_examples
 from searchengine.trainer.training.head import sample_texts
-from searchengine.trainer.training.judging import make_judge
-from searchengine.trainer.training.preparation import check_examples
+from searchengine.trainer.training.preparation import DataSet, check_examples
+from searchengine.trainer.training.rows import Drawn, Kind, Reading, draw
+from searchengine.trainer.training.step_judging import make_judge
+from searchengine.trainer.training.train_config import TrainConfig
 
 
 def read(path: Path, text: str, **how: Any) -> Examples:
@@ -159,7 +157,6 @@ def test_examples_that_teach_nothing_are_refused(
         ({"objective": "distillation", "distillation_loss": "mse"}, "name the `teacher`"),
         ({"guide": "g", "queue_size": 8}, "queue_size keeps no texts for a guide"),
         ({"guide_margin": 0.1}, "guide_margin without a guide"),
-        ({"objective": "distillation", "teacher_axes": "own"}, "teacher_axes with dist.* kl"),
         (
             {
                 "objective": "distillation",

@@ -16,17 +16,19 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor, nn
 
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.data.positives import Drawn
-from searchengine.trainer.training.losses.contrastive import PrefixScores, matryoshka
-from searchengine.trainer.training.losses.cosines import (
+from searchengine.trainer.training.losses import (
+    PrefixScores,
+    cosent,
+    matryoshka,
     nested_cosines,
     paired_angles,
     paired_cosines,
+    squared_error,
 )
-from searchengine.trainer.training.losses.scored import cosent, squared_error
-from searchengine.trainer.training.objectives.similarity import Similarity
+from searchengine.trainer.training.objectives import Similarity
 from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.reference_losses import WIDTH, Given, assert_same, both_precisions, columns, theirs
 
 # Two pairs have the same score, which says nothing of their order.

@@ -19,8 +19,8 @@ from transformers import (
 from transformers.masking_utils import causal_mask_function
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.training.lengthening import attention
-from searchengine.trainer.training.lengthening.attention import padding_mask, shifted_sparse
+from searchengine.trainer.training import attention
+from searchengine.trainer.training.attention import padding_mask, shifted_sparse
 from searchengine.trainer.training.training_model import set_dropout
 from tests.tiny_model import write_plain
 
@@ -131,7 +131,7 @@ def network() -> Any:
 
 @pytest.fixture
 def sparse(network: Any) -> Any:
-    attention.use(network, GROUP)
+    attention.use_groups(network, GROUP)
     yield network.train()
     attention.restore(network)
 
@@ -155,7 +155,7 @@ def test_one_group_and_inference_are_full_attention(network: Any, sparse: Any) -
 
 def test_restore_leaves_nothing_in_the_configuration(network: Any) -> None:
     before = network.config.to_dict()
-    attention.use(network, GROUP)
+    attention.use_groups(network, GROUP)
     assert network.config.attention_group == GROUP
     attention.restore(network)
     attention.restore(network)
@@ -237,7 +237,7 @@ def test_what_it_cannot_do_is_refused() -> None:
     size = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     modern = ModernBertModel(ModernBertConfig(**size, intermediate_size=64, pad_token_id=0))
     with pytest.raises(ModelError, match="a modernbert network some layers see a token's neigh"):
-        attention.use(modern, GROUP)
+        attention.use_groups(modern, GROUP)
     mpnet = MPNetModel(MPNetConfig(**size, intermediate_size=64))
     with pytest.raises(ModelError, match="a mpnet network has an attention of its own"):
-        attention.use(mpnet, GROUP)
+        attention.use_groups(mpnet, GROUP)

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from searchengine.trainer.errors import DataError
-from searchengine.trainer.training.data import examples as stored
-from searchengine.trainer.training.data.columns import Reading
-from searchengine.trainer.training.data.examples import Examples, read_examples
-from searchengine.trainer.training.data.positives import Kind
+from searchengine.trainer.training import examples as stored
+from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.rows import Kind, Reading
 
 datasets = pytest.importorskip("datasets")
 ROWS = [

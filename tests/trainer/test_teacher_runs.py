@@ -14,11 +14,10 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingError
 from searchengine.trainer.model.loading import keep_layers
 from searchengine.trainer.model.modules import Dense, SentenceModule
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.head import IDENTITY, rotate_head, with_linear_head
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.objectives.fixed import FixedEncoder
-from searchengine.trainer.training.teachers import load_fixed
+from searchengine.trainer.training.teachers import FixedEncoder, load_fixed
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import write_json, write_model2vec, write_sentence_transformer
 from tests.trainer.test_train_loop import base, config, interrupt_at  # noqa: F401
 
@@ -123,18 +122,21 @@ def test_a_turned_teacher_is_reached_by_the_first_rotation(
     assert "rotated towards the teacher's" in " ".join(encoder.recipe["summary"])
 
 
-def test_own_axes_give_vectors_to_compare_with_the_teachers(
+def test_a_data_set_learns_vectors_to_compare_with_the_teachers(
     config: TrainConfig,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     teacher = wider(config.base, tmp_path / "teacher", 32)
+    vectors = {
+        "train": [str(sentences_of(config, tmp_path))],
+        "objective": "distillation",
+        "distillation_loss": "mse",
+        "teacher": str(teacher),
+    }
     settings = replace(
         config,
-        train=(sentences_of(config, tmp_path),),
-        objective="distillation",  # type: ignore[arg-type]
-        distillation_loss="mse",  # type: ignore[arg-type]
-        teacher=str(teacher),
-        teacher_axes="own",  # type: ignore[arg-type]
+        train=(),
+        data_sets=(vectors,),
         prefixes=(32,),
         rotate=True,
         max_steps=1,
@@ -146,21 +148,21 @@ def test_own_axes_give_vectors_to_compare_with_the_teachers(
 
 
 @pytest.mark.parametrize(
-    "width, axes, message",
+    "width, questions, message",
     [
         (
             16,
-            "pca",
+            False,
             r"^teacher \S+ has 16 dimensions, expected at least the 32 of .*\(distillation_loss=kl",
         ),
-        (48, "own", r"^teacher \S+ has 48 dimensions, expected as many as the 32 of"),
+        (48, True, r"^teacher \S+ has 48 dimensions, expected as many as the 32 of"),
     ],
 )
 def test_a_teacher_of_another_width_is_refused(
     config: TrainConfig,  # noqa: F811
     tmp_path: Path,
     width: int,
-    axes: str,
+    questions: bool,
     message: str,
 ) -> None:
     settings = replace(
@@ -168,7 +170,7 @@ def test_a_teacher_of_another_width_is_refused(
         objective="distillation",  # type: ignore[arg-type]
         distillation_loss="cosine",  # type: ignore[arg-type]
         teacher=str(wider(config.base, tmp_path / "teacher", width)),
-        teacher_axes=axes,  # type: ignore[arg-type]
+        question_encoder=questions,
     )
     with pytest.raises(ConfigError, match=message):
         train(settings)

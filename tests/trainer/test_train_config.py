@@ -11,20 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.settings.fields import (
-    NO_LINE,
-    card_lines,
-    setting,
-    settings_table,
-)
-from searchengine.trainer.training.settings.groups import GROUPS, NestingSettings
-from searchengine.trainer.training.settings.objective import (
-    ContrastiveSettings,
-    LabelSettings,
-    ObjectiveSettings,
-    TeacherSettings,
-)
+from searchengine.trainer.training.setting_kinds import about, card_lines, settings_table
+from searchengine.trainer.training.train_config import GROUPS, TrainConfig
 from tests.conftest import REPOSITORY
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
@@ -105,14 +93,14 @@ def test_json_that_is_no_configuration(text: str, message: str) -> None:
 
 def test_every_setting_is_documented() -> None:
     docs = (REPOSITORY / "docs" / "training-reference.md").read_text(encoding="utf-8")
-    assert settings_table(GROUPS) in docs, "run `make docs`"
-    names = re.findall(r"^\| `([a-z0-9_]+)` \|", settings_table(GROUPS), re.MULTILINE)
+    assert settings_table(TrainConfig, GROUPS) in docs, "run `make docs`"
+    names = re.findall(r"^\| `([a-z0-9_]+)` \|", settings_table(TrainConfig, GROUPS), re.MULTILINE)
     assert names == [field.name for field in fields(TrainConfig)]
 
 
 def test_every_number_has_a_range() -> None:
     hints = get_type_hints(TrainConfig)
-    ranges = {field.name: setting(field).range for field in fields(TrainConfig)}
+    ranges = {field.name: about(field).range for field in fields(TrainConfig)}
     numbers = {name for name, hint in hints.items() if re.search(r"\b(int|float)\b", str(hint))}
     assert numbers == {name for name, range in ranges.items() if range is not None}
     whole = {name for name in numbers if "int" in str(hints[name])}
@@ -121,7 +109,7 @@ def test_every_number_has_a_range() -> None:
 
 @pytest.mark.parametrize("field", fields(TrainConfig), ids=lambda field: field.name)
 def test_nothing_outside_a_range_is_taken(field: Any) -> None:
-    range = setting(field).range
+    range = about(field).range
     if range is None:
         return
     for wrong in (range.low - 1, range.high * 10, float("nan"), "1", True):
@@ -136,10 +124,10 @@ def test_a_changed_setting_of_the_objective_is_on_the_card() -> None:
     in_the_loss_line = {"objective", "temperature", "label_weight", "label_temperature"}
     in_the_loss_line |= {"similarity_loss", "distillation_loss", "teacher"}
     about_prefixes = {"nested", "prefixes", "rotate"}
-    groups = (ObjectiveSettings, ContrastiveSettings, LabelSettings, TeacherSettings)
-    fields_of_the_loss = [field for group in (*groups, NestingSettings) for field in fields(group)]
-    silent = {field.name for field in fields_of_the_loss if setting(field).card == NO_LINE}
-    assert silent == in_the_loss_line | about_prefixes
+    names = [field.name for field in fields(TrainConfig)]
+    of_the_loss = names[names.index("objective") : names.index("batch_size")]
+    silent = {field.name for field in fields(TrainConfig) if not about(field).card}
+    assert silent & set(of_the_loss) == in_the_loss_line | about_prefixes
     config = replace(config, mask_above=0.9, hard_negative_weight=2, prefixes_per_step=1)
     assert card_lines(config) == [
         "An anchor's own negatives weigh 2",
@@ -158,16 +146,14 @@ def test_a_changed_setting_of_the_objective_is_on_the_card() -> None:
         ({"label_weight": 1.1}, "label_weight is 1.1: expected 0 to 1"),
         ({"hard_negative_weight": 0}, "hard_negative_weight is 0: expected a number more than 0"),
         ({"queue_size": -1}, "queue_size is -1: expected a whole number of at least 0"),
-        ({"encoders": 3}, "encoders is 3: expected 1 or 2"),
         ({"objective": "classification", "queue_size": 8}, "has no pairs for queue_size"),
         ({"queue_size": 8, "layers_per_step": 1}, "queue_size has no layers_per_step"),
         ({"head_only": True, "mlm_weight": 0.1}, "head_only trains no network for mlm or layers"),
-        ({"head_only": True, "encoders": 2}, "head_only trains one head, not two encoders"),
         ({"head_only": True, "gradient_cache": True}, "needs no gradient_cache"),
         ({"head_only": True, "frozen_embeddings": True}, "head_only trains no embeddings"),
         ({"nested": "False"}, "nested is 'False': expected true or false"),
         ({"seed": 2**40}, "seed is .* and less than 4294967296"),
-        ({"mixup": 0.2}, "mixup needs objective classification"),
+        ({"teacher": "t"}, "teacher needs objective distillation"),
         ({"objective": "classification", "mask_above": 0.9}, "has no pairs for mask_above"),
         ({"objective": "classification", "pooling": "cls-before-pooler"}, "would read the layer"),
         ({"pooling": "cls-before-pooler"}, "behind the layer that is dropped"),

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from searchengine.trainer.errors import DataError
 from searchengine.trainer.training.batches import BatchPlan, fill
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.data.columns import Reading
-from searchengine.trainer.training.data.examples import Examples, read_examples
-from searchengine.trainer.training.data.files import key, read_labelled
-from searchengine.trainer.training.data.positives import Drawn, Kind
-from searchengine.trainer.training.data_sets import DataSet
+from searchengine.trainer.training.example_files import key, read_labelled
+from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.rows import Drawn, Kind, Reading
+from searchengine.trainer.training.train_config import TrainConfig
 
 TRIPLETS = "anchor\tpositive\tnegative\nred\tcrimson\tblue\nbig\tlarge\t\n"
 

@@ -18,13 +18,11 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, ModelError, TrainingError, TrainingWarning
 from searchengine.trainer.evaluation.sts import read_sts, sts
 from searchengine.trainer.model.modules import Dense, SentenceModule
-from searchengine.trainer.training import checkpoint, loop
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.data.holdout import Split
-from searchengine.trainer.training.judging import Judgement, Measure
+from searchengine.trainer.training import checkpoint, loop, objectives
 from searchengine.trainer.training.loop import Report, train
-from searchengine.trainer.training.objectives import contrastive
 from searchengine.trainer.training.outcome import mean
+from searchengine.trainer.training.step_judging import Judgement, Measure, Split
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
@@ -304,12 +302,12 @@ def test_a_checkpoint_without_room_leaves_the_older_one(
 def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = contrastive.info_nce, itertools.count(1)
+    real, calls = objectives.info_nce, itertools.count(1)
 
     def breaks(*args: Any, **kwargs: Any) -> torch.Tensor:
         return real(*args, **kwargs) * (math.nan if next(calls) > 2 * 6 else 1)  # 2 prefixes
 
-    monkeypatch.setattr(contrastive, "info_nce", breaks)
+    monkeypatch.setattr(objectives, "info_nce", breaks)
     with pytest.raises(TrainingError, match="the loss of update 7 is nan: lower learning_rate"):
         train(config)
     found = checkpoint.latest(config.out)

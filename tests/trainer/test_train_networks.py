@@ -17,8 +17,8 @@ from transformers import (
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import set_dropout
 from tests.tiny_model import WORDS, write_plain
 

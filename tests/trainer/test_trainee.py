@@ -12,8 +12,8 @@ from sentence_transformers import SentenceTransformer
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model.modules import Dense
-from searchengine.trainer.training.config import Pooler, TrainConfig
 from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import Pooler, TrainConfig
 from searchengine.trainer.training.training_model import (
     Queue,
     TrainingModel,
@@ -112,7 +112,6 @@ def test_first_and_last_of_many_layers_skips_those_between() -> None:
     "settings",
     [
         {"pooling": "cls-before-pooler"},
-        {"encoders": 2},
         {"queue_size": 12, "queue_momentum": 0.9},
         {"mlm_weight": 0.5},
         {"mlm_weight": 0.5, "gradient_cache": True, "chunk_tokens": 24, "accumulation": 2},
@@ -146,21 +145,21 @@ def unset(settings: dict[str, Any]) -> dict[str, Any]:
     return default
 
 
-def test_second_encoder_and_momentum_start_alike_and_go_apart(base: Path) -> None:
-    config = TrainConfig(train=["x"], out="y", encoders=2, queue_size=4, queue_momentum=0.75)  # type: ignore[arg-type]
+def test_the_momentum_encoder_starts_alike_and_follows(base: Path) -> None:
+    config = TrainConfig(train=["x"], out="y", queue_size=4, queue_momentum=0.75)  # type: ignore[arg-type]
     dense = Dense(32, 32, True, "torch.nn.modules.activation.Tanh")
     training_model = TrainingModel(Encoder.load(base).model, config, dense)
-    first, second = (dict(encoder.named_parameters()) for encoder in training_model.encoders)
-    assert training_model.momentum is not None and set(first) == set(second)
+    assert training_model.momentum is not None
+    fast = dict(training_model.encoder.named_parameters())
     slow = dict(training_model.momentum.named_parameters())
+    assert set(fast) == set(slow) and all(torch.equal(fast[name], slow[name]) for name in fast)
     name = "projection.linear.weight"
-    assert all(torch.equal(first[n], second[n]) for n in first)
-    before = second[name].detach().clone()
+    before = fast[name].detach().clone()
     with torch.no_grad():
-        second[name].add_(1.0)
+        fast[name].add_(1.0)
     training_model.follow(0.75)
     torch.testing.assert_close(slow[name], before + 0.25)
-    assert torch.equal(first[name], before) and not slow[name].requires_grad
+    assert torch.equal(fast[name], before + 1.0) and not slow[name].requires_grad
 
 
 def test_dropout_of_hidden_states_and_of_attention(base: Path) -> None:
@@ -221,23 +220,24 @@ def test_a_mask_token_is_needed_for_the_language_loss(config: TrainConfig, tmp_p
         train(replace(config, base=str(folder), mlm_weight=0.1))
 
 
-def test_copies_turn_with_the_first_encoder(config: TrainConfig) -> None:
-    """A second and a momentum encoder are copies: after the turn they must still agree."""
+def test_the_momentum_encoder_is_rotated_too(config: TrainConfig) -> None:
+    """No cosine of the full width changes, unless one of the two vectors is not rotated."""
     pairs = config.train[0].with_name("pairs.tsv")
     rows = [f"the {n} {v}\t{v} the {n}" for n in WORDS[2:8] for v in WORDS[8:13]]
     pairs.write_text("\n".join(["anchor\tpositive", *rows]) + "\n")
-    settings = {"nested": True, "prefixes": (32, 8), "learning_rate": 1e-12, "max_steps": 1}
+    settings = {"nested": True, "prefixes": (32, 8), "learning_rate": 1e-12, "max_steps": 2}
+    settings |= {"prefix_weights": (1.0, 0.0), "queue_size": 16}
     base = replace(config, train=(pairs,), dropout=0.0, **settings)  # type: ignore[arg-type]
     losses = []
-    for name, more in (("one", {}), ("two", {"encoders": 2})):
-        run = replace(base, out=config.out / name, **more)  # type: ignore[arg-type]
-        losses.append(train(run).model.history["losses"][0])
+    for rotate in (False, True):
+        run = replace(base, out=config.out / str(rotate), rotate=rotate)
+        losses.append(train(run).model.history["losses"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_the_layer_behind_cls_stays_in_float32_under_autocast(base: Path) -> None:
     model, projection = with_pooling(Encoder.load(base).model, Pooler.CLS_BEFORE_POOLER, 0)
-    encoder = TrainingModel(model, TrainConfig(train=["x"], out="y"), projection).encoders[0]  # type: ignore[arg-type]
+    encoder = TrainingModel(model, TrainConfig(train=["x"], out="y"), projection).encoder  # type: ignore[arg-type]
     assert encoder.projection is not None
     with torch.autocast("cpu", torch.bfloat16):
         assert encoder.projected([torch.ones(2, 32)]).dtype == torch.float32

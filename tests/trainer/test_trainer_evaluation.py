@@ -23,8 +23,8 @@ from searchengine.trainer.evaluation.sts import (
     sts_tasks,
     unit_prefix,
 )
-from searchengine.trainer.training.data.positives import Drawn
-from searchengine.trainer.training.judging import top1_accuracy
+from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.step_judging import top1_accuracy
 from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
 

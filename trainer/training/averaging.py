@@ -1,4 +1,4 @@
-"""Weights between two models: what a training learnt, without what it forgot.
+"""The weighted mean of the weights before and after a training (WiSE-FT).
 
     start = lengthened(Encoder.load("starter").model, 2048)  # what the training began with
     average(Encoder.load("long-model"), start, 0.7).save("averaged")

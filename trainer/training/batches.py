@@ -1,32 +1,36 @@
-"""Which examples an update takes, and at what rate."""
+"""Which examples an update takes, read and tokenised ahead of it, and at what learning rate."""
 
 import random
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.data.positives import Batch, Drawn, Kind, draw
-from searchengine.trainer.training.data_sets import DataSet
+from searchengine.trainer.training.objectives import AnyObjective
+from searchengine.trainer.training.passes import Passes, View
+from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.rows import Batch, Drawn, Kind, draw
+from searchengine.trainer.training.train_config import TrainConfig
 
-# Rows, and bytes of them, that are in memory at a time for each kind of a data set; and batches, at
-# least. Within them rows change places, so that no text is twice in a batch.
+# Maximum rows, and bytes of them, in memory at a time for each kind of a data set; and minimum
+# batches. Within them rows change places, so that no text is twice in a batch.
 BLOCK_ROWS, BLOCK_BYTES, BLOCK_BATCHES = 8192, 1 << 25, 4
 
 
 class Stream:
     """The batches of all examples of one kind, pass after pass, each in another order.
 
-    Every batch follows from the seed and its number. Each example is once in a pass, but a single
-    row that is left over and has no negatives, which there would be nothing to tell apart from. No
-    text is in two rows of a batch where the order can be changed to avoid it.
+    Every batch follows from the seed and its number. A pass has every example once. The last batch
+    may be smaller; if it would be one row without negatives, it is left out: there is nothing to
+    contrast that row with. No text is in two rows of a batch if another order can avoid it.
     """
 
     def __init__(self, data: DataSet, kind: Kind, name: str):
-        """name: tells the streams of a run apart."""
+        """name: different for every stream of a run."""
         self.kind = kind
         self._config = data.config
         self._examples = data.examples
@@ -34,7 +38,7 @@ class Stream:
         self._name = f"{name} {kind} {data.config.seed}"
         size = data.config.batch_size
         rows = min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, data.examples.mean_bytes)))
-        self._at_once = max(BLOCK_BATCHES, rows // size)  # batches of a block
+        self._block_batches = max(BLOCK_BATCHES, rows // size)
         rest = len(self._places) % size
         self.per_pass = len(self._places) // size
         self.per_pass += rest > 1 or (rest == 1 and kind is Kind.TRIPLET)
@@ -46,52 +50,52 @@ class Stream:
 
     def batch(self, number: int) -> Batch:
         """The batch of this number, from 0, without those before it."""
-        turn, place = divmod(number, self.per_pass)
-        block, at = divmod(place, self._at_once)
-        if self._block != (turn, block):
-            self._batches = list(self._filled(turn, block))
-            self._block = turn, block
-        return self._batches[at]
+        epoch, place = divmod(number, self.per_pass)
+        block, place = divmod(place, self._block_batches)
+        if self._block != (epoch, block):
+            self._batches = list(self._filled(epoch, block))
+            self._block = epoch, block
+        return self._batches[place]
 
-    def _filled(self, turn: int, block: int) -> Iterator[Batch]:
-        if turn != self._pass:
-            shuffled = np.random.default_rng(_number(f"order {self._name} {turn}"))
-            self._pass, self._order = turn, shuffled.permutation(self._places)
+    def _filled(self, epoch: int, block: int) -> Iterator[Batch]:
+        if epoch != self._pass:
+            shuffled = np.random.default_rng(_number(f"order {self._name} {epoch}"))
+            self._pass, self._order = epoch, shuffled.permutation(self._places)
         config, size = self._config, self._config.batch_size
-        first = block * self._at_once * size
-        rng = random.Random(f"rows {self._name} {turn} {block}")
+        first = block * self._block_batches * size
+        rng = random.Random(f"rows {self._name} {epoch} {block}")
         rows = [
             draw(*self._examples[int(place)], rng, config.augment, config.augment_share)
-            for place in self._order[first : first + self._at_once * size]
+            for place in self._order[first : first + self._block_batches * size]
         ]
         return fill(rows, size)
 
 
 class BatchPlan:
-    """The batches of every update, found from its number without running the others.
+    """The batches of every update, from its number alone, without those before it.
 
-    A batch has examples of one data set and one kind, so that each of its rows has hard negatives
+    A batch has examples of one data set and one kind, so that all of its rows have hard negatives
     or none has. An epoch has `weight` passes of each data set, in random order.
     """
 
     def __init__(self, config: TrainConfig, data: Sequence[DataSet]):
         self.config = config
         self.data = data
-        self.examples = sum(len(each.examples) for each in data)
+        self.examples = sum(len(data_set.examples) for data_set in data)
         self._streams = [
-            (number, Stream(each, kind, str(number)))
-            for number, each in enumerate(data)
+            (number, Stream(data_set, kind, str(number)))
+            for number, data_set in enumerate(data)
             for kind in Kind
-            if each.examples.has(kind)
+            if data_set.examples.has(kind)
         ]
         counts = Counter[int]()
         for number, stream in self._streams:
             counts[number] += stream.per_epoch
-        for number, each in enumerate(data):
-            if each.weight and not counts[number]:
-                of_which = f"data set {number + 1}: " if len(data) > 1 else ""
+        for number, data_set in enumerate(data):
+            if data_set.weight and not counts[number]:
+                place = f"data set {number + 1}: " if len(data) > 1 else ""
                 raise ConfigError(
-                    f"{of_which}examples to train on: {len(each.examples)}; expected 2 or more of "
+                    f"{place}examples to train on: {len(data_set.examples)}; expected 2 or more of "
                     "one kind"
                 )
         batches = counts.total()
@@ -108,15 +112,15 @@ class BatchPlan:
     def at(self, step: int) -> list[tuple[int, Batch]]:
         """The `accumulation` batches of an update, each with the number of its data set.
 
-        A rest of an epoch that fills no update is left out.
+        The last batches of an epoch are left out if they do not fill an update.
         """
         epoch, place = divmod(step, self.per_epoch)
         start = place * self.config.accumulation
-        found = []
-        for stream, number in self._of_epoch(epoch)[start : start + self.config.accumulation]:
-            data, batches = self._streams[stream]
-            found.append((data, batches.batch(epoch * batches.per_epoch + number)))
-        return found
+        batches = []
+        for place, number in self._of_epoch(epoch)[start : start + self.config.accumulation]:
+            data, stream = self._streams[place]
+            batches.append((data, stream.batch(epoch * stream.per_epoch + number)))
+        return batches
 
     def _of_epoch(self, epoch: int) -> list[tuple[int, int]]:
         """Stream of each batch, and its number in that stream's part of the epoch."""
@@ -152,9 +156,9 @@ def fill(rows: Sequence[Drawn], size: int) -> Iterator[Batch]:
             else:
                 repeats.append(row)
         # No other row is near: take repeats, which the loss masks, rather than a small batch.
-        taken = size - len(batch)
-        batch += repeats[:taken]
-        waiting.extendleft(reversed(repeats[taken:]))
+        missing = size - len(batch)
+        batch += repeats[:missing]
+        waiting.extendleft(reversed(repeats[missing:]))
         yield batch
 
 
@@ -164,10 +168,57 @@ def _number(seed: str) -> int:
 
 
 def _occurrence(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many equal values are before each: [5, 2, 5, 5] → [0, 0, 1, 2]."""
+    """Number of equal values before each value: [5, 2, 5, 5] → [0, 0, 1, 2]."""
     order = np.argsort(values, kind="stable")
     counts = np.bincount(values)
     places = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
-    found = np.empty_like(places)
-    found[order] = places
-    return found
+    numbers = np.empty_like(places)
+    numbers[order] = places
+    return numbers
+
+
+class LoadedBatch(NamedTuple):
+    """A batch with its objective and its texts as tokens. weight: of its loss."""
+
+    objective: AnyObjective
+    rows: Batch
+    views: list[View]
+    weight: float
+
+
+class BatchLoader:
+    """The batches of every update, read and tokenised in a second thread one update ahead.
+
+    objectives: of each data set.
+    """
+
+    def __init__(self, plan: BatchPlan, objectives: Sequence[AnyObjective], passes: Passes):
+        self._plan = plan
+        self._objectives = objectives
+        self._passes = passes
+        self._thread = ThreadPoolExecutor(1, "examples")
+        self._next: tuple[int, Future[list[LoadedBatch]]] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def at(self, step: int) -> list[LoadedBatch]:
+        """The batches of an update; loading those of the next one then begins."""
+        if self._next is None or self._next[0] != step:
+            self._next = step, self._thread.submit(self._load, step)
+        batches = self._next[1].result()
+        following = step + 1
+        if following < self._plan.steps:
+            self._next = following, self._thread.submit(self._load, following)
+        return batches
+
+    def _load(self, step: int) -> list[LoadedBatch]:
+        batches = []
+        for number, rows in self._plan.at(step):
+            objective, data = self._objectives[number], self._plan.data[number]
+            views = [self._passes.tokenized(view, data.prompts) for view in objective.views(rows)]
+            batches.append(LoadedBatch(objective, rows, views, data.loss_weight))
+        return batches

@@ -28,14 +28,14 @@ from searchengine.trainer.errors import ConfigError, TrainingError
 from searchengine.trainer.model.disk import sync_files, write_json
 from searchengine.trainer.model.layout import read_object
 from searchengine.trainer.model.saving import remove_folder
-from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig
 
 Weights = dict[str, Tensor]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-# Raised when the held-out examples, the draws or the files change: older runs cannot be resumed.
-FORMAT = 3
-# Settings that a resumed run may change: where files are stored, whose content is compared instead,
-# and how long the run is.
+# Raised when held-out examples, random choices or files change: older runs cannot be resumed.
+FORMAT = 1
+# Settings that a resumed run may change: the places of files, whose content is compared instead,
+# and the length of the run.
 PATH_SETTINGS = ("train", "exclude", "dev", "out", "base")
 LENGTH_SETTINGS = ("max_steps", "epochs")
 
@@ -75,30 +75,14 @@ class JudgedStep:
 class Progress:
     """The state of a run besides its weights.
 
-    step: updates done. best_step: the update that judged best. losses: of every update. judged: in
-    order; the first is the base model, of step 0, as is the one after the rotation.
+    step: updates done. best_step: the step with the best scores. losses: of every update. judged:
+    evaluations in order; step 0 is the base model, twice if the run rotates it.
     """
 
     step: int
     best_step: int
     losses: Sequence[float]
     judged: Sequence[JudgedStep]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        judged = [step.to_dict() for step in self.judged]
-        return {
-            "step": self.step,
-            "best_step": self.best_step,
-            "losses": list(self.losses),
-            "judged": judged,
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """As `to_dict` wrote it."""
-        judged = [JudgedStep.from_dict(step) for step in values["judged"]]
-        return cls(values["step"], values["best_step"], values["losses"], judged)
 
 
 def folder_of(out: Path) -> Path:
@@ -107,10 +91,10 @@ def folder_of(out: Path) -> Path:
 
 @contextmanager
 def held(out: Path) -> Iterator[None]:
-    """Keep other runs from writing to `out`: each would remove the other's checkpoints.
+    """Keep other runs from writing to `out`: they would remove one another's checkpoints.
 
     The lock is a hidden file beside the folder; the system releases that of a killed process.
-    Raises ConfigError where another run holds it, or the file cannot be locked.
+    Raises ConfigError if another run holds it, or the file cannot be locked.
     """
     folder = out.resolve()  # by whatever name a run has it
     path = folder.with_name(f".{folder.name}.lock")
@@ -151,7 +135,7 @@ def save(
 ) -> None:
     """Write the checkpoint of this step, then remove the older ones.
 
-    Raises TrainingError where it cannot be written; the one before it then stays.
+    Raises TrainingError if it cannot be written; the one before it then stays.
     """
     folder = folder_of(config.out)
     done = folder / f"step-{progress.step:07d}"
@@ -162,8 +146,11 @@ def save(
         save_file(copy_weights(module), scratch / "weights.safetensors")
         save_file(_moments(module, optimizer), scratch / "optimizer.safetensors")
         save_file(best, scratch / "best.safetensors")
-        state = {"format": FORMAT, "config": config.to_dict(), "origin": asdict(origin)}
-        write_json(scratch / "state.json", {**state, "progress": progress.to_dict()})
+        state: dict[str, Any] = {"format": FORMAT, "config": config.to_dict()}
+        state["origin"] = asdict(origin)
+        judged = [step.to_dict() for step in progress.judged]
+        state["progress"] = {**asdict(progress), "judged": judged}
+        write_json(scratch / "state.json", state)
         sync_files(scratch)
         remove_folder(done)
         scratch.rename(done)
@@ -193,8 +180,8 @@ def load(
 ) -> tuple[Progress, Weights]:
     """Fill module and optimizer from the newest checkpoint; returns the rest and the best weights.
 
-    Files may have moved, and the number of steps may be another than before if it is more than
-    were done. Raises ConfigError where there is no checkpoint, or it belongs to another run.
+    Files may have moved, and the run may be longer or shorter than before, but not over yet. Raises
+    ConfigError if there is no checkpoint, or it belongs to another run.
     """
     newest = latest(config.out)
     if newest is None:
@@ -203,7 +190,9 @@ def load(
         )
     state = read_object(newest / "state.json")
     _check_same_run(newest, state, config, origin)
-    done = Progress.from_dict(state["progress"])
+    values = state["progress"]
+    judged = [JudgedStep.from_dict(step) for step in values["judged"]]
+    done = Progress(**{**values, "judged": judged})
     if steps <= done.step:
         raise ConfigError(
             f"the checkpoint in {newest} has done {done.step} updates: expected more, got {steps}; "

@@ -16,8 +16,8 @@ import torch
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.folder import Model
 from searchengine.trainer.model.modules import Classifier, Dense, Normalize, SentenceModule
-from searchengine.trainer.training.data.examples import Examples
-from searchengine.trainer.training.data.files import texts_without_label
+from searchengine.trainer.training.example_files import texts_without_label
+from searchengine.trainer.training.examples import Examples
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 # Texts that the rotation is fitted on: a few for each axis of common widths.
@@ -57,14 +57,14 @@ def sample_texts(data: Sequence[Examples], seed: int) -> list[str]:
     """Up to ROTATION_TEXTS texts of the examples, the same for the same seed."""
     ends = np.cumsum([len(examples) for examples in data])
     places = np.random.default_rng(seed).permutation(int(ends[-1]))
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for place in map(int, places):
         number = int(np.searchsorted(ends, place, side="right"))
         example = data[number][place - int(ends[number])]  # from the end of its own
-        found |= dict.fromkeys(texts_without_label(example))
-        if len(found) >= ROTATION_TEXTS:
+        texts |= dict.fromkeys(texts_without_label(example))
+        if len(texts) >= ROTATION_TEXTS:
             break
-    return list(found)[:ROTATION_TEXTS]
+    return list(texts)[:ROTATION_TEXTS]
 
 
 def rotate_head(encoder: Encoder, texts: Sequence[str], targets: np.ndarray | None = None) -> None:
@@ -79,14 +79,14 @@ def rotate_head(encoder: Encoder, texts: Sequence[str], targets: np.ndarray | No
     vectors = encoder.encode(texts).astype(np.float64)  # (n, D)
     if targets is None:
         _, axes = np.linalg.eigh(vectors.T @ vectors)  # columns, the weakest first
-        turn = axes[:, ::-1].T  # (D, D), rows are axes
+        rotation = axes[:, ::-1].T  # (D, D), rows are axes
     else:
         left, _, right = np.linalg.svd(targets.T @ vectors)
-        turn = left @ right
-    rotation = torch.from_numpy(turn.copy())
+        rotation = left @ right
+    factor = torch.from_numpy(rotation.copy())
     with torch.no_grad():
         for weight in dense.linear.parameters():
-            weight.copy_(rotation @ weight.cpu().double())  # in float64, which not every device has
+            weight.copy_(factor @ weight.cpu().double())  # in float64, which not every device has
 
 
 def fit_classifier(encoder: Encoder, examples: Examples, weights: Mapping[int, float]) -> None:
@@ -110,7 +110,7 @@ def cross_validate(
     """Accuracy of a logistic regression on the vectors of texts that it was not fitted on.
 
     Stratified over FOLDS parts; the network is not trained. Texts whose label no other text has
-    are left out. Returns accuracy by prefix length, {} where every label has one text.
+    are left out. Returns accuracy by prefix length, {} if every label has only one text.
     """
     counts = Counter(label for _, (_, label) in examples)
     rows = [texts for _, texts in examples if counts[texts[1]] > 1]

@@ -3,30 +3,27 @@
     config = TrainConfig(train=["pairs.tsv"], out="model")
     encoder = train(config, report=print)
 
-AdamW with linear warm-up and decay on the loss of `training.objectives`. All randomness of update N
+A step is `update`: a batch gives views, the views vectors, the vectors a loss that is summed over
+the prefixes; AdamW with linear warm-up and decay follows its gradient. All randomness of update N
 follows from (seed, N) alone, so a run that was interrupted and resumed ends with the same weights
 as a run without interruption.
 """
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
 from searchengine.trainer.model.fingerprint import fingerprint
-from searchengine.trainer.model.folder import Model
-from searchengine.trainer.model.modules import SentenceModule
 from searchengine.trainer.model.saving import remove_folder
 from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.batches import BatchPlan
+from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
 from searchengine.trainer.training.checkpoint import JudgedStep
-from searchengine.trainer.training.config import Objective, TrainConfig
-from searchengine.trainer.training.data_sets import digest, read_data_sets
-from searchengine.trainer.training.hardware import compile_layers, make_accelerator, torch_settings
 from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
     cross_validate,
@@ -34,23 +31,26 @@ from searchengine.trainer.training.head import (
     rotate_head,
     sample_texts,
 )
-from searchengine.trainer.training.judging import Judge, Measure, make_judge, measured_by
-from searchengine.trainer.training.objectives.fixed import FixedEncoder
-from searchengine.trainer.training.outcome import Run, finish, mean, prefix_weights
+from searchengine.trainer.training.objectives import Contrastive, make_objective
+from searchengine.trainer.training.outcome import Run, finish, mean
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.preparation import (
     check_examples,
     check_place,
     check_start,
+    digest,
     load_base,
+    make_accelerator,
     make_optimizer,
     prepare_embeddings,
+    read_data_sets,
     starts_rotated,
 )
-from searchengine.trainer.training.processes import Processes, launched_rank
-from searchengine.trainer.training.teachers import make_objective, teacher_targets
+from searchengine.trainer.training.processes import launched_rank
+from searchengine.trainer.training.step_judging import Measure, make_judge, measured_by
+from searchengine.trainer.training.teachers import FixedEncoder, teacher_targets
+from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
-from searchengine.trainer.training.update import Ahead, update
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,12 @@ class Report:
         return {name: value for name, value in values.items() if value is not None}
 
 
+OnReport = Callable[[Report], None]
+
+
 def train(
     config: TrainConfig,
-    report: Callable[[Report], None] | None = None,
+    report: OnReport | None = None,
     resume: bool = False,
     measure: Measure | None = None,
 ) -> Encoder:
@@ -102,22 +105,23 @@ def train(
 
     report: called with the base model's scores, again after the rotation, then after each update.
     resume: continue from the newest checkpoint in OUT/checkpoint. measure: judges the steps, in
-    place of dev files: `searchengine.measure.judging.retrieval`. Under torchrun or accelerate each
-    process calls this; the first one evaluates, reports and writes. Raises ConfigError, DataError,
-    ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
+    place of dev files: `searchengine.measure.encoder_comparison.retrieval`. Under torchrun or
+    accelerate each process calls this; the first one evaluates, reports and writes. Raises
+    ConfigError, DataError, ModelError, or TrainingError for a loss that is not a number (the last
+    checkpoint stays).
     The state of torch's random generators is restored afterwards.
     """
     check_place(config)
     # Of several processes that train as one, the first alone writes.
     with checkpoint.held(config.out) if launched_rank() == 0 else nullcontext():
         check_start(config, resume)
-        with kept_random_state(), torch_settings(config):
+        with kept_random_state():
             return run_training(config, report, resume, measure)
 
 
 @contextmanager
 def kept_random_state() -> Iterator[None]:
-    """Put torch's generators back afterwards: every update seeds those of all devices."""
+    """Restore torch's generators afterwards: every update seeds those of all devices."""
     apple = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     with torch.random.fork_rng(range(torch.cuda.device_count())):  # and the processor's
         try:
@@ -128,10 +132,7 @@ def kept_random_state() -> Iterator[None]:
 
 
 def run_training(
-    config: TrainConfig,
-    report: Callable[[Report], None] | None,
-    resume: bool,
-    measure: Measure | None,
+    config: TrainConfig, report: OnReport | None, resume: bool, measure: Measure | None
 ) -> Encoder:
     """As `train`, without restoring torch's random generators."""
     accelerator, processes = make_accelerator(config)
@@ -144,107 +145,183 @@ def run_training(
             f"patience is {config.patience}, but nothing judges the steps: give dev files, or more "
             "examples, so that some can be held out"
         )
-    learnt = [replace(d, examples=s.train) for d, s in zip(data, splits, strict=True)]
-    plan = BatchPlan(config, learnt)
-    fixed = data[0].fixed
-    width = fixed.dim if isinstance(fixed, FixedEncoder) else 0
-    training_model = TrainingModel(model, config, projection, width)
-    training_model = training_model.to(accelerator.device)
+    trained_on = [replace(d, examples=s.train) for d, s in zip(data, splits, strict=True)]
+    plan = BatchPlan(config, trained_on)
+    width = data[0].fixed.dim if isinstance(data[0].fixed, FixedEncoder) else 0
+    training_model = TrainingModel(model, config, projection, width).to(accelerator.device)
     prepare_embeddings(training_model, config.frozen_embeddings)
-    compile_layers(training_model, config)
     optimizer = accelerator.prepare(make_optimizer(training_model, config, accelerator.device))
-    run = Run(training_model, optimizer, checkpoint.copy_weights(training_model.kept))
-    judged = [each for each, split in zip(data, splits, strict=True) if split.rows]
-    run.measure = measured_by(config, judged, measure)
-    beside = [each.fixed.fingerprint for each in data if each.fixed]
+    judged = [data_set for data_set, split in zip(data, splits, strict=True) if split.rows]
+    run = Run(
+        config=config,
+        model=model,
+        data=data,
+        splits=splits,
+        plan=plan,
+        judge=judge,
+        measure=measured_by(config, judged, measure),
+        processes=processes,
+        training_model=training_model,
+        optimizer=optimizer,
+        best=checkpoint.copy_weights(training_model.kept),
+    )
+    others = [data_set.fixed.fingerprint for data_set in data if data_set.fixed]
     origin = checkpoint.Origin(
         digest(data, config.dev),
-        " ".join([fingerprint(model), *beside]),
+        " ".join([fingerprint(model), *others]),
         measure.name if measure else "",
     )
-    send_report = functools.partial(make_report, run, plan, report if processes.main else None)
-    labelled = config.objective is Objective.CLASSIFICATION
-    if labelled and judge is None and processes.main:  # no score of step 0 to compare with
-        encoder = view(model, training_model.sentence, config.precision)
-        run.baseline = cross_validate(encoder, data[0].examples, prefix_weights(config, model))
-
+    if run.labelled and judge is None and processes.main:  # no score of step 0 to compare with
+        run.baseline = cross_validate(run.encoder(), data[0].examples, run.weights)
     if resume:
         done, run.best = checkpoint.load(config, origin, plan.steps, training_model, optimizer)
         run.step, run.best_step = done.step, done.best_step
         run.losses, run.judged = list(done.losses), list(done.judged)
     else:
-        begin(run, model, judge, plan, processes, send_report)
+        begin(run, report)
 
     objectives = [
-        make_objective(each.config, training_model, model, processes, each.fixed) for each in data
+        make_objective(data_set.config, training_model, model, processes, data_set.fixed)
+        for data_set in data
     ]
-    passes = Passes(
-        training_model, view(model, training_model.sentence, "fp32"), config, accelerator.autocast
-    )
-    with Ahead(plan, objectives, passes) as batches:
-        while run.step < plan.steps and not stops(run, config, processes, passes.device):
-            run.losses.append(update(run, plan, passes, batches.at(run.step), processes))
+    passes = Passes(training_model, run.encoder("fp32"), config, accelerator.autocast)
+    with BatchLoader(plan, objectives, passes) as batches:
+        while run.step < plan.steps and not stops(run, passes.device):
+            run.losses.append(update(run, passes, batches.at(run.step)))
             run.step += 1
             last = run.step == plan.steps
             if last or (config.eval_every and run.step % config.eval_every == 0):
-                evaluate(run, model, judge, plan, processes)
+                evaluate(run)
             if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
                 if processes.main:
                     progress = run.progress
                     checkpoint.save(config, origin, progress, training_model, optimizer, run.best)
                 processes.wait()
-            send_report()
+            send_report(run, report)
 
     if not processes.main:  # only the first one evaluates and knows the best step
         processes.wait()
         return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
-    trained = finish(config, run, model, data, splits)
-    examples = data[0].examples
-    if splits[0].rows and labelled and len(examples) <= CLASSIFIER_TEXTS:
+    trained = finish(run)
+    if splits[0].rows and run.labelled and len(data[0].examples) <= CLASSIFIER_TEXTS:
         # The step is chosen, so the held-out labels may be used for the fit too.
-        fit_classifier(trained, examples, prefix_weights(config, model))
+        fit_classifier(trained, data[0].examples, run.weights)
     trained.save(config.out)
     remove_folder(checkpoint.folder_of(config.out))
     processes.wait()
     return trained
 
 
-def view(model: Model, module: SentenceModule, precision: str) -> Encoder:
-    """An encoder that shares the present weights, on their device."""
-    device = str(next(module.parameters()).device)
-    return Encoder(model, "", precision=precision, device=device)
+def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
+    """One training step over `accumulation` batches; returns their mean loss.
+
+    If memory runs out, the gradients are computed again with less of it, and a MemoryWarning says
+    so. Raises TrainingError if nothing is left to spare, or the loss is not a number.
+    """
+    config, training_model, processes = run.config, run.training_model, run.processes
+    for group in run.optimizer.param_groups:
+        group["lr"] = run.plan.learning_rate(run.step) * group["rate_factor"]
+    training_model.train()
+    total: float | None = None
+    while total is None:
+        try:
+            total = add_gradients(run, passes, batches)
+        except RuntimeError as error:
+            spare_memory(run, passes, error)
+    total = processes.add(total, passes.device)
+    trainable = [p for p in training_model.parameters() if p.requires_grad]
+    for weight in trainable:
+        if weight.grad is not None and weight.grad.is_sparse:  # the embeddings of words
+            weight.grad = weight.grad.to_dense()
+    processes.add_gradients(trainable)
+    norm = torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm).item()
+    check_finite(run, {"loss": total, "norm of the gradient": norm})
+    run.optimizer.step()
+    if training_model.momentum is not None:
+        for batch in batches:
+            assert isinstance(batch.objective, Contrastive)  # which alone has a queue
+            mine = batch.rows[processes.mine(len(batch.rows))]
+            vectors = passes.momentum_vectors([row.positive for row in mine])
+            batch.objective.remember(vectors, batch.rows)
+        training_model.follow(config.queue_momentum)
+    return total
 
 
-def begin(
-    run: Run,
-    model: Model,
-    judge: Judge | None,
-    plan: BatchPlan,
-    processes: Processes,
-    send_report: Callable[[], None],
-) -> None:
+def add_gradients(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
+    """The gradients of these batches, and the mean loss of this process's rows."""
+    run.optimizer.zero_grad()
+    total, share = 0.0, 1 / len(batches)
+    for number, (objective, rows, views, weight) in enumerate(batches):
+        seed = pass_seed(run.config.seed, run.step, number, run.processes.rank)
+        vectors, cached = passes.encode(views, objective.layers(run.step), seed)  # (L, n, D) each
+        loss = weight * share * objective.loss(vectors, rows, run.step)  # of all prefixes
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.item()
+        del loss, vectors  # the graph of the loss holds the vectors of a large batch
+        if cached is not None:
+            passes.repeat(cached)
+        if run.training_model.language is not None:
+            total += passes.language_backward(views[0], seed, run.processes, share)
+    return total
+
+
+def pass_seed(seed: int, step: int, batch: int, rank: int) -> int:
+    """The first seed of an update's passes; no two updates share a seed."""
+    return (((seed * 1_000_003 + step) * 64 + rank) * 1000 + batch) * 10_000 % 2**63
+
+
+def check_finite(run: Run, values: Mapping[str, float]) -> None:
+    """Raise TrainingError if one of them is not a number, before the weights change."""
+    config = run.config
+    for name, value in values.items():
+        if not math.isfinite(value):
+            newest = checkpoint.latest(config.out)
+            kept = f"the checkpoint {newest.name} was kept" if newest else "nothing was written yet"
+            raise TrainingError(
+                f"the {name} of update {run.step + 1} is {value}: lower learning_rate "
+                f"({config.learning_rate}) or raise temperature ({config.temperature}); {kept}"
+            )
+
+
+def spare_memory(run: Run, passes: Passes, error: RuntimeError) -> None:
+    """Compute with less memory from now on, if the error is that it ran out; else raise it.
+
+    Several processes cannot: the others would wait for this one.
+    """
+    ran_out = isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    if not ran_out:
+        raise error
+    change = passes.spare() if run.processes.count == 1 else None
+    if change is None:
+        raise TrainingError(
+            f"memory ran out in update {run.step + 1}: lower max_tokens ({run.config.max_tokens}) "
+            f"or batch_size ({run.config.batch_size}), or set gradient_cache and a small "
+            "chunk_tokens"
+        ) from error
+    warnings.warn(f"memory ran out in update {run.step + 1}: {change}", MemoryWarning, stacklevel=3)
+
+
+def begin(run: Run, report: OnReport | None) -> None:
     """Evaluate the base model; if the run rotates it, evaluate it again after the rotation."""
-    config = plan.config
-    evaluate(run, model, judge, plan, processes)
-    send_report()
-    of_vectors = [each for each in plan.data if each.config.learns_vectors]
-    texts = sample_texts([each.examples for each in of_vectors or plan.data], config.seed)
+    evaluate(run)
+    send_report(run, report)
+    plan, processes, training_model = run.plan, run.processes, run.training_model
+    of_vectors = [data_set for data_set in plan.data if data_set.config.learns_vectors]
+    texts = sample_texts([each.examples for each in of_vectors or plan.data], run.config.seed)
     targets = None
     if of_vectors and isinstance(of_vectors[0].fixed, FixedEncoder):
-        targets = teacher_targets(run.training_model, of_vectors[0].fixed, texts)
-        processes.share(run.training_model)
-    if starts_rotated(config, model, plan.data):
-        rotate_head(view(model, run.training_model.sentence, config.precision), texts, targets)
+        targets = teacher_targets(training_model, of_vectors[0].fixed, texts)
+        processes.share(training_model)
+    if starts_rotated(run.config, run.model, plan.data):
+        rotate_head(run.encoder(), texts, targets)
         # Rounding may give other processes other axes; and the copies are older than the rotation.
-        processes.share(run.training_model)
-        run.training_model.align()
-        evaluate(run, model, judge, plan, processes)
-        send_report()
+        processes.share(training_model)
+        training_model.align()
+        evaluate(run)
+        send_report(run, report)
 
 
-def evaluate(
-    run: Run, model: Model, judge: Judge | None, plan: BatchPlan, processes: Processes
-) -> None:
+def evaluate(run: Run) -> None:
     """Evaluate the model, and copy its weights if it is the best so far, or the last.
 
     A classifier is first fitted to the vectors, because its updates lag behind them: before
@@ -252,26 +329,21 @@ def evaluate(
     The best step has the highest mean over the prefixes, weighted as in the loss; of equal steps
     the latest. For step 0 the last evaluation counts, which is the one after the rotation.
     """
-    config, training_model = plan.config, run.training_model
+    config, training_model, plan = run.config, run.training_model, run.plan
     training_model.eval()
     if training_model.classifier is not None and (
         run.step == 0 or plan.examples <= CLASSIFIER_TEXTS
     ):
-        fit_classifier(
-            view(model, training_model.sentence, config.precision),
-            plan.data[0].examples,
-            prefix_weights(config, model),
-        )
-        processes.share(training_model.classifier)
-    if not processes.main:
+        fit_classifier(run.encoder(), plan.data[0].examples, run.weights)
+        run.processes.share(training_model.classifier)
+    if not run.processes.main:
         return
-    if judge is None:  # nothing to choose by: the last step is kept
+    if run.judge is None:  # nothing to choose by: the last step is kept
         run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
         return
-    judgement = judge(view(model, training_model.sentence, config.precision))
-    weights = prefix_weights(config, model)
+    judgement = run.judge(run.encoder())
     before = run.scores(run.best_step)
-    better = run.step == 0 or mean(judgement.scores, weights) >= mean(before, weights)
+    better = run.step == 0 or mean(judgement.scores, run.weights) >= mean(before, run.weights)
     if better or config.keep_last:
         run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
     rate = plan.learning_rate(max(0, run.step - 1))
@@ -280,29 +352,28 @@ def evaluate(
     )
 
 
-def stops(run: Run, config: TrainConfig, processes: Processes, device: torch.device) -> bool:
-    """Whether the scores have not risen for `patience` evaluations. Only the first one has them."""
-    if not config.patience:
+def stops(run: Run, device: torch.device) -> bool:
+    """Whether the scores have not risen for `patience` evaluations, as the first process knows."""
+    if not run.config.patience:
         return False
-    return processes.add(run.worse if processes.main else 0, device) >= config.patience
+    return run.processes.add(run.worse if run.processes.main else 0, device) >= run.config.patience
 
 
-def make_report(run: Run, plan: BatchPlan, report: Callable[[Report], None] | None) -> None:
-    if report is None:
+def send_report(run: Run, report: OnReport | None) -> None:
+    if report is None or not run.processes.main:
         return
-    rate = plan.learning_rate(max(0, run.step - 1))
     last = run.judged[-1] if run.judged and run.judged[-1].step == run.step else None
     report(
         Report(
-            run.step,
-            plan.steps,
-            run.losses[-1] if run.losses else None,
-            rate,
-            last.scores if last else None,
-            last.alignment if last else None,
-            last.uniformity if last else None,
-            run.best_step,
-            plan.examples,
-            sum(each.examples.excluded for each in plan.data),
+            step=run.step,
+            steps=run.plan.steps,
+            loss=run.losses[-1] if run.losses else None,
+            learning_rate=run.plan.learning_rate(max(0, run.step - 1)),
+            scores=last.scores if last else None,
+            alignment=last.alignment if last else None,
+            uniformity=last.uniformity if last else None,
+            best_step=run.best_step,
+            examples=run.plan.examples,
+            excluded=sum(data_set.examples.excluded for data_set in run.plan.data),
         )
     )

@@ -13,31 +13,42 @@ from searchengine.trainer.errors import TrainingWarning
 from searchengine.trainer.model.folder import Model
 from searchengine.trainer.model.loading import TokenTable, move_head_into_table
 from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.attention import restore as restore_fused
+from searchengine.trainer.training.attention import restore as restore_attention
+from searchengine.trainer.training.batches import BatchPlan
 from searchengine.trainer.training.checkpoint import JudgedStep, Progress
-from searchengine.trainer.training.config import Objective, TrainConfig
-from searchengine.trainer.training.data.holdout import MIN_HELD_OUT, Split
-from searchengine.trainer.training.data_sets import DataSet
-from searchengine.trainer.training.hardware import restore_layers
 from searchengine.trainer.training.head import FOLDS
-from searchengine.trainer.training.judging import Scores
-from searchengine.trainer.training.lengthening.adapters import merge_adapters
-from searchengine.trainer.training.lengthening.attention import restore as restore_whole
-from searchengine.trainer.training.objectives.fixed import FixedEncoder
-from searchengine.trainer.training.settings.fields import card_lines
-from searchengine.trainer.training.settings.objective import DistillationLoss, SimilarityLoss
-from searchengine.trainer.training.teachers import teacher_title
+from searchengine.trainer.training.lengthening import merge_adapters
+from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.setting_kinds import card_lines
+from searchengine.trainer.training.step_judging import MIN_HELD_OUT, Judge, Scores, Split
+from searchengine.trainer.training.teachers import FixedEncoder, teacher_title
+from searchengine.trainer.training.train_config import (
+    DistillationLoss,
+    Objective,
+    SimilarityLoss,
+    TrainConfig,
+)
 from searchengine.trainer.training.training_model import TrainingModel, layers_again
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Run:
-    """The state of a run, which a checkpoint stores.
+    """A run and its state; a checkpoint stores what changes.
 
-    baseline: accuracy of a logistic regression on the base model's vectors, where labels are
-    learnt and nothing judges the steps. measure: what judges the steps, in words.
+    data: with all examples; plan.data: without those in `splits` that are held out. judge: None if
+    nothing judges the steps. measure: what judges them, in words. baseline: accuracy of a logistic
+    regression on the base model's vectors, if labels are learnt and nothing judges the steps.
     """
 
+    config: TrainConfig
+    model: Model
+    data: Sequence[DataSet]
+    splits: Sequence[Split]
+    plan: BatchPlan
+    judge: Judge | None
+    measure: str
+    processes: Processes
     training_model: TrainingModel
     optimizer: torch.optim.Optimizer
     best: checkpoint.Weights
@@ -46,44 +57,53 @@ class Run:
     losses: list[float] = field(default_factory=list)
     judged: list[JudgedStep] = field(default_factory=list)
     baseline: Scores = field(default_factory=dict)
-    measure: str = ""
+
+    @property
+    def labelled(self) -> bool:
+        """Whether labels are learnt."""
+        return self.config.objective is Objective.CLASSIFICATION
+
+    @property
+    def weights(self) -> dict[int, float]:
+        """By prefix length: in the loss and in choosing the best step."""
+        dims = self.model.matryoshka_dims
+        return dict(zip(dims, self.config.prefix_weights or (1.0,) * len(dims), strict=True))
 
     @property
     def progress(self) -> Progress:
         """The part of a checkpoint besides weights."""
         return Progress(self.step, self.best_step, self.losses, self.judged)
 
-    def scores(self, step: int) -> Scores:
-        """The last judgement of a step; {} where there was none."""
-        return next((past.scores for past in reversed(self.judged) if past.step == step), {})
-
     @property
     def worse(self) -> int:
         """Evaluations since the best step, none of which was better."""
         return sum(past.step > self.best_step for past in self.judged)
 
+    def scores(self, step: int) -> Scores:
+        """The last judgement of a step; {} if there was none."""
+        return next((past.scores for past in reversed(self.judged) if past.step == step), {})
 
-def finish(
-    config: TrainConfig, run: Run, model: Model, data: Sequence[DataSet], splits: Sequence[Split]
-) -> Encoder:
+    def encoder(self, precision: str = "") -> Encoder:
+        """An encoder that shares the present weights, on their device."""
+        device = str(next(self.training_model.sentence.parameters()).device)
+        return Encoder(self.model, "", precision=precision or self.config.precision, device=device)
+
+
+def finish(run: Run) -> Encoder:
     """The encoder of the step that is kept, with its recipe and history.
 
-    A question encoder is returned beside its teacher.
-
-    Issues a TrainingWarning where that is step 0, or scores less than step 0.
+    A question encoder is returned beside its teacher. Issues a TrainingWarning if the step is 0, or
+    scores less than step 0.
     """
-    weights = prefix_weights(config, model)
-    reason, fine = choice(config, run, weights)
+    config, model = run.config, run.model
+    reason, fine = choice(run)
     if not fine:
         warnings.warn(reason, TrainingWarning, stacklevel=4)
     run.training_model.kept.load_state_dict(run.best)
     run.training_model.eval()
     network = run.training_model.sentence.transformer
     network.requires_grad_(True)
-    restore_whole(network)
-    restore_fused(network)
-    if config.compile:
-        restore_layers(network)
+    restore_attention(network)
     if config.gradient_checkpointing:
         layers_again(network, False)
     if config.adapter_rank:
@@ -97,10 +117,11 @@ def finish(
         "judged": [past.to_dict() for past in run.judged],
         "best_step": run.best_step,
     }
-    recipe = make_recipe(config, run, data, splits, model.matryoshka_dims) | {"chosen": reason}
-    if config.question_encoder and isinstance(data[0].fixed, FixedEncoder):
-        teacher = data[0].fixed.encoder
-        restore_fused(teacher.module.transformer)
+    recipe = make_recipe(run) | {"chosen": reason}
+    fixed = run.data[0].fixed
+    if config.question_encoder and isinstance(fixed, FixedEncoder):
+        teacher = fixed.encoder
+        restore_attention(teacher.module.transformer)
         recipe["document_encoder"] = teacher.fingerprint
         if "posthoc" in teacher.recipe:  # says which prefix the documents have
             recipe["posthoc"] = teacher.recipe["posthoc"]
@@ -108,8 +129,9 @@ def finish(
     return Encoder(replace(model, recipe=recipe, history=history), str(config.out.resolve()))
 
 
-def choice(config: TrainConfig, run: Run, weights: Mapping[int, float]) -> tuple[str, bool]:
-    """The step that is kept and why, in words; False where it is step 0, or scores less."""
+def choice(run: Run) -> tuple[str, bool]:
+    """The step that is kept and why, in words; False if it is step 0, or scores less."""
+    weights = run.weights
     if not run.judged:
         reason = (
             f"step {run.best_step}, the last: nothing to choose by (no dev files, and fewer than "
@@ -122,28 +144,23 @@ def choice(config: TrainConfig, run: Run, weights: Mapping[int, float]) -> tuple
                 "training texts: give dev files to compare"
             )
         return reason, True
-    labels = config.objective is Objective.CLASSIFICATION
-    start = "a logistic regression on the base model's vectors" if labels else "before training"
+    start = (
+        "a logistic regression on the base model's vectors" if run.labelled else "before training"
+    )
     before, kept = (mean(run.scores(step), weights) for step in (0, run.best_step))
-    later = {past.step: mean(past.scores, weights) for past in run.judged if past.step > 0}
     measure = run.measure + (", mean over the prefixes" if len(weights) > 1 else "")
     if run.best_step == 0:
+        later = {past.step: mean(past.scores, weights) for past in run.judged if past.step > 0}
         step, score = max(later.items(), key=lambda item: item[1])
         return (
             f"step 0, {start}: no later step scored {before:.4f} or more, the best was step {step} "
             f"with {score:.4f} ({measure})"
         ), False
-    why = "the last, as keep_last asks" if config.keep_last else "the best"
+    why = "the last, as keep_last asks" if run.config.keep_last else "the best"
     return (
         f"step {run.best_step}, {why}: {kept:.4f} against {before:.4f} for step 0, {start} "
         f"({measure})"
     ), kept >= before
-
-
-def prefix_weights(config: TrainConfig, model: Model) -> dict[int, float]:
-    """By prefix length: in the loss and in choosing the best step."""
-    dims = model.matryoshka_dims
-    return dict(zip(dims, config.prefix_weights or (1.0,) * len(dims), strict=True))
 
 
 def mean(scores: Scores, weights: Mapping[int, float]) -> float:
@@ -152,29 +169,17 @@ def mean(scores: Scores, weights: Mapping[int, float]) -> float:
     return sum(score * weights.get(dim, 1.0) for dim, score in scores.items()) / total
 
 
-def judged_by(config: TrainConfig, run: Run) -> str:
-    """How the best step was chosen, in words."""
-    if not run.judged:
-        return "nothing: the last step is kept"
-    return run.measure + (", the last step is kept" if config.keep_last else "")
-
-
-def make_recipe(
-    config: TrainConfig,
-    run: Run,
-    data: Sequence[DataSet],
-    splits: Sequence[Split],
-    dims: Sequence[int],
-) -> dict[str, Any]:
+def make_recipe(run: Run) -> dict[str, Any]:
     """The recipe stored with the weights: how they were trained, and their scores."""
     untrained = run.judged[0].scores if run.judged else {}
+    judged_by = run.measure + (", the last step is kept" if run.config.keep_last else "")
     return {
-        "config": config.to_dict(),
-        "summary": summary(config, dims, data),
-        "examples": sum(len(split.train) for split in splits),
-        "held_out": sum(split.examples_held for split in splits),
-        "excluded": sum(split.train.excluded for split in splits),
-        "judged_by": judged_by(config, run),
+        "config": run.config.to_dict(),
+        "summary": summary(run.config, run.model.matryoshka_dims, run.data),
+        "examples": sum(len(split.train) for split in run.splits),
+        "held_out": sum(split.examples_held for split in run.splits),
+        "excluded": sum(split.train.excluded for split in run.splits),
+        "judged_by": judged_by if run.judged else "nothing: the last step is kept",
         "baseline": {str(k): v for k, v in run.baseline.items()},
         "untrained": {str(k): v for k, v in untrained.items()},
         "best_step": run.best_step,
@@ -191,18 +196,19 @@ def summary(config: TrainConfig, dims: Sequence[int], data: Sequence[DataSet] = 
     nested = config.nested and len(dims) > 1
     lines = [_loss_in_words(config)]
     if config.data_sets:
-        lines = [_data_set_in_words(number, each) for number, each in enumerate(data, 1)]
+        lines = [_data_set_in_words(number, item) for number, item in enumerate(data, 1)]
     if nested:
         lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
         lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
-    learnt = [each.config for each in data] or [config]
-    of_teacher = any(each.learns_vectors for each in learnt)
+    configs = [item.config for item in data] or [config]
+    of_teacher = any(item.learns_vectors for item in configs)
     if config.rotate and of_teacher and config.kept_layers != 0:
         lines.append("The vectors were first rotated towards the teacher's")
     elif nested and config.rotate and config.objective is not Objective.CLASSIFICATION:
         lines.append("The vectors were first rotated, strongest axes first")
     lines += card_lines(config)
-    titles = [teacher_title(each.config, each.fixed, dims[0]) for each in data]
+    axes = config.learns_axes
+    titles = [teacher_title(item.config, item.fixed, dims[0], axes) for item in data]
     return lines + list(dict.fromkeys(title for title in titles if title))
 
 

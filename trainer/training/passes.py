@@ -1,4 +1,4 @@
-"""Texts through the networks, in short passes of texts of similar length.
+"""Texts through the network, in short passes of texts of similar length.
 
 Texts of a batch are sorted by length and cut into passes of some thousand tokens, so that little is
 spent on padding. Every pass seeds its own dropout; that is what lets gradient caching (Gao et al.,
@@ -19,8 +19,8 @@ from searchengine.trainer.model.modules import Batch
 from searchengine.trainer.model.tokens import Ids, TokenIds, Tokenization
 from searchengine.trainer.runtimes.runtime import token_budget_batches
 from searchengine.trainer.runtimes.torch_runtime import token_budget
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import EncoderCopy, TrainingModel
 
 # Added to an update's seed for the masks of a text, and for the dropout of the passes that read
@@ -31,34 +31,38 @@ MIN_PASS_TOKENS = 256  # shorter passes save little
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Texts that one encoder reads in one role. encoder: its index in the training model.
+    """Texts that the encoder reads in one role.
 
-    prompt: before each text; None for the model's of this role. ids: the tokens of prompt and text,
-    where they are known.
+    prompt: before each text; None for the model's of this role. ids: the tokens of prompt and text;
+    None if they are not known yet.
     """
 
     texts: Sequence[str]
     role: Role
-    encoder: int = 0
     prompt: str | None = None
     ids: Sequence[Ids] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """places: (view, row) of each row of the batch."""
+    """places: (view, row) of each row of the batch. seed: of its dropout."""
 
-    encoder: EncoderCopy
     batch: Batch
     places: list[tuple[int, int]]
     seed: int
 
 
-Loss = Callable[[list[Tensor]], Tensor]
+@dataclass(slots=True)
+class CachedPasses:
+    """Passes without gradients, to be repeated: see `Passes.repeat`. rows: (L, n, dim) of all."""
+
+    passes: list[Pass]
+    layers: Sequence[int]
+    rows: Tensor | None
 
 
 class Passes:
-    """Views to vectors, and gradients back. autocast: gives the context of a forward pass."""
+    """Views to vectors. autocast: gives the context of a forward pass."""
 
     def __init__(
         self,
@@ -79,50 +83,46 @@ class Passes:
             0, training_model.sentence.pooling.out_width, device=self.device
         )
         self._budget = config.chunk_tokens or token_budget(self.device)
-        self._cached = config.gradient_cache
+        self._caches = config.gradient_cache
         embeddings = (m for m in training_model.modules() if isinstance(m, torch.nn.Embedding))
         self._sparse = [embedding.weight for embedding in embeddings if embedding.sparse]
 
-    def backward(
-        self, views: Sequence[View], layers: Sequence[int], seed: int, loss: Loss, share: float
-    ) -> float:
-        """Add the gradients of share · `loss` of the views' vectors; returns its value.
+    def encode(
+        self, views: Sequence[View], layers: Sequence[int], seed: int
+    ) -> tuple[list[Tensor], CachedPasses | None]:
+        """(L, n, dim) float32 for each view, not unit rows; and what must be repeated, if anything.
 
-        layers: those after which vectors are needed, () for the last alone. loss: gets (L, n, dim)
-        float32 of each view, not unit rows.
+        layers: those after which vectors are needed, () for the last alone. With gradient caching
+        the gradients of the vectors reach the network only by `repeat`.
         """
         if self.config.head_only:
-            value = share * loss([self._frozen(view) for view in views])
-            torch.autograd.backward(value)
-            return value.item()
+            return [self._frozen(view) for view in views], None
         passes = self._plan(views, seed)
-        if not self._cached:
-            rows = self._vectors(passes, layers)
-            value = share * loss(self._arranged(views, passes, rows))
-            torch.autograd.backward(value)
-            return value.item()
+        if not self._caches:
+            return self._arranged(views, passes, self._vectors(passes, layers)), None
         with torch.no_grad():
             rows = self._vectors(passes, layers)
         rows.requires_grad_()
-        value = share * loss(self._arranged(views, passes, rows))
-        torch.autograd.backward(value)
-        gradients, total = cast(Tensor, rows.grad), value.item()
-        # Of a large batch they take as much as their gradients. The graph of the loss keeps them.
-        del rows, value
+        return self._arranged(views, passes, rows), CachedPasses(passes, layers, rows)
+
+    def repeat(self, cached: CachedPasses) -> None:
+        """Do the passes again, each with the gradients of its vectors."""
+        rows, cached.rows = cached.rows, None
+        gradients = cast(Tensor, cast(Tensor, rows).grad)
+        del rows  # of a large batch they take as much memory as their gradients
         start = 0
-        for item in passes:
-            with self.autocast():  # a second one: each stores the weights that it has cast
-                output = self._run(item, layers)
+        for item in cached.passes:
+            with self.autocast():  # a context for each: it stores the weights that it has cast
+                output = self._run(item, cached.layers)
             end = start + output.shape[1]
             torch.autograd.backward(output, gradients[:, start:end])
             self._make_words_dense()
             start = end
-        return total
 
     def tokenized(self, view: View, prompts: Mapping[str, str]) -> View:
         """The view with its tokens. prompts: by role, instead of the model's."""
         prompt = prompts.get(view.role, self._prompt[view.role])
-        if self.config.head_only:  # each text is encoded once, and then known
+        if self.config.head_only:  # each text is encoded once, and its vector kept
             return replace(view, prompt=prompt)
         ids = self._ids([prompt + text for text in view.texts])
         return replace(view, prompt=prompt, ids=ids)
@@ -133,12 +133,12 @@ class Passes:
     def spare(self) -> str | None:
         """Take less memory from now on: cache gradients, then halve the tokens of a pass.
 
-        What changes, in words; None where nothing is left to spare.
+        Returns what changes, in words; None if nothing is left to spare.
         """
         if self.config.head_only:
             return None
-        if not self._cached:
-            self._cached = True
+        if not self._caches:
+            self._caches = True
             return "gradients are cached, which takes a second forward pass"
         if self._budget <= MIN_PASS_TOKENS:
             return None
@@ -156,7 +156,7 @@ class Passes:
 
     def _frozen(self, view: View) -> Tensor:
         """(1, n, dim): the head on pooled vectors of the frozen network, computed once a text."""
-        encoder: Any = self.training_model.encoders[view.encoder]
+        encoder = self.training_model.encoder
         encoder.sentence.transformer.eval()
         keys = [self._prompt_of(view) + text for text in view.texts]
         fresh = {k: t for k, t in zip(keys, view.texts, strict=True) if k not in self._pooled}
@@ -168,15 +168,17 @@ class Passes:
             rows = self._arranged([fresh_view], passes, torch.cat(outputs, dim=1))[0][0]
             self._pooled.update(zip(fresh, rows, strict=True))
         pooled = torch.stack([self._pooled[key] for key in keys]) if keys else self._no_rows
-        return cast(Tensor, encoder.projected([pooled]))
+        return encoder.projected([pooled])
 
     @torch.no_grad()
-    def vectors(self, encoder: EncoderCopy, texts: Sequence[str]) -> Tensor:
-        """(n, dim) of documents, without gradients and without dropout."""
+    def momentum_vectors(self, texts: Sequence[str]) -> Tensor:
+        """(n, dim) of documents by the momentum encoder, without gradients and without dropout."""
+        encoder = self.training_model.momentum
+        assert encoder is not None
         encoder.eval()
         views = [View(texts, "document")]
-        passes = self._plan(views, 0, encoder)
-        return self._arranged(views, passes, self._vectors(passes, ()))[0][0]
+        passes = self._plan(views, 0)
+        return self._arranged(views, passes, self._vectors(passes, (), encoder))[0][0]
 
     def language_backward(self, view: View, seed: int, processes: Processes, share: float) -> float:
         """Add the gradients of the masked-language-model loss on a view; returns its value.
@@ -203,14 +205,9 @@ class Passes:
             total += value.item()
         return total
 
-    def _plan(
-        self, views: Sequence[View], seed: int, encoder: EncoderCopy | None = None
-    ) -> list[Pass]:
-        """Passes of texts with the same encoder and prompt.
-
-        encoder: the one that reads them; by default each view's.
-        """
-        groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    def _plan(self, views: Sequence[View], seed: int) -> list[Pass]:
+        """Passes of texts with the same prompt."""
+        groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
         ids = []
         for v, view in enumerate(views):
             prompt = self._prompt_of(view)
@@ -218,32 +215,32 @@ class Passes:
             ids.append(self._ids([prompt + t for t in view.texts]) if known is None else known)
             # One mask for both views of a text needs passes of the same shape and seed.
             mask_group = v if self.config.fixed_dropout else 0
-            group = (view.encoder, self._ids.prompt_tokens(prompt), mask_group)
+            group = (self._ids.prompt_tokens(prompt), mask_group)
             groups.setdefault(group, []).extend((v, row) for row in range(len(view.texts)))
         passes: list[Pass] = []
-        for (number, prompt_tokens, _), places in groups.items():
+        for (prompt_tokens, _), places in groups.items():
             lengths = [len(ids[v][row]) for v, row in places]
             for n, chosen in enumerate(token_budget_batches(lengths, self._budget)):
                 members = [places[i] for i in chosen]
                 padded = self._ids.pad([ids[v][row] for v, row in members], prompt_tokens)
-                batch = Batch.of(padded, self.device)
-                count = n if self.config.fixed_dropout else len(passes)
-                reader: Any = self.training_model.encoders[number] if encoder is None else encoder
-                passes.append(Pass(reader, batch, members, seed + count))
+                number = n if self.config.fixed_dropout else len(passes)
+                passes.append(Pass(Batch.of(padded, self.device), members, seed + number))
         return passes
 
-    def _run(self, item: Pass, layers: Sequence[int]) -> Tensor:
+    def _run(self, item: Pass, layers: Sequence[int], encoder: EncoderCopy | None = None) -> Tensor:
         torch.manual_seed(item.seed)  # dropout
-        vectors: Tensor = item.encoder(item.batch, layers)
+        vectors: Tensor = (encoder or self.training_model.encoder)(item.batch, layers)
         return vectors
 
-    def _vectors(self, passes: Sequence[Pass], layers: Sequence[int]) -> Tensor:
-        """(L, n, dim) of all texts, in the order of the passes."""
+    def _vectors(
+        self, passes: Sequence[Pass], layers: Sequence[int], encoder: EncoderCopy | None = None
+    ) -> Tensor:
+        """(L, n, dim) of all texts, in the order of the passes. encoder: instead of the trained."""
         if not passes:  # no text for this process: no rows, but gradients can flow to them
             shape = max(1, len(layers)), 0, self.training_model.sentence.dim
             return torch.zeros(shape, device=self.device, requires_grad=True)
         with self.autocast():
-            return torch.cat([self._run(item, layers) for item in passes], dim=1)
+            return torch.cat([self._run(item, layers, encoder) for item in passes], dim=1)
 
     def _arranged(
         self, views: Sequence[View], passes: Sequence[Pass], rows: Tensor

@@ -26,8 +26,7 @@ from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
 from searchengine.trainer.runtimes.config import Precision
 from searchengine.trainer.training.head import IDENTITY
-from searchengine.trainer.training.losses.contrastive import info_nce, matryoshka
-from searchengine.trainer.training.losses.distillation import distillation
+from searchengine.trainer.training.losses import distillation, info_nce, matryoshka
 
 Rows = NDArray[np.float32]
 Batch = TypeVar("Batch")
@@ -121,7 +120,7 @@ def pca(vectors: ArrayLike, width: int, *, centred: bool = False) -> LinearMap:
     """The `width` strongest principal axes of vectors (n, D), the strongest first.
 
     Uncentred, the axes of Σ x xᵀ: a rotation, so that at full width all cosines stay; what
-    `trainer.training.head` and the index do. centred: subtracts the mean and takes the axes of the
+    `training.head` and the index do. centred: subtracts the mean and takes the axes of the
     covariance.
     """
     rows = vectors_of(vectors).astype(np.float64)

@@ -1,9 +1,11 @@
-"""Before the first update: early checks, model and optimizer."""
+"""Before the first update: data sets, early checks, model, optimizer and device."""
 
+import hashlib
 import math
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,20 +18,29 @@ from searchengine.trainer.model.network import truncated
 from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
+from searchengine.trainer.runtimes.config import Precision
+from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.attention import use as use_plain
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.data.examples import Examples
-from searchengine.trainer.training.data.positives import Augment, Kind
-from searchengine.trainer.training.data_sets import DataSet
+from searchengine.trainer.training.attention import use_groups, use_plain
+from searchengine.trainer.training.examples import Examples, read_examples
 from searchengine.trainer.training.head import with_linear_head
-from searchengine.trainer.training.lengthening.adapters import add_adapters
-from searchengine.trainer.training.lengthening.attention import use as use_groups
-from searchengine.trainer.training.lengthening.window import lengthened
-from searchengine.trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
-from searchengine.trainer.training.settings.fields import Objective
-from searchengine.trainer.training.settings.objective import DistillationLoss, SimilarityLoss
-from searchengine.trainer.training.teachers import check_widths
+from searchengine.trainer.training.lengthening import add_adapters, lengthened
+from searchengine.trainer.training.processes import Processes, launched_count
+from searchengine.trainer.training.rows import Augment, Kind
+from searchengine.trainer.training.teachers import (
+    Fixed,
+    FixedCrossEncoder,
+    FixedEncoder,
+    check_widths,
+    load_fixed,
+)
+from searchengine.trainer.training.train_config import (
+    DistillationLoss,
+    Objective,
+    SimilarityLoss,
+    TrainConfig,
+    parts,
+)
 from searchengine.trainer.training.training_model import (
     TrainingModel,
     layers_again,
@@ -40,6 +51,82 @@ from searchengine.trainer.training.training_model import (
 
 # Texts whose tokens are counted at a time.
 _TOKENIZED_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Examples, and how a run learns from them.
+
+    config: the run's with the settings of this data set. weight: how often an epoch goes through
+    it. loss_weight: factor of its loss. prompts: by role, instead of the model's. fixed: the
+    teacher, or the guide.
+    """
+
+    config: TrainConfig
+    examples: Examples
+    weight: float = 1.0
+    loss_weight: float = 1.0
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    fixed: Fixed = None
+
+
+def read_data_sets(config: TrainConfig, device: torch.device) -> list[DataSet]:
+    """All data sets of a run, at least one. Raises ConfigError and DataError.
+
+    A teacher of several is loaded once.
+    """
+    known: dict[tuple[str, str], Fixed] = {}  # by teacher and guide
+    data_sets = []
+    for part in parts(config):
+        own = part.config
+        examples = read_examples(
+            own.train,
+            own.columns,
+            own.exclude,
+            reading=own.reading,
+            expects=own.expects,
+            next_sentence=own.augment is Augment.NEXT_SENTENCE,
+            folder=own.out.absolute().parent,
+        )
+        names = own.teacher, own.guide
+        if names not in known:
+            known[names] = load_fixed(own, device)
+        data_sets.append(
+            DataSet(own, examples, part.weight, part.loss_weight, part.prompts, known[names])
+        )
+    return data_sets
+
+
+def digest(data: Sequence[DataSet], files: Iterable[Path]) -> str:
+    """sha256 (hex) of all examples in order and of files: the same in a resumed run."""
+    if len(data) == 1:
+        return data[0].examples.digest(files)
+    whole = hashlib.sha256(data[0].examples.digest(files).encode())
+    for data_set in data[1:]:
+        whole.update(data_set.examples.digest().encode())
+    return whole.hexdigest()
+
+
+def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
+    """Device, mixed precision and processes. BF16 keeps float32 weights."""
+    import accelerate
+
+    cpu = pick_device(None).type == "cpu"  # else accelerate would not see other processes
+    device = accelerate.PartialState(cpu=cpu).device
+    precision = pick_precision(config.precision, device)
+    # accelerate keeps one precision per process; a second run may want another.
+    accelerate.state.AcceleratorState._reset_state()
+    mixed = "bf16" if precision is Precision.BF16 else "no"
+    accelerator = accelerate.Accelerator(mixed_precision=mixed, cpu=cpu)
+    processes = Processes(accelerator.process_index, accelerator.num_processes)
+    if processes.count != launched_count():
+        raise ConfigError(
+            f"{launched_count()} processes were launched, but {processes.count} connected: "
+            "start them with torchrun or accelerate launch"
+        )
+    if processes.count > 1 and config.head_only:
+        raise ConfigError("head_only trains in one process: it takes seconds")
+    return accelerator, processes
 
 
 def check_place(config: TrainConfig) -> None:
@@ -67,27 +154,24 @@ def check_start(config: TrainConfig, resume: bool) -> None:
 
 
 def check_examples(data: Sequence[DataSet]) -> None:
-    """Refuse settings that mean nothing for the examples of their data set."""
-    for each in data:
-        _check_examples(each)
-
-
-def _check_examples(data: DataSet) -> None:
-    config, examples = data.config, data.examples
-    alone = examples.has(Kind.SENTENCE)
-    same = alone and config.augment is Augment.NONE and config.head_only
-    if same and config.objective is Objective.CONTRASTIVE:
-        raise ConfigError(
-            "head_only gives both views of a sentence the same vector: give pairs, or an `augment`"
-        )
-    if config.objective is Objective.SIMILARITY:
-        _check_scored_pairs(config, examples)
-    if config.objective is Objective.DISTILLATION:
-        _check_candidates(config, examples, isinstance(data.fixed, FixedCrossEncoder))
+    """Refuse settings that have no effect on the examples of their data set."""
+    for data_set in data:
+        config, examples = data_set.config, data_set.examples
+        equal_views = config.augment is Augment.NONE and config.head_only
+        if examples.has(Kind.SENTENCE) and equal_views:
+            if config.objective is Objective.CONTRASTIVE:
+                raise ConfigError(
+                    "head_only gives both views of a sentence the same vector: give pairs, or an "
+                    "`augment`"
+                )
+        if config.objective is Objective.SIMILARITY:
+            _check_scored_pairs(config, examples)
+        if config.objective is Objective.DISTILLATION:
+            _check_candidates(config, examples, isinstance(data_set.fixed, FixedCrossEncoder))
 
 
 def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
-    """Refuse all but pairs with one score, of which two or more differ."""
+    """Refuse examples that are not pairs with one score, and scores that are all equal."""
     low, high = math.inf, -math.inf
     for _, (anchor, _, *rest) in examples:
         numbers = [float(number) for number in rest[-1].split()]
@@ -112,7 +196,7 @@ def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
 def _check_candidates(config: TrainConfig, examples: Examples, own_scores: bool) -> None:
     """Refuse examples without the candidates that the loss compares.
 
-    own_scores: the teacher scores a row's own candidates alone.
+    own_scores: the teacher scores only a row's own candidates.
     """
     margins = config.distillation_loss is DistillationLoss.MARGIN_MSE
     if config.teacher and not margins and not own_scores:
@@ -140,27 +224,39 @@ def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dens
         )
     model = replace(model, matryoshka_dims=dims)
     table = isinstance(model.module.transformer, TokenTable)
-    # What a table learns of frequent tokens reaches the others through a layer that all share.
+    # A table learns of frequent tokens; a layer that all share carries that to the others.
     if table or starts_rotated(config, model, data):
         model = with_linear_head(model)
     _check_layers(config, model)
     if config.dropout is not None:
         set_dropout(model.module.transformer, config.dropout)
-    _check_data(model, data)
+    for data_set in data:
+        _check_views(data_set.config, model, data_set.examples)
+        check_widths(data_set.config, data_set.fixed, model, config.learns_axes)
     if config.head_only and not any(True for _ in model.module.head.parameters()):
         raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
-    if config.attention_group:
-        use_groups(model.module.transformer, config.attention_group)
-    else:
-        use_plain(model.module.transformer)
-    if config.adapter_rank:
-        add_adapters(model.module.transformer, config)
-    if config.gradient_checkpointing:
-        _keep_inputs_only(model.module.transformer, config.base)
+    _prepare_network(model.module.transformer, config)
     labels: list[str] = []
     if config.objective is Objective.CLASSIFICATION:
         labels = sorted({texts[1] for _, texts in data[0].examples})
     return with_classifier(model, config, labels), projection
+
+
+def _prepare_network(network: Any, config: TrainConfig) -> None:
+    """Give it the attention, the adapters and the checkpointing of the run."""
+    if config.attention_group:
+        use_groups(network, config.attention_group)
+    else:
+        use_plain(network)
+    if config.adapter_rank:
+        add_adapters(network, config)
+    if config.gradient_checkpointing:
+        if not getattr(network, "supports_gradient_checkpointing", False):
+            raise ConfigError(
+                f"gradient_checkpointing: a {network.config.model_type} network ({config.base}) "
+                "cannot; leave it out, or set gradient_cache"
+            )
+        layers_again(network, True)
 
 
 def _read_base(config: TrainConfig, data: DataSet) -> Model:
@@ -173,27 +269,17 @@ def _read_base(config: TrainConfig, data: DataSet) -> Model:
         model = keep_layers(model, config.kept_layers)
     if isinstance(model.module.transformer, TokenTable):
         tokens = TokenIds(Tokenization.of(model.tokenizer, config.max_tokens))
-        ids = (
-            each
+        blocks = (
+            data.examples[start : start + _TOKENIZED_AT_ONCE]
             for start in range(0, len(data.examples), _TOKENIZED_AT_ONCE)
-            for each in tokens([t[0] for _, t in data.examples[start : start + _TOKENIZED_AT_ONCE]])
         )
+        ids = (of_text for block in blocks for of_text in tokens([t[0] for _, t in block]))
         weigh_by_rarity(model.module.transformer, ids)
     return model
 
 
-def _keep_inputs_only(network: Any, base: str) -> None:
-    """Have the layers computed again in the backward pass, with the same dropout."""
-    if not getattr(network, "supports_gradient_checkpointing", False):
-        raise ConfigError(
-            f"gradient_checkpointing: a {network.config.model_type} network ({base}) cannot; leave "
-            "it out, or set gradient_cache"
-        )
-    layers_again(network, True)
-
-
 def default_prefixes(model: Model, nested: bool = True) -> tuple[int, ...]:
-    """The lengths a model was trained for; the usual ones below its width where it names none."""
+    """The lengths that a model was trained for; without any, the usual ones below its width."""
     dim = model.module.dim
     if not nested:
         return (dim,)
@@ -203,7 +289,7 @@ def default_prefixes(model: Model, nested: bool = True) -> tuple[int, ...]:
 
 
 def _check_layers(config: TrainConfig, model: Model) -> None:
-    """Refuse to truncate a network that then gives other vectors than its layer does."""
+    """Refuse layers_per_step if the truncated network gives other vectors than its last layer."""
     if config.layers_per_step == 0:
         return
     if model.module.mix is not None:
@@ -225,17 +311,10 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
         )
 
 
-def _check_data(model: Model, data: Sequence[DataSet]) -> None:
-    """Refuse data sets that this model cannot learn from."""
-    for each in data:
-        _check_views(each.config, model, each.examples)
-        check_widths(each.config, each.fixed, model)
-
-
 def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
-    """Refuse sentences as their own positives where no dropout tells the two views apart."""
+    """Refuse sentences as their own positives if no dropout tells the two views apart."""
     alone = examples.has(Kind.SENTENCE)
-    if config.objective is not Objective.CONTRASTIVE:  # no view is told from the other
+    if config.objective is not Objective.CONTRASTIVE:  # no view must be told from another
         return
     equal_views = config.fixed_dropout or config.dropout == 0 or config.head_only
     if not alone or config.augment is not Augment.NONE or equal_views:
@@ -262,18 +341,18 @@ def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
 
 
 def starts_rotated(config: TrainConfig, model: Model, data: Sequence[DataSet]) -> bool:
-    """Whether the run begins with a rotation: to the own axes, or towards a teacher's vectors.
+    """Whether a run begins with a rotation: to the principal axes, or towards a teacher's vectors.
 
-    To the own axes it changes nothing at the full width alone.
+    To the principal axes only if there are prefixes: the full width stays as it was.
     """
     if config.kept_layers == 0:  # a table, whose vectors are the base's
         return False
-    learns_vectors = any(each.config.learns_vectors for each in data)
+    learns_vectors = any(data_set.config.learns_vectors for data_set in data)
     return config.rotate and (len(model.matryoshka_dims) > 1 or learns_vectors)
 
 
 def prepare_embeddings(training_model: TrainingModel, frozen: bool) -> None:
-    """Freeze the embeddings; or make their gradients sparse: of the words that occur.
+    """Freeze the embeddings, or make their gradients sparse: rows for the words that occur.
 
     A dense gradient is as large as the table, and would be written once for each pass.
     """
@@ -287,7 +366,7 @@ def prepare_embeddings(training_model: TrainingModel, frozen: bool) -> None:
 def make_optimizer(
     training_model: TrainingModel, config: TrainConfig, device: torch.device
 ) -> torch.optim.Optimizer:
-    """AdamW; weight matrices decay, biases and norms do not.
+    """AdamW, with weight decay for matrices and none for biases and norms.
 
     rate_factor: a group's learning rate relative to the run's; the classifier has its own.
     """

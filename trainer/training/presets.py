@@ -34,7 +34,6 @@ _NLI = {
 _QUESTIONS = {
     "objective": "distillation",
     "distillation_loss": "cosine",
-    "teacher_axes": "own",
     "question_encoder": True,
     "dropout": 0.0,
     "max_tokens": 64,

@@ -1,29 +1,72 @@
-"""The encoder beside the one that is trained, a teacher or a guide; and the run's objective."""
+"""Models that a run uses and does not change: a teacher, or a guide that finds false negatives."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from searchengine.trainer.cross_encoder import CrossEncoder
-from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.encoder import Encoder, Role
 from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.model import pairs
 from searchengine.trainer.model.folder import Model
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
-from searchengine.trainer.training.attention import use as use_plain
-from searchengine.trainer.training.config import Objective, TrainConfig
-from searchengine.trainer.training.objectives.classification import Classification
-from searchengine.trainer.training.objectives.contrastive import Contrastive
-from searchengine.trainer.training.objectives.distillation import Distillation
-from searchengine.trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
-from searchengine.trainer.training.objectives.similarity import Similarity
+from searchengine.trainer.training.attention import use_plain
 from searchengine.trainer.training.posthoc import pca
-from searchengine.trainer.training.processes import Processes
-from searchengine.trainer.training.settings.objective import TeacherAxes
+from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 
+# Scores are kept at least this far from 0 and 1: logits from -16 to 16.
+_NEAREST = 1e-7
+
+
+class FixedEncoder:
+    """Vectors of texts on the device of the run, without gradients.
+
+    Nothing is remembered for the next epoch: rounding depends on the texts that are encoded
+    together, and a resumed run must get the vectors of one without interruption.
+    """
+
+    def __init__(self, encoder: Encoder, device: torch.device):
+        self.encoder = encoder
+        self.dim = encoder.dim
+        self._device = device
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the encoder."""
+        return self.encoder.fingerprint
+
+    def __call__(self, texts: Sequence[str], role: Role) -> Tensor:
+        """Unit rows (n, dim) float32, with the encoder's own prompt for this role."""
+        return torch.from_numpy(self.encoder.encode(texts, role=role)).to(self._device)
+
+
+class FixedCrossEncoder:
+    """Scores of pairs on the device of the run, before the sigmoid, without gradients."""
+
+    def __init__(self, scorer: CrossEncoder, sigmoid: bool, device: torch.device):
+        """sigmoid: whether the scores of `scorer` are outputs behind a sigmoid."""
+        self._scorer = scorer
+        self._sigmoid = sigmoid
+        self._device = device
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the cross-encoder."""
+        return self._scorer.fingerprint
+
+    def __call__(self, questions: Sequence[str], texts: Sequence[str]) -> Tensor:
+        """(n,) float32: the score of each question with its text."""
+        scores = torch.from_numpy(self._scorer.score(questions, texts))
+        if self._sigmoid:
+            scores = torch.logit(scores, _NEAREST)
+        return scores.to(self._device)
+
+
 Fixed = FixedEncoder | FixedCrossEncoder | None
-AnyObjective = Contrastive | Classification | Similarity | Distillation
 
 
 def load_fixed(config: TrainConfig, device: torch.device) -> Fixed:
@@ -54,38 +97,37 @@ def load_fixed(config: TrainConfig, device: torch.device) -> Fixed:
     return FixedEncoder(encoder, device)
 
 
-def check_widths(config: TrainConfig, teacher: Fixed, model: Model) -> None:
+def check_widths(config: TrainConfig, teacher: Fixed, model: Model, axes: bool) -> None:
     """Refuse a teacher whose vectors this model cannot learn. Raises ConfigError.
 
-    A wider teacher is projected to its strongest axes. One that is narrower has no target for the
-    last dimensions; only cosines, of which the width is free, can be learnt from it.
+    axes: whether they are learnt along their principal axes. Then a wider teacher is projected to
+    its strongest; a narrower one has no target for the last dimensions. From any teacher cosines
+    can be learnt.
     """
     if not config.learns_vectors or not isinstance(teacher, FixedEncoder):
         return
     dim, width = model.module.dim, teacher.dim
-    if width < dim or (config.teacher_axes is TeacherAxes.OWN and width != dim):
-        own = "as many as" if config.teacher_axes is TeacherAxes.OWN else "at least"
+    if width < dim or (not axes and width != dim):
         raise ConfigError(
-            f"teacher {config.teacher} has {width} dimensions, expected {own} the {dim} of "
-            f"{config.base} to learn its vectors: learn its cosines, which need no common width "
-            "(distillation_loss=kl), or choose another `base`"
+            f"teacher {config.teacher} has {width} dimensions, expected "
+            f"{'at least' if axes else 'as many as'} the {dim} of {config.base} to learn its "
+            "vectors: learn its cosines, which need no common width (distillation_loss=kl), or "
+            "choose another `base`"
         )
 
 
-def teacher_title(config: TrainConfig, teacher: Fixed, dim: int) -> str:
+def teacher_title(config: TrainConfig, teacher: Fixed, dim: int, axes: bool) -> str:
     """What is learnt from the teacher, in words, for the model card; "" without one."""
     if teacher is None or not config.teacher:
         return ""
     if isinstance(teacher, FixedCrossEncoder):
         return f"Teacher {config.teacher}, a cross-encoder: its scores were learnt"
-    if not config.learns_vectors:
-        return f"Teacher {config.teacher}, {teacher.dim} dimensions: its cosines were learnt"
-    if config.teacher_axes is TeacherAxes.OWN:
-        return f"Teacher {config.teacher}, {teacher.dim} dimensions: its vectors were learnt"
-    return (
-        f"Teacher {config.teacher}, {teacher.dim} dimensions: its vectors along their {dim} "
-        "strongest principal axes were learnt"
-    )
+    learnt = "its cosines were learnt"
+    if config.learns_vectors:
+        learnt = "its vectors were learnt"
+        if axes:
+            learnt = f"its vectors along their {dim} strongest principal axes were learnt"
+    return f"Teacher {config.teacher}, {teacher.dim} dimensions: {learnt}"
 
 
 def teacher_targets(
@@ -103,24 +145,3 @@ def teacher_targets(
     axes.copy_(torch.from_numpy(weight))
     projected: np.ndarray = vectors @ weight
     return projected
-
-
-def make_objective(
-    config: TrainConfig,
-    training_model: TrainingModel,
-    model: Model,
-    processes: Processes,
-    fixed: Fixed,
-) -> AnyObjective:
-    """The objective that the configuration names."""
-    dims = model.matryoshka_dims
-    match config.objective:
-        case Objective.CLASSIFICATION:
-            return Classification(training_model, config, dims, processes)
-        case Objective.SIMILARITY:
-            return Similarity(config, dims, processes)
-        case Objective.DISTILLATION:
-            return Distillation(config, dims, processes, fixed, training_model.axes)
-        case _:
-            guide = fixed if isinstance(fixed, FixedEncoder) else None
-            return Contrastive(training_model, config, dims, processes, guide)

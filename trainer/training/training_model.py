@@ -1,7 +1,7 @@
-"""The training model: the encoder, and the parts that are dropped after training.
+"""Everything that a run trains: the encoder, and the parts that are dropped after training.
 
-The layer behind CLS and the second encoder are SimCSE's (arXiv 2104.08821); the momentum encoder
-and its queue are MoCo's (He et al., arXiv 1911.05722).
+The layer behind CLS is SimCSE's (arXiv 2104.08821); the momentum encoder and its queue are MoCo's
+(He et al., arXiv 1911.05722).
 """
 
 import copy
@@ -11,8 +11,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
+import transformers
 from torch import Tensor, nn
 
+from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model.folder import Model
 from searchengine.trainer.model.modules import (
     Batch,
@@ -24,15 +26,14 @@ from searchengine.trainer.model.modules import (
     SentenceModule,
     WeightedLayerPooling,
 )
-from searchengine.trainer.training.config import Objective, Pooler, TrainConfig
-from searchengine.trainer.training.losses.mlm import MaskedLanguageModel
-from searchengine.trainer.training.settings.objective import TeacherAxes
+from searchengine.trainer.model.network import quiet, runs_remote_code
+from searchengine.trainer.training.train_config import Objective, Pooler, TrainConfig
 
 TANH = "torch.nn.modules.activation.Tanh"
 
 
 class EncoderCopy(nn.Module):
-    """The encoder or a copy of it, perhaps with a layer behind it that is dropped in the end."""
+    """The encoder or its momentum copy; `projection` is a layer that is dropped in the end."""
 
     def __init__(self, sentence: SentenceModule, projection: Dense | None = None):
         super().__init__()
@@ -70,7 +71,7 @@ class Queue(nn.Module):
         self.texts = torch.cat([texts, self.texts])[: self.size]
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        # A checkpoint holds as many rows as there were; make room for them.
+        # A checkpoint holds as many rows as the queue had: make room for them.
         for name in ("vectors", "texts"):
             setattr(self, name, state_dict[prefix + name].to(getattr(self, name).device))
         super()._load_from_state_dict(state_dict, prefix, *rest)
@@ -83,11 +84,70 @@ def text_ids(texts: Iterable[str]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
+class MaskedLanguageModel(nn.Module):
+    """The masked-language-model loss, as an auxiliary of SimCSE (arXiv 2104.08821, section 3).
+
+    Masking as in BERT (Devlin et al., arXiv 1810.04805): of the chosen tokens 80 % become [MASK],
+    10 % another token, 10 % stay. The head is the base model's own if its folder has one; most
+    sentence encoders were saved without, and start with a fresh one, tied to the input embeddings.
+    """
+
+    def __init__(self, network: Any, tokenizer: Any, probability: float, seed: int):
+        super().__init__()
+        if tokenizer.mask_token_id is None:
+            raise ConfigError("mlm_weight needs a base model whose tokenizer has a mask token")
+        remote = runs_remote_code(network)  # as the network was read
+        if not remote and type(network.config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+            raise ConfigError(
+                f"mlm_weight: a {network.config.model_type} network names no masked tokens; leave "
+                "it out, or choose a base such as BERT, RoBERTa or ModernBERT"
+            )
+        with quiet(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # of a fresh head
+            whole = transformers.AutoModelForMaskedLM.from_pretrained(
+                network.name_or_path,
+                dtype=torch.float32,
+                local_files_only=True,
+                trust_remote_code=remote,
+            )
+        setattr(whole, whole.base_model_prefix, network)
+        whole.tie_weights()
+        self.whole = whole
+        self.specials = sorted(tokenizer.all_special_ids)
+        self._collator = transformers.DataCollatorForLanguageModeling(
+            tokenizer, mlm_probability=probability
+        )
+
+    def masked(self, batch: Batch, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """(B, T) ids with masks, and labels: the ids that were masked, −100 elsewhere.
+
+        The masks of row i depend on seeds[i] alone, not on other rows or padding.
+        """
+        ids = batch.ids.cpu().clone()
+        labels = torch.full_like(ids, -100)
+        special = torch.isin(ids, torch.tensor(self.specials))
+        lengths = batch.mask.sum(dim=1).tolist()
+        for i, (length, seed) in enumerate(zip(lengths, seeds, strict=True)):
+            torch.manual_seed(seed)
+            row = slice(i, i + 1), slice(0, length)
+            ids[row], labels[row] = self._collator.torch_mask_tokens(ids[row], special[row])
+        return ids.to(batch.ids.device), labels.to(batch.ids.device)
+
+    def forward(self, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+        """The sum of the cross-entropies of the masked tokens, in nats."""
+        count = (labels >= 0).sum()
+        if count == 0:
+            return torch.zeros((), device=ids.device)
+        output = self.whole(input_ids=ids, attention_mask=mask, labels=labels)
+        loss: Tensor = output.loss * count
+        return loss
+
+
 class TrainingModel(nn.Module):
     """Everything that a run changes. The names of its parts are those of the stored checkpoints.
 
-    towers: see `encoders`. momentum, queue, language, classifier: where the configuration asks for
-    them. axes: (teacher's dim, dim), the axes of a teacher's vectors that are learnt.
+    queue and momentum, language, classifier: None unless the configuration asks for them. axes:
+    (teacher's dim, dim), the axes of a teacher's vectors that are learnt.
     """
 
     axes: Tensor | None
@@ -96,12 +156,9 @@ class TrainingModel(nn.Module):
         self, model: Model, config: TrainConfig, projection: Dense | None, teacher_dim: int = 0
     ):
         super().__init__()
-        encoder = EncoderCopy(model.module, projection)
-        self.towers = nn.ModuleList([encoder])
-        if config.encoders == 2:
-            self.towers.append(copy.deepcopy(encoder))
+        self.encoder = EncoderCopy(model.module, projection)
         self.queue = Queue(config.queue_size, model.module.dim) if config.queue_size else None
-        self.momentum = copy.deepcopy(self.towers[-1]) if config.queue_size else None
+        self.momentum = copy.deepcopy(self.encoder) if config.queue_size else None
         if self.momentum is not None:
             self.momentum.requires_grad_(False)
         self.language: MaskedLanguageModel | None = None
@@ -109,19 +166,13 @@ class TrainingModel(nn.Module):
             network, share = model.module.transformer, config.mlm_probability
             self.language = MaskedLanguageModel(network, model.tokenizer, share, config.seed)
         self.classifier = model.classifier
-        learns_axes = config.learns_vectors and config.teacher_axes is TeacherAxes.PCA
-        axes = torch.zeros(teacher_dim, model.module.dim) if learns_axes else None
+        axes = torch.zeros(teacher_dim, model.module.dim) if config.learns_axes else None
         self.register_buffer("axes", axes)
 
     @property
-    def encoders(self) -> nn.ModuleList:
-        """The encoder; and a second one for positives, where the run has two."""
-        return self.towers
-
-    @property
     def sentence(self) -> SentenceModule:
-        """The encoder that is saved."""
-        return self.towers[0].sentence  # type: ignore[return-value]
+        """The module that is saved."""
+        return self.encoder.sentence
 
     @property
     def kept(self) -> nn.Module:
@@ -132,15 +183,14 @@ class TrainingModel(nn.Module):
         )
 
     def align(self) -> None:
-        """Give every copy of the first encoder its present weights."""
-        copies = [*self.towers[1:], *([] if self.momentum is None else [self.momentum])]
-        for encoder in copies:
-            encoder.load_state_dict(self.towers[0].state_dict())
+        """Give the momentum encoder the present weights."""
+        if self.momentum is not None:
+            self.momentum.load_state_dict(self.encoder.state_dict())
 
     def follow(self, momentum: float) -> None:
-        """Move the momentum encoder a small step towards the encoder of the positives."""
+        """Move the momentum encoder a small step towards the encoder."""
         if self.momentum is not None:
-            pairs = zip(self.momentum.parameters(), self.towers[-1].parameters(), strict=True)
+            pairs = zip(self.momentum.parameters(), self.encoder.parameters(), strict=True)
             with torch.no_grad():
                 for slow, fast in pairs:
                     slow.lerp_(fast, 1 - momentum)
@@ -182,7 +232,7 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
 
 
 def with_classifier(model: Model, config: TrainConfig, labels: Sequence[str]) -> Model:
-    """The model with a fresh classifier of these labels, where the run learns labels."""
+    """The model with a fresh classifier of these labels if the run learns labels, else without."""
     if config.objective is not Objective.CLASSIFICATION:
         return model if model.classifier is None else replace(model, classifier=None)
     return replace(model, classifier=Classifier(model.module.dim, labels, config.seed))

@@ -1,34 +1,43 @@
-"""Operations on a collection besides reading and adding: create, delete, update, merge."""
+"""A collection in a folder, as a backend: read and written by this process.
+
+`ingest` adds documents through `writing`; what else changes a collection is here.
+"""
 
 import logging
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
+import numpy as np
+
+from searchengine.backends.contract import (
+    Entry,
+    Known,
+    check_unchanged,
+    checked,
+)
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.filesystem import refuse_network
-from searchengine.backends.folder.folders import check_name
+from searchengine.backends.folder.folders import check_name, is_free, new_folder, refuse_network
 from searchengine.backends.folder.merging import Merging, due, misfit
-from searchengine.backends.folder.scratch import is_free, new_folder
 from searchengine.backends.folder.writer import Measured, WritableView
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats
 from searchengine.indexer.building.build import Progress
+from searchengine.indexer.config import Device
 from searchengine.indexer.segment import SegmentConfig
 
 _log = logging.getLogger(__name__)
 
 
 class Collection(WritableView):
-    """An open collection: what reads it, commits to it, and these operations.
+    """An open collection in a folder. Members without a description: see Backend.
 
-    From View (storage.view): reading, newest, refresh, follow, close. From WritableView
-    (storage.writer): own_store, writing.
-
+    From View: reading, newest, refresh, follow, close. From WritableView: own_store, writing.
     Threads that write queue; other processes are waited for as long as `wait` says.
 
     Attributes:
@@ -36,7 +45,13 @@ class Collection(WritableView):
             that is a key in it: to find it in a million documents takes half a second.
     """
 
+    one_commit = True
     numbered: tuple[object, int] | None = None
+
+    def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
+        """As View."""
+        super().__init__(path, wait, device)
+        self._upserted: set[SegmentRow] = set()
 
     @classmethod
     def create(
@@ -63,8 +78,50 @@ class Collection(WritableView):
                 changes.index_text(analyzer or Analyzer(Tokenizer.PORTER))
         return cls(path, wait)
 
+    @property
+    def address(self) -> Path:  # type: ignore[override]
+        return self.path
+
+    @property
+    def local(self) -> Self:
+        return self
+
+    @property
+    def words(self) -> str | None:
+        return None if self.settings["tokenizer"] == Tokenizer.NONE else "BM25"
+
+    def carried(self) -> dict[str, Any]:
+        """The rotation of the largest segment, and the longest shortlist of all."""
+        with self.reading() as snapshot:
+            largest = max(snapshot.segments, key=lambda row: row.rows, default=None)
+            if largest is None:
+                return {}
+            rotation = snapshot.segments[largest].basis().matrix
+            return {"rotation": rotation, "shortlist": snapshot.shortlist}
+
+    def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
+        last = checked(entries, int(self.settings["encoder"]["dim"]))
+        entries = list(last.values())
+        documents = [entry.document for entry in entries]
+        spans = [entry.spans for entry in entries]
+        supplied = {e.document.key: e.supplied for e in entries if e.supplied is not None}
+        sources = {e.document.key: e.source for e in entries if e.source is not None}
+        made_by = self.settings
+        with self.own_store() as store:
+            with self.writing(store, made_by=made_by) as writer:
+                before = store.known(last)
+                check_unchanged(expected, before, last)
+                # Without its source, nothing of the metadata before is merged.
+                stored = {key: state._replace(source=None) for key, state in before.items()}
+                first = writer.changes.next_passage()
+                writer.changes.write(documents, spans, stored, first, supplied)
+                writer.changes.set_sources(sources)
+                if any(spans):
+                    writer.append(_blocks(entries))
+            self._upserted.update(writer.opened)
+            self.merge_due(store, made=self._upserted)
+
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
-        """Delete documents by key, or all that match a filter; returns how many."""
         with self.own_store() as store:
             with self.writing(store) as writer:
                 if where is not None:
@@ -76,7 +133,6 @@ class Collection(WritableView):
         return len(documents)
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
-        """Merge into the metadata of documents, all or none. Raises QueryError: unknown key."""
         with self.own_store() as store, self.writing(store) as writer:
             ids = store.ids_of(patches)
             unknown = [key for key in patches if key not in ids]
@@ -88,13 +144,11 @@ class Collection(WritableView):
             writer.changes.patch_metadata({ids[key]: patch for key, patch in patches.items()})
 
     def index_fields(self, names: Iterable[str]) -> None:
-        """Index metadata fields, for filters."""
         with self.own_store() as store, self.writing(store) as writer:
             for name in names:
                 writer.changes.index_field(name)
 
     def configure(self, values: Mapping[str, Any]) -> None:
-        """Store collection settings in one commit; None removes one."""
         with self.own_store() as store, self.writing(store) as writer:
             for name, value in values.items():
                 if value is None:
@@ -168,7 +222,7 @@ class Collection(WritableView):
     ) -> None:
         """Merge segments while there are too many of those that the caller made.
 
-        Each merge is a commit. `finished`: as for searchengine.backends.folder.tiers.due.
+        Each merge is a commit. `finished`: as for merging.to_merge.
         """
         merging = Merging(self, store, progress, set(made))
 
@@ -188,3 +242,15 @@ class Collection(WritableView):
             _log.warning(
                 "segments were not merged, which the next change will try again: %s", error
             )
+
+
+def _blocks(entries: Sequence[Entry]) -> Iterator[Floats]:
+    """The vectors of all entries, in blocks."""
+    pending: list[Floats] = []
+    for entry in entries:
+        pending.append(entry.vectors)
+        if sum(map(len, pending)) >= BLOCK_ROWS:
+            yield np.concatenate(pending)
+            pending = []
+    if pending:
+        yield np.concatenate(pending)

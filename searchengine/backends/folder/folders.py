@@ -1,17 +1,35 @@
-"""The folders of segments: their names, which are there, and which no commit names any more."""
+"""The folders of a collection: its segments, new folders, and whether they are on a local disk.
 
+New folders are whole or not at all. A folder is filled as `.NAME.<uuid>.new`, in its parent, and
+then renamed. One that is there already, and empty, is filled in itself and stays: it may be a mount
+point, or somebody's working directory, and its owner and mode were chosen. What is in the scratch
+folder then moves up, under a lock. Beside a scratch folder is `.NAME.<uuid>.new.lock`, which its
+process locks until the folder is renamed or removed. The system releases the lock of a killed
+process: the next one that creates a folder here takes the lock and removes the abandoned folder.
+
+A lock on a file works on Linux, macOS, Windows and NFS; one on the folder itself would not on the
+last two. It is beside the folder because the renamed folder must contain only its own files.
+
+Network file systems are refused, because SQLite's write-ahead log does not work there. All
+processes that open a collection share memory (`documents.db-shm`), which two machines cannot: each
+would see part of what the other writes, and overwrite it.
+"""
+
+import logging
 import os
 import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from errno import ENOTDIR
 from pathlib import Path
+from uuid import uuid4
 
 from searchengine.backends.folder.documents.store import Store
-from searchengine.errors import CollectionError
+from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError
-from searchengine.indexer.storage.durable import below, open_folder, sha256
+from searchengine.indexer.storage.durable import below, open_folder, sha256, sync_folder
 from searchengine.trainer.model.disk import Checksums, user_cache
 
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
@@ -114,3 +132,222 @@ def os_errors(path: Path) -> Iterator[None]:
             f"{path}: {error.strerror or error}; the change was undone, "
             "free some space or choose a folder that can be written"
         ) from error
+
+
+ALLOW = "SEARCHENGINE_ALLOW_NETWORK"
+_MOUNTS = Path("/proc/self/mountinfo")  # Linux; elsewhere nothing is detected
+_NETWORK = frozenset(
+    "9p acfs afs afpfs beegfs ceph cifs coda gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 "
+    "orangefs pvfs2 smb2 smb3 smbfs".split()
+)
+_FUSE = frozenset(
+    "beegfs blobfuse blobfuse2 ceph ceph-fuse curlftpfs davfs davfs2 gcsfuse glusterfs goofys "
+    "gvfsd-fuse hdfs juicefs lizardfs mfs moosefs mount-s3 mountpoint-s3 nfs rclone s3fs s3ql "
+    "seaweedfs smbnetfs sshfs weed".split()
+)
+_log = logging.getLogger(__name__)
+
+
+def network_kind(path: Path) -> str | None:
+    """The type of the network file system of a path, such as nfs4; None if it is local.
+
+    The path need not exist. None on all systems but Linux.
+    """
+    try:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:  # no Linux, or /proc is not mounted
+        return None
+    kind = kind_of(path.resolve(), mounts)
+    return kind if kind is not None and is_network(kind) else None
+
+
+def kind_of(path: Path, mounts: str) -> str | None:
+    """The file-system type of an absolute path, by the text of /proc/self/mountinfo.
+
+    The longest mount point above the path counts; of two at the same place, the later one.
+    """
+    kind, depth = None, 0
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = Path(_unescaped(fields[4]))
+        if path.is_relative_to(point) and len(point.parts) >= depth:
+            kind, depth = after.split(" ")[0], len(point.parts)
+    return kind
+
+
+def is_network(kind: str) -> bool:
+    """Whether a file system of this type may be written by other machines."""
+    kind, _, server = kind.lower().partition(".")
+    return kind in _NETWORK or (kind == "fuse" and server in _FUSE)
+
+
+def refuse_network(path: Path) -> None:
+    """Raise CollectionError if a collection at this path must not be written."""
+    kind = network_kind(path)
+    if kind is not None and not _allowed():
+        raise CollectionError(
+            f"{path} is on {kind}, a network file system, where processes on two machines can "
+            "corrupt it; choose a folder on a local disk, or, if only this machine ever opens it, "
+            f"set {ALLOW}=1"
+        )
+
+
+def warn_network(path: Path) -> None:
+    """Log a warning if reading is safe only while no other machine writes."""
+    kind = network_kind(path)
+    if kind is not None and not _allowed():
+        _log.warning(
+            "%s is on %s, a network file system: results may be wrong while another machine "
+            "writes to it",
+            path,
+            kind,
+        )
+
+
+def _allowed() -> bool:
+    return os.environ.get(ALLOW, "") == "1"
+
+
+def _unescaped(field: str) -> str:
+    r"""A field decoded: the kernel writes space, tab, newline and \ in octal, as \040."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+# What an empty folder may hold: the folder that a file system makes, and that of no segments, which
+# a process left that was killed while it moved them up.
+_EMPTY = ("lost+found", "segments")
+_DATABASE = "documents.db"
+_LOCK = re.compile(r"(\..+\.[0-9a-f]{32}\.new)\.lock", re.DOTALL)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A scratch folder that gets its name, `path`, when the block has filled it.
+
+    If the block fails, it is removed. `path` is absolute, and absent or an empty folder.
+
+    Raises:
+        CollectionBusy: another process created `path` meanwhile.
+        CollectionError: the disk is full, or the folder cannot be written.
+    """
+    from filelock import FileLock  # takes longer to import than a search
+
+    present = path.is_dir()
+    home = path if present else path.parent
+    scratch = home / f".{path.name}.{uuid4().hex}.new"
+    lock = scratch.with_name(f"{scratch.name}.lock")
+    with os_errors(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise NotADirectoryError(ENOTDIR, f"{path.parent} is a file") from error
+        remove_dead_scratch(home)
+        file_lock = FileLock(lock)
+        try:
+            file_lock.acquire()
+            scratch.mkdir()
+            yield scratch
+            sync_folder(scratch)
+            if present:
+                _move_up(scratch, path)
+            else:
+                _rename(scratch, path)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+            file_lock.release()
+            with suppress(OSError):  # unlocked, so the next new folder removes it
+                lock.unlink()
+
+
+def is_free(path: Path) -> bool:
+    """Whether a new folder can be created at a path: nothing is there, or an empty folder."""
+    if not path.is_dir():
+        return not path.exists()
+    remove_dead_scratch(path)
+    names = [entry.name for entry in path.iterdir() if not _is_scratch(entry.name)]
+    if set(names) - set(_EMPTY):
+        return False
+    return "segments" not in names or not any((path / "segments").iterdir())
+
+
+def _is_scratch(name: str) -> bool:
+    return _LOCK.fullmatch(name) is not None or _LOCK.fullmatch(f"{name}.lock") is not None
+
+
+def remove_dead_scratch(parent: Path) -> None:
+    """Remove the scratch folders in `parent` whose process is dead.
+
+    A scratch folder without a lock file is left alone: an older version may be filling it.
+    """
+    from filelock import Timeout
+
+    # A folder that cannot be listed or written is reported when the new folder is created.
+    with suppress(OSError):
+        for lock in list(parent.iterdir()):
+            if (match := _LOCK.fullmatch(lock.name)) is None:
+                continue
+            with suppress(Timeout, OSError):
+                _remove_unlocked(parent / match[1], lock)
+
+
+def _remove_unlocked(scratch: Path, lock: Path) -> None:
+    """Remove a scratch folder and its lock file; raises Timeout if its process is alive."""
+    from filelock import FileLock
+
+    with FileLock(lock, timeout=0):
+        shutil.rmtree(scratch, ignore_errors=True)
+        if scratch.exists():
+            return
+        if os.name != "nt":
+            # While locked: a process that waits for it sees that it is gone, and creates another.
+            lock.unlink()
+            return
+    lock.unlink()  # Windows cannot remove an open file
+
+
+def _rename(scratch: Path, path: Path) -> None:
+    try:
+        scratch.rename(path)
+    except OSError as error:
+        if not path.exists():
+            raise
+        raise _created_meanwhile(path) from error
+    sync_folder(path.parent)
+
+
+def _move_up(scratch: Path, path: Path) -> None:
+    """Move what is in a scratch folder into the empty folder that it is in, the database last."""
+    from filelock import FileLock
+
+    lock = path / f".{path.name}.{'0' * 32}.new.lock"
+    with FileLock(lock):
+        try:
+            if not is_free(path):
+                raise _created_meanwhile(path)
+            for entry in sorted(scratch.iterdir(), key=lambda entry: entry.name == _DATABASE):
+                entry.replace(path / entry.name)
+            sync_folder(path)
+        finally:
+            if os.name != "nt":  # Windows cannot remove an open file
+                lock.unlink()
+
+
+def _created_meanwhile(path: Path) -> CollectionBusy:
+    return CollectionBusy(
+        f"{path} was created by another process just now; "
+        "run this again to add to it, or choose another folder"
+    )
+
+
+def stored_bytes(path: Path) -> int:
+    """Size of all files in a folder; hard links count once."""
+    sizes = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):  # removed by a writer just now
+                file = os.stat(os.path.join(folder, name))
+                sizes[file.st_dev, file.st_ino] = file.st_size
+    return sum(sizes.values())

@@ -1,6 +1,12 @@
-"""Merging segments while others write.
+"""When segments are merged, and how, while others write.
 
-A small merge is one transaction. A large one takes the write lock for moments only:
+When: size-tiered, as in log-structured merge trees (O'Neil et al. 1996) and Lucene's
+LogMergePolicy, so the number of segments stays logarithmic in the number of rows. Segments of about
+the same size form a tier, and FAN of them become one of the next. At most FAN - 1 segments a tier
+remain, and a row is copied once a tier in its life. The call that fills a tier merges it: another
+one, which adds a few rows meanwhile, would otherwise copy what the first has added.
+
+How: a small merge is one transaction. A large one takes the write lock for moments only:
 
     claim    one transaction names the work in `pending` and reserves ids for the merged passages
     build    the segment, in the folder of the work, without the lock
@@ -25,15 +31,22 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.folder import tiers
-from searchengine.backends.folder.documents import pending, terms
+from searchengine.backends.contract import Ids
+from searchengine.backends.folder import pending
+from searchengine.backends.folder.documents import terms
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.database import FOLDED
-from searchengine.backends.folder.documents.pending import Kind, Work
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.folder.folders import beside, checksum, os_errors, segment_errors
-from searchengine.backends.folder.pending import Owner, alive, here, remove_abandoned, who
+from searchengine.backends.folder.pending import (
+    Kind,
+    Owner,
+    Work,
+    alive,
+    here,
+    remove_abandoned,
+    who,
+)
 from searchengine.backends.folder.writer import WritableView
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
@@ -42,6 +55,57 @@ from searchengine.indexer.config import FLAT_BELOW
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.durable import sync_file
+
+FAN = 4
+"""Number of segments of a tier that are merged into one."""
+
+FLOOR = 256
+"""Rows below which a segment is in the lowest tier: writing so few costs as much as writing one."""
+
+FINAL_RATIO = 64
+"""At the end of a long add all segments are merged unless the largest has this many times the rows
+of the others: copying a row costs a thousandth of encoding it."""
+
+LARGE = 1 << 20
+"""Rows from which a segment is merged at the end of an add only with a FAN-th as many others: it
+would be copied for minutes, and searching one more segment takes a tenth of a millisecond."""
+
+
+def tier(live: int) -> int:
+    """The tier of a segment by its live rows: 0 below FLOOR, then one more for each factor FAN."""
+    number, limit = 0, FLOOR
+    while live >= limit:
+        number, limit = number + 1, limit * FAN
+    return number
+
+
+def to_merge(
+    segments: Sequence[tuple[int, int]], *, made: Collection[int], finished: int = 0
+) -> list[int]:
+    """Positions of the segments, given as (live, rows), that a call should merge; empty if none.
+
+    The lowest full tier with a segment of this call, and all smaller segments; else a segment of
+    which half or more was deleted.
+
+    Args:
+        segments: the segments.
+        made: the positions of those that this call has written.
+        finished: documents added by a long `add`, if this is its last call and searches come next;
+            0 during such an `add`, and for a short one.
+    """
+    sizes = [rows for _, rows in segments]
+    largest = max(sizes, default=0)
+    if len(sizes) > 1 and FINAL_RATIO * finished >= largest:
+        if (FAN if largest >= LARGE else FINAL_RATIO) * (sum(sizes) - largest) >= largest:
+            return [*range(len(sizes))]
+        if largest >= LARGE and len(sizes) > 2:
+            return [i for i in range(len(sizes)) if i != sizes.index(largest)]
+    tiers = [tier(live) for live, _ in segments]
+    for full in sorted({tiers[i] for i in made}):
+        if tiers.count(full) >= FAN:
+            return [i for i, number in enumerate(tiers) if number <= full]
+    return [i for i, (live, rows) in enumerate(segments) if 2 * live <= rows][:1]
+
 
 Part = tuple[Segment, Allowed | None]
 """A segment to merge, and which of its rows; None: all."""
@@ -327,10 +391,10 @@ class Merging:
 def due(
     store: Store, committed: Sequence[SegmentRow], made: Collection[SegmentRow], finished: int
 ) -> list[SegmentRow]:
-    """The segments of these to merge by backends.folder.tiers: `made`, `finished` as there."""
+    """The segments of these to merge by `to_merge`, with `made` and `finished` as there."""
     sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
     positions = [i for i, row in enumerate(committed) if row in made]
-    return [committed[i] for i in tiers.due(sizes, made=positions, finished=finished)]
+    return [committed[i] for i in to_merge(sizes, made=positions, finished=finished)]
 
 
 def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:

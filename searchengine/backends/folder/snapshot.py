@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from searchengine.backends import contract
+from searchengine.backends.contract import Ids, WordScores
 from searchengine.backends.folder.documents import lexical
 from searchengine.backends.folder.documents.questions import joins_words
 from searchengine.backends.folder.documents.questions import phrases as quoted
-from searchengine.backends.folder.documents.scored import WordScores
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.documents.tables import Ids
-from searchengine.backends.folder.words import WordIndex
+from searchengine.backends.folder.folders import stored_bytes
+from searchengine.backends.folder.pending import Work, described, works
+from searchengine.backends.folder.word_index import WordIndex
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.allowed import Allowed
@@ -23,9 +26,10 @@ from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.search.rotating import Queries
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.words_format import weight
+from searchengine.indexer.tuning.cost import footprint
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
-"""Filters kept by a snapshot: so many, and for so many rows in all, which take nine bytes each."""
+"""Maximum filters whose rows a snapshot keeps, and their maximum rows in all (9 bytes a row)."""
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
 MOST_WITH_PHRASE = 10_000
@@ -55,20 +59,21 @@ def _checked(store: Store) -> dict[str, Any]:
     return settings
 
 
-class Snapshot:
-    """One commit: its segments, and its tables in a read transaction.
+class Snapshot(contract.Snapshot):
+    """One commit of a folder: its segments, and its tables in a read transaction.
 
-    Safe to read from several threads. Collection.reading returns it.
+    Safe to read from several threads. Members without a description: see contract.Snapshot.
 
     Attributes:
         path: the collection's folder.
-        store: the tables.
         settings: the collection settings.
         segments: the segments, oldest first.
         live: the rows of each segment that are not deleted; None for all.
         readers: number of current readers; the view closes an old snapshot without readers.
         begun: when its read transaction began, by time.monotonic.
     """
+
+    path: Path
 
     def __init__(
         self,
@@ -87,7 +92,7 @@ class Snapshot:
         self._filters: OrderedDict[_Filter, Mapping[SegmentRow, Allowed]] = OrderedDict()
         self._words: tuple[WordIndex | None] | None = None  # None: not opened yet
         self._unrelated: float | None = None
-        self.store = Store(path / "documents.db", readers=READERS)
+        self._store = Store(path / "documents.db", readers=READERS)
         try:
             self.store.hold()
             self.begun = monotonic()
@@ -112,6 +117,10 @@ class Snapshot:
         return self.store.identity, self.settings.get("tombstones_id")
 
     @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
     def commit(self) -> int:
         """The number of this commit."""
         return int(self.settings.get("commit", 0))
@@ -122,13 +131,7 @@ class Snapshot:
         return self.settings.get("commit_id")
 
     @property
-    def cuts(self) -> bool:
-        """Whether a document may have several passages."""
-        return self.settings.get("passages") is not None
-
-    @property
     def rows(self) -> int:
-        """Number of passages that can be found."""
         return sum(row.rows if live is None else live.size for row, live in self.live.items())
 
     def search(
@@ -161,7 +164,6 @@ class Snapshot:
         return self.merge(search, k)
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
-        """All these passages (n,) by full-width cosine to a query (D,), as `search`: (1, n)."""
         rotatable, rising = Queries(query[None]), np.sort(passages)
         results, bases = [], []
         for row, segment in self.segments.items():
@@ -287,6 +289,34 @@ class Snapshot:
         """The longest shortlist that a segment is configured with."""
         return max((segment.config.shortlist for segment in self.segments.values()), default=1)
 
+    def sizes(self) -> dict[str, Any]:
+        segments = self.segments.values()
+        structure = SegmentConfig.from_dict(self.settings["index"]).structure
+        rows = sum(segment.rows for segment in segments)
+        footprints = [footprint(part.config, part.rows, part.dim) for part in segments]
+        words = None
+        if self.settings["tokenizer"] != Tokenizer.NONE:
+            words = "FTS5" if self.words is None else "words files"
+        return {
+            "segments": len(segments),
+            "tombstones": rows - self.rows,
+            "commit": self.commit,
+            "words": words,
+            "fields": self.store.fields(),
+            "shortlist": self.shortlist if segments else None,
+            "exact": all(segment.config.shortlist >= segment.rows for segment in segments),
+            "scanned": sum(segment.config.structure is not structure for segment in segments),
+            "hot_row": sum(f.rows * f.hot_row for f in footprints) / rows if rows else None,
+            "cold_row": sum(f.cold for f in footprints) / rows if rows else None,
+            "bytes": stored_bytes(self.path),
+            "pending": tuple(map(described, self._works())),
+        }
+
+    def _works(self) -> list[Work]:
+        """The pending work as it is now: it makes progress without commits."""
+        with Store(self.path / "documents.db", readers=1) as store:
+            return works(store) if store.identity == self.store.identity else []
+
     def merge(self, search: Search, k: int) -> SearchResult:
         """The k best of the results of `search` in each segment; rows become passage ids."""
         if not self.segments:
@@ -295,7 +325,6 @@ class Snapshot:
         return merge(results, [row.base for row in self.segments], k)
 
     def vectors(self, passages: Ids) -> Floats:
-        """The vectors of passages in the encoder's basis: ids (n,) to (n, D) float32."""
         order = np.argsort(passages)
         rising = passages[order]
         parts = [

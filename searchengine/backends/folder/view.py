@@ -7,11 +7,11 @@ from threading import Lock, RLock
 from time import monotonic
 from typing import Any
 
-from searchengine.backends.folder.documents import forks
+from searchengine.backends.contract import Backend
+from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.documents.database import FOLDED, REOPENED
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.filesystem import warn_network
-from searchengine.backends.folder.folders import check_name, checksum, folder_of
+from searchengine.backends.folder.folders import check_name, checksum, folder_of, warn_network
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.config import Device
@@ -24,7 +24,7 @@ _GROWN = 1.25  # times its size then, from which readers are waited for again
 _TRIES = 20  # a segment folder that is missing may have been replaced just now: try again
 
 
-class View:
+class View(Backend):
     """An open collection, to read. It shows the commit it was opened on until `refresh`.
 
     Safe to read from several threads: the snapshot is replaced as a whole. A forked child opens the
@@ -37,6 +37,8 @@ class View:
         device: where segments are scanned.
         accepts: called with the settings of a commit before it is shown; may raise to refuse it.
     """
+
+    path: Path
 
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
         """Open. Raises CollectionError (no collection, damaged files), SegmentError (no GPU)."""
@@ -58,7 +60,7 @@ class View:
         self._log_left = 0  # bytes of the log when readers were last waited for in vain
         self._shown: Snapshot | None = None
         self._shown = self._newest({})
-        forks.inherit(self)
+        inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: the snapshot belongs to the parent; the next use opens a new one."""

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from searchengine.backends.contract import Capabilities, Entry, check_unchanged, checked, entries_of
-from searchengine.backends.folder.documents.changes import Known
+from searchengine.backends.contract import Backend, Entry, Known, check_unchanged, checked
 from searchengine.backends.folder.filters.parser import field_named
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.backends.postgresql import schema, writing
 from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
 from searchengine.backends.postgresql.tables import PostgresTables
-from searchengine.backends.stored import pack, unpack
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -34,25 +32,28 @@ ROTATION, SHORTLIST = "rotation", "shortlist"
 """Settings that a copy brings along: the rotation of the vectors, and the measured shortlist."""
 
 
-class PostgresCollection:
+class PostgresCollection(Backend):
     """An open collection. Safe to use from several threads, and in a forked child.
+
+    Members without a description: see Backend.
 
     It has no state of its own but the settings: every search sees the last commit. Until the index
     of vectors is built, searches compare all rows. `wait_ready` builds it, once there are
     FLAT_BELOW passages, and fits the rotation first unless one came with the collection.
 
     Attributes:
-        path: the URL without its password.
         address: the URL, with its password.
         wait: not used: writers of a server wait for each other by row.
-        accepts: as of searchengine.backends.folder.view.View.
     """
+
+    path: str
 
     def __init__(self, url: str, wait: float = 0) -> None:
         """Open. Raises CollectionError, BackendUnavailable and ImportError (missing extra)."""
         self.address, self.wait = url, wait
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
         self._connections = Connections(url)
+        self.path = self._connections.name
         self._ready = False  # the index of vectors has been seen
         self._state: tuple[dict[str, Any], Rotation | None] | None = None
         try:
@@ -85,7 +86,7 @@ class PostgresCollection:
         if carried:
             stored[SHORTLIST] = carried["shortlist"]
             if carried["rotation"] is not None:
-                stored[ROTATION] = pack(carried["rotation"])
+                stored[ROTATION] = schema.pack(carried["rotation"])
         if schema.words_config(stored) is None:
             stored["mode"] = Mode.VECTOR
         try:
@@ -106,48 +107,27 @@ class PostgresCollection:
             connections.close()
 
     @property
-    def path(self) -> str:
-        """The URL without its password."""
-        return self._connections.name
-
-    @property
     def settings(self) -> Mapping[str, Any]:
-        """The collection settings."""
         assert self._state is not None
         return self._state[0]
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What it can do beyond the contract."""
-        words = None if schema.words_config(self.settings) is None else "ts_rank"
-        return Capabilities("postgresql", words, "collection", False)
+    def words(self) -> str | None:
+        return None if schema.words_config(self.settings) is None else schema.WORDS_RANKER
 
     @contextmanager
     def reading(self) -> Iterator[PostgresSnapshot]:
-        """The last commit, which stays as it is throughout the block."""
         with self._connections.reading() as connection:
             settings, rotation = self._current(connection)
             yield PostgresSnapshot(connection, self.path, settings, rotation)
 
     def carried(self) -> dict[str, Any]:
-        """What a copy takes over: the rotation of the vectors, and the shortlist."""
         with self.reading() as snapshot:
             _, rotation = self._current(snapshot.connection)
             matrix = None if rotation is None else rotation.matrix
             return {"rotation": matrix, "shortlist": snapshot.shortlist}
 
-    def known(self, keys: Sequence[str]) -> dict[str, Known]:
-        """Key → stored state of the documents, for change detection."""
-        with self.reading() as snapshot:
-            return snapshot.store.known(keys)
-
-    def entries(self, keys: Sequence[str]) -> list[Entry]:
-        """The stored entries of these keys, in their order, without unknown keys."""
-        with self.reading() as snapshot:
-            return entries_of(snapshot, snapshot.store.known(keys), keys)
-
     def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
-        """Store entries in one commit, in place of those of the same keys; see Backend."""
         last = checked(entries, int(self.settings["encoder"]["dim"]))
 
         def work(connection: "Connection") -> None:
@@ -160,11 +140,9 @@ class PostgresCollection:
         self._connections.write(work)
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
-        """Delete documents by key, or all that match a filter; returns how many."""
         return self._connections.write(lambda c: writing.delete(c, keys, where))
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
-        """Merge into the metadata of documents, all or none. Raises QueryError: unknown key."""
         self._connections.write(lambda c: writing.update(c, self.path, patches))
 
     def index_fields(self, names: Iterable[str]) -> None:
@@ -185,7 +163,6 @@ class PostgresCollection:
                 )
 
     def configure(self, values: Mapping[str, Any]) -> None:
-        """Store collection settings in one commit; None removes one."""
 
         def work(connection: "Connection") -> None:
             for name, value in values.items():
@@ -193,9 +170,6 @@ class PostgresCollection:
 
         self._connections.write(work)
         self.refresh()
-
-    def flush(self) -> None:
-        """Return at once: a commit is synced by the server before it ends."""
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Build the index of vectors if it is missing and there are FLAT_BELOW passages.
@@ -208,7 +182,7 @@ class PostgresCollection:
             if timeout is not None:
                 connection.execute(f"SET statement_timeout = {max(1, int(1000 * timeout))}")
             self._wait_alone(connection, timeout)
-            self._ready = self._indexed(connection)
+            self._ready = schema.is_indexed(connection)
             if self._ready:
                 return
             rows = connection.execute("SELECT count(*) FROM passages").fetchone()
@@ -219,40 +193,15 @@ class PostgresCollection:
             connection.execute("ANALYZE documents, passages")
             self._ready = True
 
-    def fields(self) -> tuple[str, ...]:
-        """The metadata fields that `index_fields` has indexed, as filters name them."""
-        sql = (
-            "SELECT coalesce(obj_description(oid, 'pg_class'), substr(relname, 7)) "
-            "FROM pg_class WHERE relkind = 'i' "
-            "AND starts_with(relname, 'field ') "
-            "AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s) ORDER BY oid"
-        )
-        with self._connections.borrow() as connection:
-            rows = connection.execute(sql, (self._connections.schema,)).fetchall()
-        return tuple(row[0] for row in rows)
-
-    def stored_bytes(self) -> int:
-        """Bytes of all tables and indexes of the collection."""
-        sql = (
-            "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
-            "WHERE relnamespace = %s::regnamespace AND relkind = 'r'"
-        )
-        with self._connections.borrow() as connection:
-            row = connection.execute(sql, (f'"{self._connections.schema}"',)).fetchone()
-        return int(row[0]) if row else 0
-
     def is_indexed(self) -> bool:
         """Whether the index of vectors serves searches."""
         with self._connections.borrow() as connection:
-            return self._indexed(connection)
+            return schema.is_indexed(connection)
 
     def explain(self, vector: Floats, k: int = 10, where: str | None = None) -> str:
         """The server's plan (EXPLAIN) of a search for a vector (D,) in the encoder's basis."""
         with self.reading() as snapshot:
             return snapshot.explain(vector, k, where)
-
-    def follow(self) -> None:
-        """Return at once: every search sees the last commit."""
 
     def refresh(self) -> None:
         """Read the settings again. Raises EncoderMismatch if another encoder built them."""
@@ -261,7 +210,6 @@ class PostgresCollection:
             self._current(connection)
 
     def close(self) -> None:
-        """Close the connections; closing twice is harmless."""
         self._connections.close()
 
     def _wait_alone(self, connection: "Connection", timeout: float | None) -> None:
@@ -295,14 +243,9 @@ class PostgresCollection:
         settings = schema.read_settings(connection, self.path)
         self.accepts(settings)
         packed = settings.pop(ROTATION, None)
-        rotation = None if packed is None else Rotation(unpack(packed))
+        rotation = None if packed is None else Rotation(schema.unpack(packed))
         self._state = settings, rotation
         return self._state
-
-    @staticmethod
-    def _indexed(connection: "Connection") -> bool:
-        sql = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
-        return connection.execute(sql, (schema.INDEX,)).fetchone() == (True,)
 
     def _fit_rotation(self, connection: "Connection") -> None:
         """Fit the rotation to the stored vectors, and rotate them, unless there is one."""
@@ -320,7 +263,7 @@ class PostgresCollection:
             if basis.matrix is None:
                 return
             writing.rotate(connection, Rotation(basis.matrix))
-            schema.set_value(connection, ROTATION, pack(basis.matrix))
+            schema.set_value(connection, ROTATION, schema.pack(basis.matrix))
 
     def _build_index(self, connection: "Connection") -> None:
         prefix = int(self.settings["index"]["prefix"])

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
-from searchengine.backends.folder.documents import forks
+from searchengine.backends.folder.documents.connections import inherit
 from searchengine.errors import BackendUnavailable, CollectionError, CorpusError
 from searchengine.trainer.errors import install_line
 
@@ -68,7 +68,7 @@ class Connections:
         self._closed = False
         with self.single() as connection:
             self._check_extension(connection)
-        forks.inherit(self)
+        inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: the connections are the parent's; open others."""

@@ -8,21 +8,27 @@
 The rotation is a setting, so it is the same for every process; see collection.py.
 """
 
+import base64
 import hashlib
+import io
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import numpy as np
+
 from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
 from searchengine.corpus.language_traits import UNSPACED_LANGUAGES
 from searchengine.errors import CollectionError
+from searchengine.indexer.arrays import Floats
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connection, Connections
 
 VERSION = 1
 INDEX = "passages_prefix"
+WORDS_RANKER = "ts_rank"
 CITUS = "citus"
 """The setting of a collection whose tables are spread over the nodes of a cluster."""
 INDEXED_TEXT = 200_000
@@ -125,6 +131,32 @@ def exists(connection: "Connection", schema: str) -> bool:
     return row is not None and row[0] == 3
 
 
+def is_indexed(connection: "Connection") -> bool:
+    """Whether the index of vectors serves searches."""
+    sql = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
+    return connection.execute(sql, (INDEX,)).fetchone() == (True,)
+
+
+def indexed_fields(connection: "Connection") -> tuple[str, ...]:
+    """The metadata fields that are indexed for comparisons, as filters name them."""
+    sql = (
+        "SELECT coalesce(obj_description(oid, 'pg_class'), substr(relname, 7)) "
+        "FROM pg_class WHERE relkind = 'i' AND starts_with(relname, 'field ') "
+        "AND relnamespace = current_schema()::regnamespace ORDER BY oid"
+    )
+    return tuple(row[0] for row in connection.execute(sql).fetchall())
+
+
+def stored_bytes(connection: "Connection") -> int:
+    """Bytes of all tables and indexes of the collection."""
+    sql = (
+        "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
+        "WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
+    )
+    row = connection.execute(sql).fetchone()
+    return int(row[0]) if row else 0
+
+
 def set_value(connection: "Connection", name: str, value: Any) -> None:
     """Write one setting; None removes it."""
     for key, text in ((name, json.dumps(value)), ("revision", json.dumps(uuid4().hex))):
@@ -156,3 +188,26 @@ def read_settings(connection: "Connection", name: str) -> dict[str, Any]:
 def _lock(connection: "Connection", schema: str) -> None:
     """One transaction at a time creates a collection."""
     connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (schema,))
+
+
+_DEFAULT_SHORTLIST = 400
+"""The shortlist of a collection that was neither tuned nor copied from one that measured it."""
+
+
+def shortlist_of(settings: Mapping[str, Any]) -> int:
+    """The configured shortlist, or the one that the copied collection measured."""
+    configured = settings["index"]["shortlist"] or settings.get("shortlist")
+    return int(configured or _DEFAULT_SHORTLIST)
+
+
+def pack(rotation: Floats) -> str:
+    """A rotation (D, D) float32 as text, for the settings."""
+    file = io.BytesIO()
+    np.save(file, rotation, allow_pickle=False)
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def unpack(text: str) -> Floats:
+    """The inverse of `pack`."""
+    loaded: Floats = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+    return loaded

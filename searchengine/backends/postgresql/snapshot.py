@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from searchengine.backends.contract import Ids, Snapshot, WordScores
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
 from searchengine.backends.folder.documents.questions import unfinished
-from searchengine.backends.folder.documents.scored import WordScores
-from searchengine.backends.folder.documents.tables import Ids
 from searchengine.backends.postgresql import schema
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
-from searchengine.backends.stored import shortlist as shortlist_of
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.search.cascade import SearchResult
@@ -35,7 +33,7 @@ _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _Matches = tuple[str, str, tuple[Any, ...]]  # tables, condition, its parameters
 
 
-class PostgresSnapshot:
+class PostgresSnapshot(Snapshot):
     """One commit. Attributes: `connection`, and those of backends.contract.Snapshot."""
 
     def __init__(
@@ -56,34 +54,21 @@ class PostgresSnapshot:
 
     @property
     def store(self) -> PostgresTables:
-        """The tables."""
         return self.tables
 
     @property
     def rows(self) -> int:
-        """At least the number of passages, and 0 if there are none; counting reads the table."""
+        """From the first and the last id: counting reads the table."""
         sql = "SELECT coalesce(max(id) - min(id) + 1, 0) FROM passages"
         return int(self.tables.read(sql)[0][0])
 
     @property
-    def cuts(self) -> bool:
-        """Whether a document may have several passages."""
-        return self.settings.get("passages") is not None
-
-    @property
     def commit_id(self) -> object:
-        """Differs between two states of the database."""
         return self.tables.read("SELECT pg_current_snapshot()::text")[0][0]
 
     @property
-    def unrelated(self) -> float:
-        """0: a sample would be read by every search."""
-        return 0.0
-
-    @property
     def shortlist(self) -> int:
-        """The configured shortlist, or the one that the copied collection measured."""
-        return shortlist_of(self.settings)
+        return schema.shortlist_of(self.settings)
 
     def search(
         self,
@@ -95,17 +80,16 @@ class PostgresSnapshot:
         phrases: tuple[str, ...] = (),
         exact: bool = False,
     ) -> SearchResult:
-        """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id)."""
         matches = self._matches(where, phrases)
         size = min(max(k, shortlist or self.shortlist), _MAX_ROWS)
         if not exact:
             self._prepare(size)
-        found = [self._search(query, k, size, matches, exact) for query in self._rotated(queries)]
         rows = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
-        for i, each in enumerate(found):
-            rows[i, : len(each)] = [row for row, _ in each]
-            scores[i, : len(each)] = [score for _, score in each]
+        for i, query in enumerate(self._rotated(queries)):
+            best = self._search(query, k, size, matches, exact)
+            rows[i, : len(best)] = [row for row, _ in best]
+            scores[i, : len(best)] = [score for _, score in best]
         return SearchResult(rows, scores, exact)
 
     def _prepare(self, size: int) -> None:
@@ -166,18 +150,16 @@ class PostgresSnapshot:
         return f"-(embedding::vector({self._dim}) <#> %s::vector)"
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
-        """All these passages (n,) by full-width cosine to a query (D,), as `search`: (1, n)."""
         sql = f"SELECT id, {self._score} FROM passages WHERE id = ANY(%s) ORDER BY 2 DESC, 1"
-        found = self.tables.read(sql, (_vector(self._rotated(query[None])[0]), passages.tolist()))
-        rows = np.array([[row for row, _ in found]], np.int64)
-        return SearchResult(rows, np.array([[score for _, score in found]], np.float32))
+        listed = self.tables.read(sql, (_vector(self._rotated(query[None])[0]), passages.tolist()))
+        rows = np.array([[row for row, _ in listed]], np.int64)
+        return SearchResult(rows, np.array([[score for _, score in listed]], np.float32))
 
     def vectors(self, passages: Ids) -> Floats:
-        """The vectors of passages in the encoder's basis: ids (n,) to (n, D) float32."""
         sql = "SELECT id, embedding FROM passages WHERE id = ANY(%s)"
         cursor = self.connection.cursor(binary=True)
-        found: dict[int, Any] = dict(cursor.execute(sql, (passages.tolist(),)).fetchall())
-        rows = np.array([found[int(i)].to_numpy() for i in passages], np.float32)
+        stored: dict[int, Any] = dict(cursor.execute(sql, (passages.tolist(),)).fetchall())
+        rows = np.array([stored[int(i)].to_numpy() for i in passages], np.float32)
         return rows if self._rotation is None else self._rotation.undo(rows)
 
     def by_words(
@@ -211,8 +193,27 @@ class PostgresSnapshot:
             "ORDER BY 2 DESC, 1 LIMIT %s"
         )
         words = (question,) if last is None else (question, last)
-        found = self.tables.read(sql, (*added, *words, *values, k))
-        return WordScores((i, float(score)) for i, score in found)
+        rows = self.tables.read(sql, (*added, *words, *values, k))
+        return WordScores((i, float(score)) for i, score in rows)
+
+    def sizes(self) -> dict[str, Any]:
+        indexed = schema.is_indexed(self.connection)
+        _, passages = self.tables.counts()
+        waiting = "the index of vectors is not built; searches read all rows"
+        return {
+            "segments": 0,
+            "tombstones": 0,
+            "commit": 0,
+            "scanned": 0,
+            "hot_row": None,
+            "cold_row": None,
+            "words": schema.WORDS_RANKER if schema.words_config(self.settings) else None,
+            "fields": schema.indexed_fields(self.connection),
+            "shortlist": self.shortlist,
+            "exact": not indexed or self.shortlist >= passages,
+            "bytes": schema.stored_bytes(self.connection),
+            "pending": () if indexed else (waiting,),
+        }
 
     @property
     def _words_config(self) -> str:

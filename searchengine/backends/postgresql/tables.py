@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.backends.folder.documents.changes import Known
-from searchengine.backends.folder.documents.tables import Ids, Passage
+from searchengine.backends.contract import Ids, Known, Passage, Tables
 from searchengine.backends.folder.filters.parser import field_named
 from searchengine.backends.postgresql.filters import condition
 from searchengine.corpus.documents import Document
@@ -16,79 +15,68 @@ if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connection
 
 
-class PostgresTables:
-    """The tables, as a connection in a transaction sees them."""
+class PostgresTables(Tables):
+    """The tables, as a connection in a transaction sees them. Members: see Tables."""
 
     def __init__(self, connection: "Connection", name: str) -> None:
         self._connection = connection
         self._name = name
 
     def passages(self, ids: Iterable[int]) -> list[Passage]:
-        """The passages with these ids, in this order."""
         order = [int(i) for i in ids]
         sql = "SELECT id, document, first, last FROM passages WHERE id = ANY(%s)"
-        found = {row[0]: Passage(*row) for row in self.read(sql, (order,))}
-        return self._in_order(found, order, "passage")
+        stored = {row[0]: Passage(*row) for row in self.read(sql, (order,))}
+        return self._in_order(stored, order, "passage")
 
     def passages_of(self, documents: Iterable[int]) -> list[Passage]:
-        """All passages of these documents, by id."""
         sql = "SELECT id, document, first, last FROM passages WHERE document = ANY(%s) ORDER BY id"
         return [Passage(*row) for row in self.read(sql, ([int(i) for i in documents],))]
 
     def documents(self, ids: Iterable[int]) -> list[Document]:
-        """The documents with these ids, in this order."""
         order = [int(i) for i in ids]
         sql = "SELECT id, key, text, title, metadata FROM documents WHERE id = ANY(%s)"
-        found = {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (order,))}
-        return self._in_order(found, order, "document")
+        stored = {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (order,))}
+        return self._in_order(stored, order, "document")
 
     def keys_of(self, ids: Iterable[int]) -> list[str]:
-        """The keys of the documents of these ids, in their order."""
         order = [int(i) for i in ids]
-        found = dict(self.read("SELECT id, key FROM documents WHERE id = ANY(%s)", (order,)))
-        return self._in_order(found, order, "document")
+        stored = dict(self.read("SELECT id, key FROM documents WHERE id = ANY(%s)", (order,)))
+        return self._in_order(stored, order, "document")
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
-        """Key → id, for the keys that are stored."""
         return dict(self.read("SELECT key, id FROM documents WHERE key = ANY(%s)", (_keys(keys),)))
 
     def highest_number(self) -> int:
-        """The highest key that is a number of at most 18 digits; −1 if there is none."""
         sql = "SELECT coalesce(max(key::bigint), -1) FROM documents WHERE key ~ '^[0-9]{1,18}$'"
         return int(self.read(sql)[0][0])
 
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
-        """Key → stored state, for the keys that are stored."""
         columns = "key, id, digest, metadata::text, source::text, root, vectors"
         sql = f"SELECT {columns} FROM documents WHERE key = ANY(%s)"
         return {row[0]: Known(*row[1:]) for row in self.read(sql, (_keys(keys),))}
 
     def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
-        """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
         matches, parameters = condition(where)
         sql = f"SELECT id FROM documents WHERE id > %s AND {matches} ORDER BY id LIMIT %s"
         rows = self.read(sql, (after, *parameters, limit))
         return np.array([row[0] for row in rows], np.int64)
 
     def count(self, where: str | None = None) -> int:
-        """The number of documents that match a filter; None: of all."""
         matches, parameters = condition(where)
         sql = f"SELECT count(*) FROM documents WHERE {matches}"
         return int(self.read(sql, parameters)[0][0])
 
     def counts(self) -> tuple[int, int]:
-        """The numbers of documents and passages."""
         sql = "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM passages)"
         documents, passages = self.read(sql)[0]
         return documents, passages
 
     def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        """Document id → its value of a metadata field, to group by; missing values differ."""
         field = field_named(name)
         at = f"(fields{' -> %s::text' * len(field)})"
         sql = (
             f"SELECT id, jsonb_typeof(value), value::text, value FROM (SELECT id, {at} AS value "
-            "FROM documents WHERE id = ANY(%s)) AS found"
+            "FROM documents WHERE id = ANY(%s)) AS chosen"
         )
         rows = self.read(sql, (*field, [int(i) for i in documents]))
         return {
@@ -99,13 +87,12 @@ class PostgresTables:
         }
 
     def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
-        """Kind, value and number of documents, for each value of a field; see Tables."""
         matches, parameters = condition(where)
         field = field_named(name)
         at = f"(fields{' -> %s::text' * len(field)})"
         sql = (
             f"SELECT item, count(DISTINCT id) FROM (SELECT id, {at} AS at FROM documents "
-            f"WHERE {matches}) AS found CROSS JOIN LATERAL jsonb_array_elements(CASE "
+            f"WHERE {matches}) AS chosen CROSS JOIN LATERAL jsonb_array_elements(CASE "
             "jsonb_typeof(at) WHEN 'array' THEN at ELSE jsonb_build_array(at) END) "
             "AS items (item) WHERE jsonb_typeof(at) <> 'object' "
             "AND jsonb_typeof(item) NOT IN ('array', 'object') GROUP BY item"
@@ -117,14 +104,14 @@ class PostgresTables:
         """All rows of a statement."""
         return self._connection.execute(sql, parameters).fetchall()
 
-    def _in_order(self, found: dict[int, Any], order: Sequence[int], what: str) -> list[Any]:
+    def _in_order(self, stored: dict[int, Any], order: Sequence[int], what: str) -> list[Any]:
         for i in order:
-            if i not in found:
+            if i not in stored:
                 raise CollectionError(
                     f"{self._name}: {what} {i} is missing; the tables were changed by hand, "
                     "restore them from a backup"
                 )
-        return [found[i] for i in order]
+        return [stored[i] for i in order]
 
 
 def _keys(keys: Iterable[str]) -> list[str]:

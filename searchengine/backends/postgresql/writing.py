@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.backends.contract import Entry
-from searchengine.backends.folder.documents.changes import Known, as_json
+from searchengine.backends.contract import Entry, Known, as_json
 from searchengine.backends.postgresql.filters import condition, dates_of
 from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.errors import CorpusError, QueryError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.backends.folder.mode import Mode
+from searchengine.backends.mode import Mode
 from searchengine.cli.options import AS_JSON, ENCODER, Address, numbers, runs, several, stages
 from searchengine.indexer.config import Code, Structure
 
@@ -106,8 +106,8 @@ def bench(
     collection's default is another mode; `evaluate retrieval` measures the others.
 
     Every operating point is measured in turns with exact search over the full width.
-    --out writes a report in HTML and in Markdown, and results.json, which is updated
-    after every round; an interrupted bench keeps its results.
+    --out writes a page, its plots and results.json, which is updated after every
+    round; an interrupted bench keeps its results.
 
     \b
     Examples:

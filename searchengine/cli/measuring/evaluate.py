@@ -1,5 +1,7 @@
-"""searchengine evaluate sts, geometry, labels and map."""
+"""searchengine evaluate sts, geometry, labels, map and mteb."""
 
+import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from click.shell_completion import CompletionItem
 from searchengine.cli.options import AS_JSON, PLOTS, TRUST, complete_path, numbers, runs
 
 if TYPE_CHECKING:
+    from searchengine.measure.judgements import Qrels
     from searchengine.trainer.evaluation.sts import Setting, StsTask
 
 MODEL = click.option(
@@ -122,8 +125,8 @@ def sts(
             [_with_interval(row) for row in dicts], f"{counted(pairs, 'pair')}, setting {setting}"
         )
     if plots is not None:
-        from searchengine.measure.plots.style import save
-        from searchengine.measure.plots.vectors import prefix_scores
+        from searchengine.measure.plotting import save
+        from searchengine.measure.vector_plots import prefix_scores
 
         figure = prefix_scores(lines, "Spearman correlation")
         note(f"Written: {save(figure, plots / 'prefixes.svg')}")
@@ -219,8 +222,8 @@ def geometry(
             spectra[titles[name]] = spectrum(model.rows)
     show_json(dicts) if as_json else show_rows(dicts, counted(len(scored), "pair"))
     if plots is not None:
-        from searchengine.measure.plots.style import save
-        from searchengine.measure.plots.vectors import spectra as draw
+        from searchengine.measure.plotting import save
+        from searchengine.measure.vector_plots import spectra as draw
 
         note(f"Written: {save(draw(spectra), plots / 'spectrum.svg')}")
 
@@ -255,7 +258,7 @@ def labels(
     from searchengine.cli.console import counted, progress, show_json, show_rows
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.evaluation.labels import accuracy
-    from searchengine.trainer.training.data.files import read_labelled
+    from searchengine.trainer.training.example_files import read_labelled
 
     texts = read_labelled(files)
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
@@ -305,10 +308,10 @@ def map_(
         searchengine evaluate map trec_test.tsv --encoder my-model --plots pictures
     """
     from searchengine.cli.console import counted, note, progress
-    from searchengine.measure.plots.style import save
-    from searchengine.measure.plots.vectors import sentence_map
+    from searchengine.measure.plotting import save
+    from searchengine.measure.vector_plots import sentence_map
     from searchengine.trainer.encoder import Encoder
-    from searchengine.trainer.training.data.files import read_labelled
+    from searchengine.trainer.training.example_files import read_labelled
 
     texts = read_labelled(files)[:most]
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
@@ -317,3 +320,104 @@ def map_(
     title = f"{counted(len(texts), 'text')}, {Path(encoder).name}"
     figure = sentence_map(vectors, [label for _, label in texts], projection, title=title)
     note(f"Written: {save(figure, plots / 'map.svg')}")
+
+
+@evaluate.command()
+@click.option(
+    "--retrieval",
+    multiple=True,
+    type=NamedFile(),
+    metavar="[NAME=]FOLDER",
+    help="Folder with corpus.jsonl, queries.jsonl (.gz too) and qrels/test.tsv; repeatable.",
+)
+@click.option(
+    "--sts",
+    multiple=True,
+    type=NamedFile(),
+    metavar="[NAME=]FILE",
+    help="TSV file of score, sentence1, sentence2; repeatable.",
+)
+@click.option(
+    "--task", "names", multiple=True, metavar="NAME", help="Task of mteb to download; repeatable."
+)
+@MODEL
+@PREFIXES
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder for mteb's result files.",
+)
+@runs
+@AS_JSON
+def mteb(
+    retrieval: tuple[tuple[str, Path], ...],
+    sts: tuple[tuple[str, Path], ...],
+    names: tuple[str, ...],
+    encoder: str,
+    prefixes: tuple[int, ...] | None,
+    out: Path | None,
+    runtime: Any,
+    as_json: bool,
+) -> None:
+    """Measure an encoder with mteb, one row per task and prefix length.
+
+    The tasks are local files, which need no network, or tasks of mteb, which it
+    downloads. Prefixes are scaled to length one; every text is encoded once.
+
+    \b
+    Example:
+        searchengine evaluate mteb --retrieval beir/scifact --sts stsb_test.tsv --prefixes 384,64
+    """
+    local_names = _task_names((*retrieval, *sts))
+    if not local_names and not names:
+        raise click.UsageError("no task is named; name one with --retrieval, --sts or --task")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # datasets reads it on import
+    if not names:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+    from searchengine.cli.console import progress, show_json, show_rows
+    from searchengine.encoders.loading import load
+    from searchengine.trainer.evaluation.mteb import evaluate, own_task, retrieval_task, sts_task
+    from searchengine.trainer.evaluation.sts import read_task
+
+    # Read all before measuring any, which takes minutes.
+    folders, files = local_names[: len(retrieval)], local_names[len(retrieval) :]
+    tasks = [
+        *(
+            retrieval_task(name, *_read(at))
+            for name, (_, at) in zip(folders, retrieval, strict=True)
+        ),
+        *(sts_task(read_task(name, [at])) for name, (_, at) in zip(files, sts, strict=True)),
+        *(own_task(name) for name in names),
+    ]
+    model: Any = load(encoder, runtime)
+    with progress("Encoding") as advance:
+        rows = [asdict(row) for row in evaluate(model, tasks, prefixes, out, advance)]
+    show_json(rows) if as_json else show_rows(rows, encoder)
+
+
+def _task_names(files: tuple[tuple[str, Path], ...]) -> list[str]:
+    """Names of the tasks; by default the name of the file or folder up to its first dot."""
+    names = [name or path.resolve().name.split(".")[0] for name, path in files]
+    for name, (_, path) in zip(names, files, strict=True):
+        if names.count(name) > 1:
+            raise click.UsageError(
+                f"two tasks are called {name}: give one another name, NAME={path}"
+            )
+    return names
+
+
+def _read(folder: Path) -> tuple[Iterator[tuple[str, str, str]], dict[str, str], "Qrels"]:
+    """Read the documents, questions and judgements of a folder in BEIR's layout."""
+    from searchengine.corpus.files import read_corpus
+    from searchengine.corpus.text_files import bad
+    from searchengine.measure.judgements import plain_or_gzipped, read_beir
+
+    corpus = plain_or_gzipped(folder / "corpus.jsonl")
+    if corpus is None:
+        raise bad(
+            folder, "no corpus.jsonl or corpus.jsonl.gz in it; name a folder in BEIR's layout"
+        )
+    documents = ((doc.key, doc.title, doc.text) for doc in read_corpus(corpus))
+    return documents, *read_beir(folder)

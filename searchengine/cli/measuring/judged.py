@@ -1,29 +1,448 @@
-"""What commands print and write of rankings that were measured by judgements."""
+"""searchengine evaluate retrieval and runs: rankings measured by judgements."""
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from searchengine.backends.mode import Mode
 from searchengine.cli.console import counted
+from searchengine.cli.measuring.evaluate import PREFIXES, load_all, titles_of
+from searchengine.cli.options import (
+    AS_JSON,
+    PLOTS,
+    QUERY_ENCODER,
+    Address,
+    complete_path,
+    name_list,
+    runs,
+    several,
+)
 
 if TYPE_CHECKING:
+    from searchengine.corpus.documents import Document
     from searchengine.engine import SearchEngine
-    from searchengine.measure.differences import Worse
-    from searchengine.measure.metrics import RetrievalRow, Setting
-    from searchengine.measure.retrieval import Task
+    from searchengine.measure.comparison import RetrievalRow, Setting, Worse
+    from searchengine.measure.judgements import Qrels, Task
 
     Losses = Mapping[str, Sequence[Worse]]
 
 _WIDTH = 100  # characters of a line that is not for a terminal
-_LOSSES = "the questions that lost most nDCG@10, and the relevant documents that fell"
+# Parameters that only say how a collection is searched.
+_OF_COLLECTIONS = ("modes", "prefixes", "shortlist", "plots")
 
 
-def compared(names: Sequence[str], base: str, row: str | None) -> list[str]:
+@click.command()
+@click.argument("collection", type=Address(), required=False)
+@click.option(
+    "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
+)
+@click.option("--qrels", type=click.Path(path_type=Path), help="File of judgements: TSV.")
+@click.option(
+    "--beir",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Folder with both: queries.jsonl and qrels/SPLIT.tsv (and corpus.jsonl, for --encoder "
+    "without a collection).",
+)
+@click.option("--split", default="test", help="Split of the BEIR folder.")
+@click.option(
+    "--mode",
+    "modes",
+    type=several(Mode),
+    metavar="MODE,MODE,…",
+    help="Search modes to compare: auto (what users get), vector, text, hybrid "
+    "[default: auto,vector].",
+)
+@PREFIXES
+@click.option(
+    "--shortlist",
+    default=100,
+    type=click.IntRange(1),
+    help="Number of candidates of a prefix to rerank at full width.",
+)
+@click.option("--baseline", metavar="ROW", help="Row to compare the others with [default: exact].")
+@click.option(
+    "--worst",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of questions to show, those that lost most.",
+)
+@click.option("--of", "worst_of", metavar="ROW", help="Row for --worst [default: every row].")
+@click.option(
+    "--exclude-self/--no-exclude-self",
+    default=None,
+    help="Leave out the document with the question's key [default: if questions are documents].",
+)
+@click.option(
+    "--run-out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder for a TREC run file per row.",
+)
+@click.option(
+    "--encoder",
+    "encoders",
+    multiple=True,
+    metavar="PATH",
+    shell_complete=complete_path,
+    help="Model folder, hub name, or URL#MODEL [default: the collection's encoder]; repeatable "
+    "without a collection, to compare encoders.",
+)
+@QUERY_ENCODER
+@runs
+@PLOTS
+@AS_JSON
+def retrieval(
+    collection: Path | str | None,
+    queries: Path | None,
+    qrels: Path | None,
+    beir: Path | None,
+    split: str,
+    encoders: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure nDCG@10, recall@100, MRR@10 and MAP on judged questions.
+
+    The first row is the search that users of the collection get: the mode that it
+    stores (--mode auto), marked as the default. The rows of mode vector are exact
+    search, every prefix length with a shortlist, and "configured", the collection's
+    operating point. Modes text and hybrid are one row each. docs/evaluation.md
+    explains intervals and p-values.
+
+    Without COLLECTION, each --encoder encodes the documents and questions of the
+    BEIR folder, and one sentence says whether it is better than the first.
+
+    \b
+    Examples:
+        searchengine evaluate retrieval my.index --queries q.jsonl --qrels test.tsv
+        searchengine evaluate retrieval my.index --beir scifact --mode vector,text,hybrid
+        searchengine evaluate retrieval my.index --beir scifact --worst 20 --of 64
+        searchengine evaluate retrieval --beir scifact --encoder starter --encoder my-model
+    """
+    modes, plots = options["modes"], options["plots"]
+    if options["worst_of"] is not None and options["worst"] is None:
+        raise click.UsageError("--of needs --worst N; add it, or leave --of out")
+    if plots is not None and modes is not None and Mode.VECTOR not in modes:
+        raise click.UsageError("--plots draws prefix lengths, which need --mode vector")
+    if collection is None:
+        folder = _encoders_folder(encoders, beir, options["query_encoder"])
+        _compare_encoders(encoders, folder, *_read(queries, qrels, folder, split), as_json, options)
+        return
+    if len(encoders) > 1:
+        raise click.UsageError(
+            "a collection has one encoder; leave COLLECTION out to compare several on the "
+            "documents of --beir FOLDER"
+        )
+    judged = _read(queries, qrels, beir, split)
+    _compare_settings(collection, encoders[0] if encoders else None, *judged, as_json, options)
+
+
+def _compare_settings(
+    collection: Path | str,
+    encoder: str | None,
+    queries: Mapping[str, str],
+    qrels: "Qrels",
+    as_json: bool,
+    options: Mapping[str, Any],
+) -> None:
+    """Measure the settings of a collection, and print how they differ."""
+    from searchengine.cli.console import note, show_json, steps
+    from searchengine.engine import SearchEngine
+    from searchengine.measure import retrieval as evaluation
+    from searchengine.measure.comparison import table
+
+    modes, prefixes, plots = options["modes"], options["prefixes"], options["plots"]
+    run_out, shortlist, worst_of = options["run_out"], options["shortlist"], options["worst_of"]
+    opening = {name: options[name] for name in ("query_encoder", "runtime")}
+    with SearchEngine.open(collection, encoder, **opening) as engine:
+        if modes is None and (prefixes or plots):
+            modes = Mode.AUTO, Mode.VECTOR
+        modes = modes or evaluation.default_modes(engine)
+        dims: tuple[int, ...] = ()  # without mode vector, which then loads no encoder
+        if Mode.VECTOR in modes:
+            dims = prefixes or evaluation.default_dims(engine)
+        names = evaluation.names(engine, dims, modes)
+        base = _row(engine, names, options["baseline"])
+        row = None if worst_of is None else _row(engine, names, worst_of)
+        compared = [] if options["worst"] is None else _compared(names, base, row)
+        task = evaluation.task(engine, queries, qrels, options["exclude_self"])
+        if run_out is not None:
+            _check_runs(engine, task, run_out)
+        for sentence in task.notes:
+            note(f"Note: {sentence}")
+        with steps() as report:
+
+            def progress(step: str, done: int) -> None:
+                name = "Encoding" if step == evaluation.ENCODING else f"Evaluating {step}"
+                report(name, done, len(task.queries))
+
+            settings = list(evaluation.measure(engine, task, dims, shortlist, modes, progress))
+        losses = _losses(engine, task, settings, base, compared, options["worst"])
+    rows = table(settings, base)
+    title = f"{collection}, {counted(len(task.queries), 'question')}"
+    if as_json:
+        show_json(_as_dicts(rows, losses))
+    else:
+        _show(rows, _fitting(rows), losses, title)
+    if run_out is not None:
+        _write_runs(run_out, settings)
+    if plots is not None:
+        _draw(plots, rows, shortlist)
+
+
+@click.command("runs")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option(
+    "--qrels", required=True, type=click.Path(path_type=Path), help="File of judgements: TSV."
+)
+@click.option("--names", type=name_list(), help="Names of the runs [default: their file names].")
+@click.option(
+    "--baseline", metavar="NAME", help="Run to compare the others with [default: the first]."
+)
+@AS_JSON
+def run_files(
+    files: tuple[Path, ...],
+    qrels: Path,
+    names: tuple[str, ...] | None,
+    baseline: str | None,
+    as_json: bool,
+) -> None:
+    """Measure TREC run files from any system, and compare them.
+
+    A RUN (.gz too) has lines of question, Q0, document, rank, score and tag. The
+    metrics are those of `retrieval`. A judged question that a run lacks counts 0, as
+    with trec_eval -c.
+
+    \b
+    Example:
+        searchengine evaluate runs bm25.run mine.run --qrels qrels/test.tsv
+    """
+    from searchengine.cli.console import note, show_json
+    from searchengine.measure.comparison import Setting, position, table
+    from searchengine.measure.judgements import read_qrels, read_run
+
+    run_names = _run_names(files, names)
+    base = run_names[position(run_names, baseline)] if baseline else run_names[0]
+    grades = read_qrels(qrels)
+    settings = []
+    for name, file in zip(run_names, files, strict=True):
+        run = read_run(file)
+        if missing := len(grades.keys() - run.keys()):
+            note(
+                f"Note: {name} lacks {missing:,} of {len(grades):,} judged questions: they count 0"
+            )
+        if unjudged := len(run.keys() - grades.keys()):
+            note(f"Note: {name} answers questions without a judgement, left out: {unjudged:,}")
+        settings.append(Setting.of(name, run, list(grades), grades))
+    rows = table(settings, base)
+    if as_json:
+        show_json(_as_dicts(rows, {}))
+    else:
+        _show(rows, _fitting(rows), {}, f"{qrels}, {counted(len(grades), 'question')}")
+
+
+def _read(
+    queries: Path | None, qrels: Path | None, beir: Path | None, split: str
+) -> tuple[dict[str, str], "Qrels"]:
+    """Read questions and judgements from two files, or from a folder."""
+    from searchengine.measure.judgements import read_beir, read_qrels, read_queries
+
+    if beir is not None:
+        if queries is not None or qrels is not None:
+            raise click.UsageError("--beir replaces --queries and --qrels; leave them out")
+        return read_beir(beir, split)
+    if queries is None or qrels is None:
+        raise click.UsageError(
+            "questions and judgements are needed: --queries and --qrels, or --beir FOLDER"
+        )
+    return read_queries(queries), read_qrels(qrels)
+
+
+def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
+    """Return the name of a row; the full width is an alias of exact search."""
+    from searchengine.measure.comparison import EXACT, position
+
+    full = str(engine.collection.settings["encoder"]["dim"])
+    return names[position(names, EXACT if row == full else row)]
+
+
+def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
+    """Refuse names that a run file cannot contain before measuring."""
+    from searchengine.backends import listing
+    from searchengine.measure.judgements import check_names
+
+    with engine.collection.reading() as snapshot:
+        keys = list(listing.keys(snapshot.store))
+    check_names(folder, task.queries, keys)
+
+
+def _run_names(files: Sequence[Path], names: Sequence[str] | None) -> list[str]:
+    """Names of the runs."""
+    result = list(names or (file.name.removesuffix(".gz").removesuffix(".run") for file in files))
+    if len(result) != len(files):
+        raise click.UsageError(f"--names must have {len(files)} names, got {len(result)}")
+    if len(set(result)) < len(result) or not all(result):
+        raise click.UsageError(
+            f"names of runs must differ, got {', '.join(result)}; name them with --names a,b"
+        )
+    return result
+
+
+def _draw(folder: Path, rows: Sequence["RetrievalRow"], shortlist: int) -> None:
+    """Plot nDCG@10 by prefix length, of the rows that have one."""
+    from searchengine.cli.console import note
+    from searchengine.measure.plotting import save
+    from searchengine.measure.vector_plots import prefix_scores
+
+    dicts = [row.as_dict() for row in rows if row.setting.dim is not None]
+    lines = {
+        "prefix alone": {row["dim"]: row["prefix_ndcg@10"] for row in dicts},
+        f"shortlist of {shortlist}, reranked": {row["dim"]: row["ndcg@10"] for row in dicts},
+    }
+    note(f"Written: {save(prefix_scores(lines, 'nDCG@10'), folder / 'prefixes.svg')}")
+
+
+def _encoders_folder(encoders: Sequence[str], beir: Path | None, query_encoder: str | None) -> Path:
+    """Return the folder whose documents the encoders encode. Raises UsageError."""
+    from searchengine.corpus.files import beir_corpus
+
+    context = click.get_current_context()
+    if query_encoder is not None:
+        raise click.UsageError("--query-encoder needs a COLLECTION; name one")
+    if not encoders:
+        raise click.UsageError(
+            "name a COLLECTION, or an --encoder for the documents of --beir FOLDER"
+        )
+    if repeated := next((name for name in encoders if encoders.count(name) > 1), None):
+        raise click.UsageError(f"--encoder {repeated} is given twice; name another encoder")
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if given and parameter.name in _OF_COLLECTIONS:
+            raise click.UsageError(
+                f"{parameter.opts[0]} needs a COLLECTION; without one, encoders are compared by "
+                "exact search at full width"
+            )
+    if beir is None:
+        raise click.UsageError(
+            "--encoder without a COLLECTION needs --beir FOLDER, whose documents are encoded"
+        )
+    if beir_corpus(beir) is None:
+        raise click.UsageError(
+            f"{beir} has no corpus.jsonl (.gz too), whose documents the encoders encode; name a "
+            "folder in BEIR's layout, or a COLLECTION"
+        )
+    return beir
+
+
+def _compare_encoders(
+    encoders: tuple[str, ...],
+    folder: Path,
+    queries: Mapping[str, str],
+    qrels: "Qrels",
+    as_json: bool,
+    options: Mapping[str, Any],
+) -> None:
+    """Measure the encoders on the documents of a BEIR folder, and print how they differ."""
+    from searchengine.cli.console import note, say, show_json, steps
+    from searchengine.corpus.files import count_records
+    from searchengine.measure.comparison import position, table
+    from searchengine.measure.encoder_comparison import by_encoders, conclusion
+    from searchengine.measure.formatting import fitted
+
+    baseline, worst, worst_of = options["baseline"], options["worst"], options["worst_of"]
+    run_out = options["run_out"]
+    titles = titles_of(encoders)
+    names = list(titles.values())
+
+    def named(name: str) -> str:
+        """The row of an encoder, named as in --encoder or as in the table."""
+        return names[position(names, titles.get(name, name))]
+
+    base = names[0] if baseline is None else named(baseline)
+    row = None if worst_of is None else named(worst_of)
+    if worst is not None and len(names) == 1:
+        raise click.UsageError("--worst needs a second encoder to compare with; add --encoder")
+    compared = [] if worst is None else _compared(names, base, row)
+    if run_out is not None:
+        _check_run_names(run_out, names, queries)
+    models = {titles[name]: model for name, model in load_all(encoders, None, options["runtime"])}
+    total = count_records(folder)
+    with steps() as report:
+        with by_encoders(
+            models,
+            lambda: _documents(folder, run_out),
+            queries,
+            qrels,
+            exclude_self=options["exclude_self"],
+            progress=lambda name, done: report(f"Encoding by {name}", done, total),
+        ) as (engine, task, settings):
+            losses = _losses(engine, task, settings, base, compared, worst)
+    for sentence in task.notes:
+        note(f"Note: {sentence}")
+    rows = table(settings, base)
+    conclusions = [conclusion(row) for row in rows]
+    if as_json:
+        dicts = _as_dicts(rows, losses)
+        for fields, encoder, shown in zip(dicts, encoders, conclusions, strict=True):
+            fields |= {"encoder": encoder, "conclusion": shown}
+        show_json(dicts)
+    else:
+        for shown in filter(None, conclusions):
+            say(shown, bold=True)
+        title = f"{folder}, {counted(len(task.queries), 'question')}"
+        _show(rows, fitted([_encoder_cells(row) for row in rows], None, ()), losses, title)
+    if run_out is not None:
+        _write_runs(run_out, settings)
+
+
+def _check_run_names(folder: Path, names: Sequence[str], queries: Mapping[str, str]) -> None:
+    """Refuse names that a run file cannot have or contain before encoding."""
+    from searchengine.measure.judgements import check_names
+
+    check_names(folder, queries, ())
+    for name in names:
+        if name != Path(name).name or name.split() != [name]:
+            raise click.UsageError(
+                f"--run-out names files by encoders, and {name!r} is no name of a file; give "
+                "folders whose last parts differ and have no white space"
+            )
+
+
+def _documents(folder: Path, run_out: Path | None) -> Iterator["Document"]:
+    """Read the documents, and refuse keys that a run file cannot contain."""
+    from searchengine.corpus.files import read_corpus
+    from searchengine.measure.judgements import check_names
+
+    for document in read_corpus(folder):
+        if run_out is not None:
+            check_names(run_out, (), [document.key])
+        yield document
+
+
+def _encoder_cells(row: "RetrievalRow") -> dict[str, Any]:
+    """The row as text, for a terminal of 80 columns: --json has the other metrics."""
+    cells, comparison = row.as_cells(), row.comparison
+    difference = None
+    if comparison is not None and not row.intervals:
+        difference = cells["difference"]
+    elif comparison is not None:
+        difference = f"{cells['difference']} [{comparison.low:+.3f} to {comparison.high:+.3f}]"
+    return {
+        "encoder": cells["setting"],
+        "ndcg@10": cells["ndcg@10"],
+        "difference": difference,
+        "p": cells["p"],
+    }
+
+
+def _compared(names: Sequence[str], base: str, row: str | None) -> list[str]:
     """Return the rows whose losses against the baseline --worst shows: one, or all."""
     if rows := [name for name in names if name != base and row in (None, name)]:
         return rows
@@ -36,7 +455,7 @@ def compared(names: Sequence[str], base: str, row: str | None) -> list[str]:
     )
 
 
-def losses(
+def _losses(
     engine: "SearchEngine",
     task: "Task",
     settings: Sequence["Setting"],
@@ -45,30 +464,30 @@ def losses(
     count: int | None,
 ) -> "Losses":
     """Return the questions that each of the named rows lost against the baseline."""
-    from searchengine.measure.differences import worst
+    from searchengine.measure.comparison import worst
 
     by_name = {setting.name: setting for setting in settings}
     return {name: worst(engine, task, by_name[name], by_name[base], count or 0) for name in names}
 
 
-def as_dicts(rows: Sequence["RetrievalRow"], losses: "Losses") -> list[dict[str, Any]]:
+def _as_dicts(rows: Sequence["RetrievalRow"], losses: "Losses") -> list[dict[str, Any]]:
     """Return the rows and their losses as plain values, ready for JSON."""
     from searchengine.measure.significance import significant
 
     dicts = [row.as_dict() for row in rows]
     for row in dicts:
         if row["setting"] in losses:
-            row["worst"] = [significant(asdict(each)) for each in losses[row["setting"]]]
+            row["worst"] = [significant(asdict(worse)) for worse in losses[row["setting"]]]
     return dicts
 
 
-def fitting(rows: Sequence["RetrievalRow"]) -> list[dict[str, Any]]:
+def _fitting(rows: Sequence["RetrievalRow"]) -> list[dict[str, Any]]:
     """Return the table for the width of the terminal, elsewhere of 100 characters.
 
     A note names the columns that have no room.
     """
     from searchengine.cli.console import note
-    from searchengine.measure.metrics import cells
+    from searchengine.measure.comparison import cells
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
     table = cells(rows, width)
@@ -77,7 +496,7 @@ def fitting(rows: Sequence["RetrievalRow"]) -> list[dict[str, Any]]:
     return table
 
 
-def show(
+def _show(
     rows: Sequence["RetrievalRow"], table: Sequence[Mapping[str, Any]], losses: "Losses", title: str
 ) -> None:
     """Print the table, a legend, and the questions that lost."""
@@ -97,8 +516,9 @@ def show(
             f"{counted(len(rows) - 1, 'comparison')} (Holm)"
             + ("" if few else "; […]: 95 % interval")
         )
+    losses_shown = "the questions that lost most nDCG@10, and the relevant documents that fell"
     for name, questions in losses.items():
-        say(f"\n{name} against {base}: " + (_LOSSES if questions else "no question lost"))
+        say(f"\n{name} against {base}: " + (losses_shown if questions else "no question lost"))
         for question in questions:
             scores = f"{question.before:.3f} → {question.after:.3f}"
             say(f"\n  {scores}  {question.key}: {question.question:.200}")
@@ -109,9 +529,9 @@ def show(
                 say(f"      {ranks:<14} grade {document.grade}  {label}")
 
 
-def write_runs(folder: Path, settings: Sequence["Setting"]) -> None:
+def _write_runs(folder: Path, settings: Sequence["Setting"]) -> None:
     from searchengine.cli.console import note
-    from searchengine.measure.runs import write_run
+    from searchengine.measure.judgements import write_run
 
     for setting in settings:
         write_run(folder / f"{setting.name}.run", setting.run, setting.name)

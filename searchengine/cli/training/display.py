@@ -15,10 +15,10 @@ from searchengine.cli.training.logs import LOGS
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingWarning, install_line
 from searchengine.trainer.training.checkpoint import latest
-from searchengine.trainer.training.config import TrainConfig
-from searchengine.trainer.training.judging import Measure
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.processes import launched_rank
+from searchengine.trainer.training.step_judging import Measure
+from searchengine.trainer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +61,7 @@ def train_with_progress(
             encoder = train(config, on_report, resume, measure)
     print_line(console, f"The model is in {config.out}: {encoder.recipe['chosen']}")
     if plots is not None:
-        from searchengine.measure.plots.training import draw_training
+        from searchengine.measure.training_plots import draw_training
 
         title = str(encoder.recipe["judged_by"])
         for path in draw_training(encoder.model.history, plots, title):
@@ -74,7 +74,7 @@ def judged_by_search(config: TrainConfig) -> tuple[TrainConfig, Measure | None]:
 
     Raises ConfigError for dev files beside them, and CorpusError.
     """
-    from searchengine.measure.judging import is_judged, retrieval
+    from searchengine.measure.encoder_comparison import is_judged, retrieval
 
     folders = [path for path in config.dev if is_judged(path)]
     if not folders:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.config import TrainConfig
 from searchengine.trainer.training.loop import Report
+from searchengine.trainer.training.train_config import TrainConfig
 
 
 @contextmanager

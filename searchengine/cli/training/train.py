@@ -14,7 +14,7 @@ from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.presets import PRESETS, preset
 
 if TYPE_CHECKING:
-    from searchengine.trainer.training.config import TrainConfig
+    from searchengine.trainer.training.train_config import TrainConfig
 
 FILES = click.Path(path_type=Path)
 
@@ -115,7 +115,7 @@ def read_config(
     assignments: Sequence[str] = (),
 ) -> "TrainConfig":
     """A preset, overridden by a JSON file, then by NAME=VALUE, then by options."""
-    from searchengine.trainer.training.config import TrainConfig
+    from searchengine.trainer.training.train_config import TrainConfig
 
     settings: dict[str, Any] = {} if preset_name is None else preset(preset_name)
     if path is not None:
@@ -160,8 +160,8 @@ def assignment(text: str) -> tuple[str, Any]:
 @click.option("--epochs", default=1, help="Passes over the examples.")
 @click.option("--negatives", default=4, help="Number of wrong texts per question.")
 @click.option("--batch-size", default=16, help="Questions per update.")
-@click.option("--learning-rate", default=5e-5, help="Greatest learning rate.")
-@click.option("--max-tokens", default=256, help="Tokens of a pair; more are cut.")
+@click.option("--learning-rate", default=5e-5, help="Peak learning rate.")
+@click.option("--max-tokens", default=256, help="Maximum tokens of a pair; longer pairs are cut.")
 @click.option("--seed", default=0, help="Seed of all random choices.")
 @AS_JSON
 def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any) -> None:
@@ -180,12 +180,12 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
     from searchengine.trainer.model.source import check_installed
 
     check_installed(settings["base"])  # before the seconds that torch takes to start
-    from searchengine.trainer.training import cross_encoder
+    from searchengine.trainer.training import cross_encoder_training
 
     started = time.monotonic()
-    config = cross_encoder.CrossEncoderConfig(train=files, **settings)
+    config = cross_encoder_training.CrossEncoderConfig(train=files, **settings)
     with steps() as show:
-        trained = cross_encoder.train_cross_encoder(
+        trained = cross_encoder_training.train_cross_encoder(
             config, lambda update: show("Training", 1, update.steps)
         )
     figures = {

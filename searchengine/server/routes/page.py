@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from searchengine.backends.folder.documents.listing import facet
+from searchengine.backends.listing import facet
 from searchengine.engine import SearchEngine
 from searchengine.server.errors import Refused
 from searchengine.server.models import (

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from searchengine.backends.folder.documents.listing import Counts
+from searchengine.backends.listing import Counts
 from searchengine.encoders.protocol import NoEncoder, Role
 from searchengine.encoders.questions import check_questions, check_shape, unusable
 from searchengine.engine import SearchEngine

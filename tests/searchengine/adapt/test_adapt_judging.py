@@ -9,9 +9,9 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.adapt.material import Sample
 from searchengine.adapt.sampled_questions import Kind, Part, Question
-from searchengine.adapt.verdict import Corpus, Row, judge, objection, rows_of
+from searchengine.adapt.validation import Corpus, Row, judge, objection, rows_of
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.measure.metrics import MAIN
+from searchengine.measure.judgements import MAIN
 from searchengine.measure.retrieval import CONFIGURED, measure, task
 from searchengine.measure.significance import Comparison
 from searchengine.trainer.training.posthoc import LinearMap

@@ -13,7 +13,7 @@ from searchengine.adapt import adapting, rotation
 from searchengine.adapt.adapting import Adaptation, adapt
 from searchengine.adapt.material import Material, Sample, read_material
 from searchengine.adapt.sampled_questions import Part
-from searchengine.adapt.verdict import Corpus
+from searchengine.adapt.validation import Corpus
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.errors import QueryError

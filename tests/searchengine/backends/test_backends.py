@@ -14,7 +14,7 @@ from postgres_server import new_url
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, scan
-from searchengine.backends.folder.mode import WEIGHT
+from searchengine.backends.mode import WEIGHT
 from searchengine.errors import CorpusError, EncoderMismatch, FilterError, QueryError, UnknownKey
 
 DIM = 16
@@ -488,7 +488,6 @@ def test_settings_travel_with_the_collection(where: str) -> None:
 
 def test_ready_and_flushed(engine: SearchEngine) -> None:
     engine.collection.upsert(entries(5))
-    engine.collection.flush()
     engine.collection.wait_ready(60)
     assert len(engine.search(units(1)[0], 10)) == 4
 

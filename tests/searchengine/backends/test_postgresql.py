@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from postgres_server import new_url
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.contract import Changed, Entry
-from searchengine.backends.folder.documents.changes import as_json
+from searchengine.backends.contract import Changed, Entry, as_json
 from searchengine.backends.folder.filters.parser import parse
 from searchengine.backends.folder.filters.sql import Filter
 from searchengine.backends.postgresql import connections as connecting
@@ -360,7 +359,7 @@ def test_what_works_on_folders_only_says_so(engine: SearchEngine, tmp_path: Any)
 def test_words_need_a_tokenizer_that_the_server_has(url: str) -> None:
     with SearchEngine.create(url, WordLengths(DIM), tokenizer="trigram") as engine:
         engine.add([{"_id": "a", "text": "鯨は眠る"}])
-        assert engine.collection.capabilities.words is None
+        assert engine.collection.words is None
         assert engine.search("鯨")[0].key == "a"
         with pytest.raises(QueryError, match="has no index of words"):
             engine.search("鯨", mode="text")

@@ -70,7 +70,6 @@ def test_a_report_of_a_collection(reported: Path) -> None:
     assert "<svg" in page and "flat fp16 64 → 10" in page and "c.index" in page
     assert results["subject"]["default_mode"] == "hybrid"
     assert "default mode of the collection" in page and "searches by vectors" in page
-    assert "flat fp16 64 → 10" in (reported / "report.md").read_text()
 
 
 def test_json_is_what_the_report_holds(folder: Path) -> None:

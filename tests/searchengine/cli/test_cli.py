@@ -26,7 +26,7 @@ from tiny_model import write_model2vec
 
 from searchengine.cli import cli
 from searchengine.measure.rounds import Settings
-from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig
 
 CORPUS = """\
 {"_id": "whale", "title": "Whales", "text": "A whale rests one half of its brain.", "year": 2016}
@@ -431,7 +431,7 @@ def test_demo_leaves_a_model_and_a_collection(
         return TrainConfig(**settings | {"max_steps": 2, "batch_size": 16})
 
     if short:
-        monkeypatch.setattr("searchengine.trainer.training.config.TrainConfig", small)
+        monkeypatch.setattr("searchengine.trainer.training.train_config.TrainConfig", small)
         monkeypatch.setattr("searchengine.trainer.training.head.ROTATION_TEXTS", 200)
         sample = write_small_sample(tmp_path / "sample")
         monkeypatch.setattr("searchengine.cli.demo.sample_folder", lambda: sample)

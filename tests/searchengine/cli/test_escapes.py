@@ -180,7 +180,7 @@ def prints(tree: ast.AST) -> list[int]:
 
 def test_everything_is_printed_by_one_module() -> None:
     assert prints(ast.parse("import click\nclick.echo(x)\nself._console.print(y)")) == [2, 3]
-    root, *_ = searchengine.__path__  # and where former names are kept
+    root, *_ = searchengine.__path__
     found = {
         str(path.relative_to(root)): lines
         for path in Path(root).rglob("*.py")

@@ -12,7 +12,7 @@ import pytest
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]

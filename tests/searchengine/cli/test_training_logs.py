@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from searchengine.cli.training.display import _resumable
-from searchengine.trainer.training.config import TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import write_sentence_transformer
 
 

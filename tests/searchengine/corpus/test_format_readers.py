@@ -35,8 +35,8 @@ from searchengine.corpus.formats.kinds import KINDS, Heading, Part
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import detected
 from searchengine.errors import CorpusError, DuplicateKey
-from searchengine.query.headings import heading_at, headings_of
 from searchengine.query.hits import Hit
+from searchengine.query.snippets import heading_at, headings_of
 from searchengine.trainer.errors import install_line
 
 MARKUP = "http://schemas.openxmlformats.org/markup-compatibility/2006"

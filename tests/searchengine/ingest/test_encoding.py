@@ -67,8 +67,6 @@ def test_what_has_not_changed_is_not_encoded(engine: SearchEngine) -> None:
     updated = {**DOCUMENTS[0], "n": 99}
     summary = engine.add([updated, *DOCUMENTS[1:], {"_id": "new", "text": "a"}])
     assert (summary.added, summary.metadata_updated, summary.unchanged) == (1, 1, 4)
-    with pytest.warns(DeprecationWarning, match="relabelled is now metadata_updated"):
-        assert summary.relabelled == 1
     assert new_calls(engine) == [["a"]]
     assert [hit.passage for hit in engine.search("ccc", 1, where="n = 99")] == ["ccc ccc ccc ccc"]
 

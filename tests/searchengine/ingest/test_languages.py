@@ -11,7 +11,7 @@ from conftest import WordLengths
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.mode import WEIGHT, Mode
+from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli import cli
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.language_traits import Traits, traits

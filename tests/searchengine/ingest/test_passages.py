@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.folder.documents.changes import Span
+from searchengine.backends.contract import Span
 from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import sentence_ends
 from searchengine.encoders.protocol import TextEncoder

@@ -1,6 +1,5 @@
-"""The report of a bench as pictures, as a page and as Markdown."""
+"""The report of a bench as pictures and as a page."""
 
-import itertools
 import json
 import re
 import shutil
@@ -13,12 +12,11 @@ from pathlib import Path
 import pytest
 from bench_results import K, exact, plausible, results, row
 from conftest import REPOSITORY
-from markdown_it import MarkdownIt
 
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from searchengine.measure.recommend import recommend
-from searchengine.measure.report import Report, escaped, facts, in_html, in_markdown, report, write
+from searchengine.measure.report import Report, facts, in_html, report, write
 from searchengine.measure.results import Kind, Results, Row
 
 PICTURES = ["recall-latency", "recall-shortlist", "latency", "speedups"]
@@ -151,11 +149,6 @@ def test_names_are_escaped(sample_results: Results) -> None:
     read = checked(in_html(evil_report))
     assert EVIL in "".join(read.words)
     assert any(EVIL in label for label in read.labels)
-    tokens = MarkdownIt("commonmark").enable("table").parse(in_markdown(evil_report))
-    inline = [child for token in tokens for child in token.children or ()]
-    assert not {"html_inline", "link_open", "code_inline"} & {child.type for child in inline}
-    assert "html_block" not in {token.type for token in tokens}
-    assert EVIL in "".join(token.content for token in inline if token.type == "text")
 
 
 @pytest.mark.parametrize(
@@ -192,38 +185,16 @@ def test_few_rows(rows: tuple[Row, ...], tmp_path: Path) -> None:
     read = checked((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "nDCG@10" not in " ".join(read.words).split("How it was measured")[0]
     assert Results.read(tmp_path) == few
-    links = re.findall(r"\]\((\S+\.svg)\)", (tmp_path / "report.md").read_text(encoding="utf-8"))
-    assert {tmp_path / link for link in links} == {p for p in written if p.suffix == ".svg"}
+    assert all(path.is_file() for path in written)
 
 
-def test_the_folder(
-    sample_results: Results, sample_report: Report, text: str, tmp_path: Path
-) -> None:
+def test_the_folder(sample_results: Results, text: str, tmp_path: Path) -> None:
     written = write(sample_results, tmp_path / "new" / "folder")
-    names = ["results.json", "report.html", "report.md", *(f"{name}.svg" for name in PICTURES)]
+    names = ["results.json", "report.html", *(f"{name}.svg" for name in PICTURES)]
     assert [path.name for path in written] == names
     assert all(path.is_file() for path in written)
     assert written[1].read_text(encoding="utf-8") == text
-    assert written[2].read_text(encoding="utf-8") == in_markdown(sample_report)
     assert json.loads(written[0].read_text(encoding="utf-8"))["subject"]["rows"] == 200_000
-
-
-def test_markdown_reads_like_the_page(sample_report: Report) -> None:
-    tokens = MarkdownIt("commonmark").enable("table").parse(in_markdown(sample_report))
-    assert sum(token.type == "table_open" for token in tokens) == 1 + len(sample_report.tables) == 3
-    images = [c for t in tokens for c in t.children or () if c.type == "image"]
-    assert [image.attrs["src"] for image in images] == [f"{name}.svg" for name in PICTURES]
-    cells = [
-        "".join(c.content for c in token.children or () if c.type == "text")
-        for before, token in itertools.pairwise(tokens)
-        if before.type == "td_open"
-    ]
-    for table in sample_report.tables:
-        for heading, lines in table.groups:
-            assert heading in cells
-            for line in lines:
-                assert f"{line.name} {line.mark}".strip() in cells
-                assert {text for text, _ in line.cells} <= set(cells)
 
 
 def test_the_best_of_a_column_is_marked(sample_results: Results, sample_report: Report) -> None:
@@ -241,10 +212,6 @@ def test_the_best_of_a_column_is_marked(sample_results: Results, sample_report: 
     finds = max(own, key=lambda one: one.recall).name
     assert {name for head, name in marked if head == "p50, ms"} == {quickest}
     assert {name for head, name in marked if head.startswith("recall")} == {finds}
-
-
-def test_escaping_by_hand() -> None:
-    assert escaped("a|b <i> & `c`\n*d*") == r"a\|b \<i\> &amp; \`c\` \*d\*"
 
 
 FRAME = """<!doctype html><title>frame</title><body style="margin:0">

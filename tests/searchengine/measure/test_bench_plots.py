@@ -8,14 +8,14 @@ pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from matplotlib.figure import Figure
 
-from searchengine.measure.bench_tables import frontier
-from searchengine.measure.plots.bench import (
+from searchengine.measure.bench_plots import (
     latency,
     pareto,
     recall_by_shortlist,
     speedups,
 )
-from searchengine.measure.plots.style import Label, new_figure, put_labels, recall_scale
+from searchengine.measure.bench_tables import frontier
+from searchengine.measure.plotting import Label, new_figure, put_labels, recall_scale
 from searchengine.measure.recommend import recommend
 from searchengine.measure.report import svg
 from searchengine.measure.results import Results, Row

@@ -11,8 +11,8 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
-from searchengine.measure.encoders import by_encoders, conclusion
-from searchengine.measure.metrics import RetrievalRow, Setting, table
+from searchengine.measure.comparison import RetrievalRow, Setting, table
+from searchengine.measure.encoder_comparison import by_encoders, conclusion
 from searchengine.measure.retrieval import measure, task
 from searchengine.measure.significance import Comparison, compare
 

@@ -18,8 +18,7 @@ from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.passages import PassageConfig
-from searchengine.measure.differences import worst
-from searchengine.measure.metrics import Setting, cells, table
+from searchengine.measure.comparison import Setting, cells, table, worst
 from searchengine.measure.retrieval import (
     Task,
     default_dims,
@@ -348,8 +347,6 @@ def test_ndcg_needs_ten_documents(many: SearchEngine, excluded: bool) -> None:
         # 0 to 5 first, then 13, 12, 11 and 10, the next one.
         ranks = 9 if excluded else 10
         assert ndcg_10(snapshot, judged, rankings()) == pytest.approx([1 / math.log2(ranks + 1)])
-        shallow = np.array([passages[:9]])
-        assert ndcg_10(snapshot, judged, [shallow, shallow]) is None
 
 
 def test_rows_are_compared_with_the_baseline() -> None:

@@ -19,8 +19,8 @@ from searchengine.errors import QueryError, SearchEngineError
 from searchengine.measure import mining
 from searchengine.measure.mining import Mined, Miner, MiningConfig, Pair, choose, read_pairs
 from searchengine.trainer.errors import DataError
-from searchengine.trainer.training.data.examples import read_examples
-from searchengine.trainer.training.data.positives import Kind
+from searchengine.trainer.training.examples import read_examples
+from searchengine.trainer.training.rows import Kind
 
 
 class Angles:

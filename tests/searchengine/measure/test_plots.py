@@ -19,15 +19,17 @@ pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from matplotlib.figure import Figure
 
-from searchengine.measure.plots.history import History, Judged, read_history
-from searchengine.measure.plots.style import COLOURS, MARKERS, new_figure, save, spread
-from searchengine.measure.plots.training import (
+from searchengine.measure.plotting import COLOURS, MARKERS, new_figure, save, spread
+from searchengine.measure.training_plots import (
+    History,
+    Judged,
     alignment_uniformity,
     draw_training,
+    read_history,
     smoothed,
     training_curve,
 )
-from searchengine.measure.plots.vectors import prefix_scores, sentence_map, spectra
+from searchengine.measure.vector_plots import prefix_scores, sentence_map, spectra
 from searchengine.trainer.errors import ConfigError, DataError
 
 TRAINING = {

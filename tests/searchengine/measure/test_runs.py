@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
 from searchengine.errors import CorpusError
-from searchengine.measure.metrics import METRICS, per_question
-from searchengine.measure.runs import Run, ranked, read_run, write_run
+from searchengine.measure.judgements import METRICS, Run, per_question, ranked, read_run, write_run
 
 name = st.text(st.characters(codec="utf-8", exclude_characters="\ufeff"), min_size=1, max_size=6)
 names = name.filter(lambda text: text.split() == [text])

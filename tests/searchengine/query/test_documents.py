@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder.documents import listing
+from searchengine.backends import listing
 from searchengine.errors import CollectionError, FilterError, QueryError, UnknownKey
 
 DOCUMENTS: list[dict[str, Any]] = [

@@ -119,8 +119,6 @@ def test_exact_search_is_proven(path: Path) -> None:
             best = np.lexsort((np.arange(allowed), -scores[:allowed]))[:10]
             assert [hit.score for hit in hits] == pytest.approx(scores[best], abs=1e-5)
             assert hits.exact and hits.read is not None
-            with pytest.warns(DeprecationWarning, match="proven is now exact"):
-                assert hits.proven
             assert 10 / 3000 <= hits.read <= allowed / 3000
         quick = engine.search("a bb ccc sixteen sixteen")
         assert not quick.exact and quick.read is None

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.scored import EXPECTED
+from searchengine.backends.contract import EXPECTED
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.mode import WEIGHT
+from searchengine.backends.mode import WEIGHT
 from searchengine.query.fusion import Fusion
 from searchengine.query.ranking import FUSED
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.backends.contract import WordScores
 from searchengine.backends.folder.documents import lexical, questions, text_index
 from searchengine.backends.folder.documents.lexical import Scored
-from searchengine.backends.folder.documents.scored import WordScores
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import QueryError
 from searchengine.query.fusion import Fusion, reciprocal_rank

@@ -9,7 +9,7 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.mode import WEIGHT, Mode
+from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.errors import QueryError
 from searchengine.upkeep.copies import copy as copy_collection
 

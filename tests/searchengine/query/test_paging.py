@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.tables import Passage
+from searchengine.backends.contract import Passage
 from searchengine.errors import QueryError
 from searchengine.query.paging import Ranked, Ranking, in_parts, part_size
 

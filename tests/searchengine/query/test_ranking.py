@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.documents import lexical
-from searchengine.backends.folder.mode import weight_of
+from searchengine.backends.mode import weight_of
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.query.diversity import mmr

@@ -3,38 +3,15 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
+from searchengine.backends.contract import Known, Span, as_json
 from searchengine.backends.folder.documents import schema, text_index
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.filters import fields
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
-
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # slow to construct
-Span = tuple[int, int]
-"""Character offsets [start, end)."""
-
-
-class Known(NamedTuple):
-    """The stored state of a document, enough to see whether it has changed.
-
-    `vectors`: checksum of the vectors that came with it, empty if it came without one; None: the
-    encoder computed them.
-    """
-
-    id: int
-    digest: bytes
-    metadata: str
-    source: str | None
-    root: str | None
-    vectors: bytes | None = None
-
-    @property
-    def added(self) -> str:
-        """The metadata as last added, before any update."""
-        return self.metadata if self.source is None else self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +67,6 @@ class Changes:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-
-    def known(self, keys: Sequence[str]) -> dict[str, Known]:
-        """Key → stored state, for the keys that are stored."""
-        return known(self.store, keys)
 
     def next_passage(self) -> int:
         """The id of the next passage: beyond all rows that any segment has had.
@@ -308,19 +281,6 @@ class Changes:
     def _many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
         with self.store.writing() as connection:
             connection.executemany(sql, parameters)
-
-
-def as_json(metadata: Mapping[str, Any]) -> str:
-    """Metadata as it is stored: as SQLite's own JSON functions write it."""
-    return _COMPACT.encode(dict(metadata))
-
-
-def known(store: Store, keys: Sequence[str]) -> dict[str, Known]:
-    """Key → stored state, for the keys that are stored."""
-    marks = ", ".join("?" * len(keys))
-    columns = "key, id, digest, metadata, source, root, vectors"
-    sql = f"SELECT {columns} FROM documents WHERE key IN ({marks})"
-    return {row[0]: Known(*row[1:]) for row in store.read(sql, keys)}
 
 
 def merged(before: Known | None, document: Document) -> tuple[str, str | None]:

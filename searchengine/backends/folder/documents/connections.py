@@ -1,4 +1,24 @@
-"""Connections to an SQLite file that threads share (Pool), and their turns to write (Turns)."""
+"""Connections to an SQLite file: shared by threads, safe in forked children, and without locks
+where the folder cannot be written.
+
+Pool and Turns. The threads of a process share connections (Pool), and write to a file one at a
+time (Turns).
+
+Forks. SQLite counts, once for each process and file, the locks that the process holds. A forked
+child inherits the count and not the locks, so every connection it opens to that file would skip
+locks that nobody holds (https://sqlite.org/howtocorrupt.html, section 2.6). Hence:
+
+* before a fork, running statements end, and no connection is being opened or closed;
+* in the child, the connections that only read are closed: no lock of the parent's is touched, and
+  SQLite's counts are right again. Their users open new ones at the next use;
+* a connection that can write is neither used nor closed in the child, because closing it may fold
+  and remove the log of other processes. The child refuses to open its file, with an error.
+
+Frozen files. SQLite reads a database with a write-ahead log by way of a file beside it (-shm), even
+where there is no log. In a read-only folder it cannot make that file, and needs none: nobody writes
+there. If the machine lost power, the log may be there without it; then each connection keeps in
+memory what the file would hold.
+"""
 
 import ctypes
 import os
@@ -7,10 +27,141 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Condition, Lock, RLock
-from weakref import WeakValueDictionary
+from typing import Protocol
+from weakref import WeakSet, WeakValueDictionary
 
-from searchengine.backends.folder.documents import forks
-from searchengine.backends.folder.documents.forks import Identity
+from searchengine.backends.folder.documents import text_index
+from searchengine.errors import CollectionError
+
+Identity = tuple[int, int]
+"""The device and inode of a file."""
+
+
+class Connected(Protocol):
+    """Holds connections to a file."""
+
+    def pause(self) -> None:
+        """Wait until no statement runs, and let none begin."""
+
+    def resume(self) -> None:
+        """Statements may run again."""
+
+    def abandon(self) -> Identity | None:
+        """In a child: close the connections that may be closed; returns the file of the others."""
+
+
+class Inherited(Protocol):
+    """Must be reset in a child, before it is used there."""
+
+    def after_fork(self) -> None:
+        """Make new locks, and open again at the next use."""
+
+
+_guard = RLock()  # held while connections are opened or closed, and across a fork
+_connected: WeakSet[Connected] = WeakSet()
+_inherited: WeakSet[Inherited] = WeakSet()
+_paused: list[Connected] = []
+_lost: set[Identity] = set()
+
+
+@contextmanager
+def guarded(holder: Connected) -> Iterator[None]:
+    """No fork happens while the block opens or closes connections of `holder`."""
+    with _guard:
+        _connected.add(holder)
+        yield
+
+
+def inherit(user: Inherited) -> None:
+    """Call `after_fork` of this object in every child forked from now on."""
+    _inherited.add(user)
+
+
+def refuse_if_lost(identity: Identity, path: Path) -> None:
+    """Raise CollectionError for a file that was being written when this process was forked."""
+    if identity in _lost:
+        raise CollectionError(
+            f"{path.parent} was being written when this process was forked, so its locks cannot "
+            "be known here; fork before writing, or start workers by multiprocessing's spawn"
+        )
+
+
+def _before() -> None:
+    _guard.acquire()
+    for holder in list(_connected):
+        holder.pause()
+        _paused.append(holder)
+
+
+def _resume() -> None:
+    while _paused:
+        _paused.pop().resume()
+
+
+def _in_parent() -> None:
+    _resume()
+    _guard.release()
+
+
+def _in_child() -> None:
+    holders = list(_paused)
+    _resume()
+    for holder in holders:
+        identity = holder.abandon()
+        if identity is not None:
+            _lost.add(identity)
+    _connected.clear()
+    for user in list(_inherited):
+        user.after_fork()
+    _guard.release()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+State = tuple[int, int, bool, bool]
+
+
+def log_of(path: Path) -> Path:
+    """SQLite's log of a database."""
+    return path.with_name(path.name + "-wal")
+
+
+def is_frozen(path: Path) -> bool:
+    """Whether the folder cannot be written, and no process is writing."""
+    log, shared = log_of(path).exists(), _shared(path).exists()
+    return not os.access(path.parent, os.W_OK) and not (log and (shared or os.name != "posix"))
+
+
+def frozen_state(path: Path) -> State:
+    """Changes when the file changes or is about to."""
+    file = path.stat()
+    return file.st_mtime_ns, file.st_size, log_of(path).exists(), _shared(path).exists()
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection that any thread may use.
+
+    `mode`: ro, rw, or rwc, which makes the file. A frozen file is read only, whatever the mode.
+    """
+    lockless = mode != "rwc" and is_frozen(path)
+    if lockless:
+        mode = "ro&vfs=unix-none" if log_of(path).exists() else "ro&immutable=1"
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    text_index.connect(connection)
+    if lockless:  # so that it makes no file for what the log holds
+        connection.execute("PRAGMA locking_mode = exclusive")
+    return connection
+
+
+def _shared(path: Path) -> Path:
+    return path.with_name(path.name + "-shm")
 
 
 class Pool:
@@ -21,7 +172,7 @@ class Pool:
 
     Attributes:
         written: the file, if these connections can write to it: a forked child must not close
-            them (searchengine.backends.folder.documents.forks).
+            them (see Forks above).
     """
 
     def __init__(self) -> None:
@@ -75,7 +226,7 @@ class Pool:
 
     def close(self) -> None:
         """Close all connections; those in use are closed when they are returned."""
-        with forks.guarded(self), self._changed:
+        with guarded(self), self._changed:
             self._closed = True
             for connection in self._free:
                 connection.close()
@@ -97,7 +248,7 @@ class Pool:
         self._changed.release()
 
     def abandon(self) -> Identity | None:
-        """In a forked child: the connections belong to the parent (documents.forks)."""
+        """In a forked child: the connections belong to the parent."""
         if self._closed or self.written is None:
             self.close()
             return None
@@ -143,7 +294,7 @@ class _Turn:
 
 turns = Turns()
 """The turns of this process."""
-forks.inherit(turns)
+inherit(turns)
 
 
 def way_out(path: Path) -> str:

@@ -10,8 +10,19 @@ from random import random
 from time import monotonic, sleep
 from typing import Any, Self
 
-from searchengine.backends.folder.documents import forks, frozen, schema
-from searchengine.backends.folder.documents.connections import Pool, turns, way_out
+from searchengine.backends.folder.documents import schema
+from searchengine.backends.folder.documents.connections import (
+    Identity,
+    Pool,
+    connect,
+    frozen_state,
+    guarded,
+    is_frozen,
+    log_of,
+    refuse_if_lost,
+    turns,
+    way_out,
+)
 from searchengine.errors import CollectionBusy, CollectionError
 
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
@@ -46,13 +57,13 @@ class Database:
         self.path = path
         self._read_only = readers > 0
         # A frozen file is read without locks: it must not change meanwhile.
-        self._frozen = frozen.state(path) if not create and frozen.is_frozen(path) else None
+        self._frozen = frozen_state(path) if not create and is_frozen(path) else None
         self._pool = Pool()
-        with forks.guarded(self._pool), self.named_errors():
+        with guarded(self._pool), self.named_errors():
             try:
                 if not create:
                     self.identity = _identity(path)
-                    forks.refuse_if_lost(self.identity, path)
+                    refuse_if_lost(self.identity, path)
                 for _ in range(max(1, readers)):
                     self._connect(create)
                 if create:
@@ -68,7 +79,7 @@ class Database:
 
     def _connect(self, create: bool) -> None:
         mode = "rwc" if create else "ro" if self._read_only else "rw"
-        connection = frozen.connect(self.path, mode)
+        connection = connect(self.path, mode)
         self._pool.add(connection)
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS if self._read_only else 0}")
         if not self._read_only:
@@ -265,7 +276,7 @@ class Database:
     def log_bytes(self) -> int:
         """Size of SQLite's log; 0 if there is none."""
         with suppress(OSError):
-            return frozen.log_of(self.path).stat().st_size
+            return log_of(self.path).stat().st_size
         return 0
 
     @property
@@ -278,7 +289,7 @@ class Database:
     @staticmethod
     def has_log(path: Path) -> bool:
         """Whether SQLite's log exists; the last connection to close removes it."""
-        return frozen.log_of(path).exists()
+        return log_of(path).exists()
 
     def warm(self) -> int:
         """Read every page of the tables and indexes; returns bytes. Look-ups do not wait."""
@@ -338,7 +349,7 @@ class Database:
 
     def _check_frozen(self) -> None:
         """Raise CollectionError if a file that is read without locks has changed."""
-        if self._frozen is not None and self._frozen != frozen.state(self.path):
+        if self._frozen is not None and self._frozen != frozen_state(self.path):
             raise CollectionError(
                 f"{self.path} was changed since it was opened, in a folder that cannot be written "
                 "from here; refresh, or open it again"
@@ -351,7 +362,7 @@ def _sync_fully(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {name} = {value}")
 
 
-def _identity(path: Path) -> forks.Identity:
+def _identity(path: Path) -> Identity:
     file = path.stat()
     return file.st_dev, file.st_ino
 

@@ -14,6 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
+from searchengine.backends.contract import EXPECTED, Scored, WordScores
 from searchengine.backends.folder.documents.questions import (
     WORDS,
     Word,
@@ -23,7 +24,6 @@ from searchengine.backends.folder.documents.questions import (
     whole,
     words,
 )
-from searchengine.backends.folder.documents.scored import EXPECTED, Scored, WordScores
 from searchengine.backends.folder.documents.terms import terms_of
 from searchengine.backends.folder.documents.text_index import (
     MISSING,

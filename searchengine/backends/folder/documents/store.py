@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from searchengine.backends.contract import Ids, Known, Passage, Tables
 from searchengine.backends.folder.documents import text_index
 from searchengine.backends.folder.documents.database import Database
-from searchengine.backends.folder.documents.tables import Ids, Passage
 from searchengine.backends.folder.filters import fields
 from searchengine.backends.folder.filters.parser import field_name, field_named, parse
 from searchengine.backends.folder.filters.sql import compile_sql, json_path
 from searchengine.corpus.documents import Document
 
 _COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
+_KEYS = 50_000  # keys of a folder read at a time
 _CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
 
 T = TypeVar("T")
@@ -42,11 +43,10 @@ class SegmentRow:
         return passages[low:high] - self.base
 
 
-class Store(Database):
-    """The tables of documents.db."""
+class Store(Database, Tables):
+    """The tables of documents.db. Members without a description: see Tables."""
 
     def passages(self, ids: Iterable[int]) -> list[Passage]:
-        """The passages with these ids, in this order."""
         order = [int(i) for i in ids]
         sql = "SELECT id, document, start, end FROM passages WHERE id IN ({})"
         passages = {each.id: each for each in self._passages(self._rows(sql, _distinct(order)))}
@@ -59,12 +59,10 @@ class Store(Database):
         return self._in_order(dict(self._rows(sql, order)), order, self._lost_passage)
 
     def passages_of(self, documents: Iterable[int]) -> list[Passage]:
-        """All passages of these documents, by id."""
         sql = "SELECT id, document, start, end FROM live_passages WHERE document IN ({})"
         return sorted(self._passages(self._rows(sql, list(documents))))
 
     def documents(self, ids: Iterable[int]) -> list[Document]:
-        """The documents with these ids, in this order."""
         order = [int(i) for i in ids]
         sql = "SELECT id, key, title, text, metadata FROM documents WHERE id IN ({})"
         documents: dict[int, Document] = {}
@@ -76,7 +74,6 @@ class Store(Database):
         return self._in_order(documents, order, self._lost_document)
 
     def keys_of(self, ids: Iterable[int]) -> list[str]:
-        """The keys of the documents of these ids, in their order."""
         order = [int(i) for i in ids]
         keys = dict(self._rows("SELECT id, key FROM documents WHERE id IN ({})", _distinct(order)))
         return self._in_order(keys, order, self._lost_document)
@@ -120,12 +117,26 @@ class Store(Database):
         return complaint
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
-        """Key → id, for the keys that are stored."""
         sql = "SELECT key, id FROM documents WHERE key IN ({})"
         return dict(self._rows(sql, _distinct(keys)))
 
+    def known(self, keys: Iterable[str]) -> dict[str, Known]:
+        columns = "key, id, digest, metadata, source, root, vectors"
+        sql = f"SELECT {columns} FROM documents WHERE key IN ({{}})"
+        return {row[0]: Known(*row[1:]) for row in self._rows(sql, _distinct(keys))}
+
+    def keys_below(self, root: str, prefix: str = "") -> Iterator[tuple[int, str]]:
+        """Id and key of the documents of a folder's files, by key; keys begin with `prefix`."""
+        compared, after = ">=", prefix
+        sql = "SELECT id, key FROM documents WHERE root = ? AND key {} ? ORDER BY key LIMIT {}"
+        while rows := self.read(sql.format(compared, _KEYS), (root, after)):
+            for number, key in rows:
+                if not key.startswith(prefix):
+                    return
+                yield number, key
+            compared, after = ">", rows[-1][1]
+
     def highest_number(self) -> int:
-        """The highest key that is a number of at most 18 digits; −1 if there is none."""
         sql = (
             "SELECT ifnull(max(CAST(key AS INTEGER)), -1) FROM documents WHERE key >= '0' "
             "AND key < ':' AND key NOT GLOB '*[^0-9]*' AND length(key) <= 18"
@@ -143,7 +154,6 @@ class Store(Database):
         return self._in_order(keys, order, self._lost_passage)
 
     def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        """Document id → its value of a metadata field, to group by; missing values differ."""
         path = json_path(field_named(name))
         sql = (
             "SELECT id, json_type(metadata, ?), json_extract(metadata, ?) "
@@ -183,7 +193,6 @@ class Store(Database):
         return self.numbers(sql, parameters)
 
     def count(self, where: str | None = None) -> int:
-        """The number of documents that match a filter; None: of all."""
         condition, parameters = self.condition(where)
         condition = "" if where is None else f" WHERE {condition}"
         return int(self.scan(f"SELECT count(*) FROM documents{condition}", parameters)[0][0])
@@ -195,13 +204,11 @@ class Store(Database):
         return int(self.scan(sql, (*parameters, limit))[0][0])
 
     def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
-        """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
         condition, parameters = self.condition(where)
         sql = f"SELECT id FROM documents WHERE id > ? AND {condition} ORDER BY id LIMIT {limit}"
         return self.numbers(sql, (after, *parameters))
 
     def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
-        """Kind, value and number of documents, for each value of a field; see Tables."""
         field = field_named(name)
         condition, parameters = self.condition(where)
         if field_name(field) in self.fields():
@@ -224,7 +231,6 @@ class Store(Database):
         return self.scan(sql, (*paths, *parameters))
 
     def counts(self) -> tuple[int, int]:
-        """The numbers of documents and passages; reads all ids."""
         documents, passages = self.scan(
             "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM live_passages)"
         )[0]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.folder.documents import forks
+from searchengine.backends.folder.documents.connections import guarded, inherit
 from searchengine.backends.folder.documents.questions import Word
 from searchengine.backends.folder.documents.text_index import TITLE_WEIGHT, TOKENIZE, Read, analyzer
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
@@ -53,7 +53,7 @@ class _Table:
 
     def __init__(self, kind: Tokenizer) -> None:
         self._lock = Lock()
-        with forks.guarded(self):
+        with guarded(self):
             self._connection = sqlite3.connect(
                 ":memory:", isolation_level=None, check_same_thread=False
             )
@@ -63,7 +63,7 @@ class _Table:
                 f"tokenize='{TOKENIZE[kind]}')"
             )
             self._connection.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (texts, instance)")
-        forks.inherit(self)
+        inherit(self)
 
     def rows(self, texts: Iterable[tuple[int, str, str]], sql: str) -> list[tuple[Any, ...]]:
         """The rows of a statement over `terms`, of these documents: id, title and text."""
@@ -77,7 +77,7 @@ class _Table:
             return self._connection.execute(sql).fetchall()
 
     def close(self) -> None:
-        with forks.guarded(self), self._lock:
+        with guarded(self), self._lock:
             self._connection.close()
 
     def pause(self) -> None:
@@ -90,7 +90,7 @@ class _Table:
         """Nothing of it is shared with the parent."""
 
     def after_fork(self) -> None:
-        with forks.guarded(self):  # a child may fork, too
+        with guarded(self):  # a child may fork, too
             pass
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import ahead
+from searchengine.backends.folder import writer as ahead
 from searchengine.backends.folder.writer import Writer
 from searchengine.errors import CollectionError
 from searchengine.indexer.segment import Segment

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from searchengine.backends.contract import Known
 from searchengine.backends.folder.documents import database
-from searchengine.backends.folder.documents.changes import Changes, Known, merged
+from searchengine.backends.folder.documents.changes import Changes, merged
 from searchengine.backends.folder.documents.connections import Pool, turns
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import os_errors, remove_unnamed, segment_folders

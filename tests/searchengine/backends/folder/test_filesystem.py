@@ -7,8 +7,8 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import filesystem
-from searchengine.backends.folder.filesystem import is_network, kind_of, network_kind
+from searchengine.backends.folder import folders as filesystem
+from searchengine.backends.folder.folders import is_network, kind_of, network_kind
 from searchengine.errors import CollectionError
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw

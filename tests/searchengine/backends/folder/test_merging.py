@@ -16,12 +16,10 @@ from faults import in_child
 from scenarios import answers_as_brute_force, document, stored, strays
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import merging
-from searchengine.backends.folder.documents import pending
-from searchengine.backends.folder.documents.pending import Kind
+from searchengine.backends.folder import merging, pending
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.merging import Merging
-from searchengine.backends.folder.pending import Owner, held
+from searchengine.backends.folder.pending import Kind, Owner, held
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.segment import SegmentConfig
 

@@ -16,7 +16,7 @@ from faults import in_child
 from scenarios import document, stored, strays
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder.documents import pending
+from searchengine.backends.folder import pending
 from searchengine.backends.folder.documents.store import Store
 from searchengine.encoders.functions import PROBE, FunctionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError

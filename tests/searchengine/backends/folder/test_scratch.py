@@ -15,7 +15,7 @@ import pytest
 from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.scratch import new_folder, remove_abandoned
+from searchengine.backends.folder.folders import new_folder, remove_dead_scratch
 from searchengine.cli.console import Terminated, orderly_exit
 from searchengine.errors import CollectionBusy, CollectionError
 
@@ -134,10 +134,10 @@ def test_what_a_living_process_fills_is_left_alone(engine: SearchEngine, copies:
 def test_what_another_thread_fills_is_left_alone(copies: Path) -> None:
     with new_folder(copies / "a") as scratch:
         (scratch / "file").write_text("a")
-        thread = Thread(target=remove_abandoned, args=[copies])
+        thread = Thread(target=remove_dead_scratch, args=[copies])
         thread.start()
         thread.join()
-        remove_abandoned(copies)
+        remove_dead_scratch(copies)
         assert (scratch / "file").exists()
     assert names(copies) == ["a"] and names(copies / "a") == ["file"]
 
@@ -306,7 +306,7 @@ def test_what_a_killed_process_left_in_an_empty_folder(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", replace)
-        patch.setattr("searchengine.backends.folder.scratch.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr("searchengine.backends.folder.folders.shutil.rmtree", lambda *_, **__: None)
         patch.setattr(Path, "unlink", lambda *_, **__: None)
         with pytest.raises(Killed):
             create(path)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.folder.documents.changes import Changes, as_json
+from searchengine.backends.contract import Passage, as_json
+from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.documents.tables import Passage
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, FilterError
 
@@ -114,7 +114,7 @@ def test_a_held_connection_sees_one_moment(store: Store) -> None:
 
 def test_replacing_keeps_the_id_and_buries_the_passages(store: Store) -> None:
     changes = Changes(store)
-    known = changes.known(["k2", "fresh"])
+    known = changes.store.known(["k2", "fresh"])
     assert known.keys() == {"k2"}
     assert known["k2"].digest == DOCUMENTS[2].digest
     two = [Document("k2", "another text", "", {"n": 20}), Document("fresh", "text")]
@@ -158,8 +158,8 @@ def test_metadata_is_set_together_with_the_root(store: Store) -> None:
     changes = Changes(store)
     with store.transaction():
         document = Document("k2", "text 2", "title 2", {"n": 9}, root="/folder")
-        changes.set_metadata([document], changes.known(["k2"]))
-    known = changes.known(["k2"])["k2"]
+        changes.set_metadata([document], changes.store.known(["k2"]))
+    known = changes.store.known(["k2"])["k2"]
     assert (known.metadata, known.source, known.root) == ('{"n":9}', None, "/folder")
 
 

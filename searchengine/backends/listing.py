@@ -1,0 +1,86 @@
+"""Lists documents without a question: in the order first added, and counted by a field's values."""
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from searchengine.backends.contract import Ids, Tables
+from searchengine.corpus.documents import Document
+
+Value = str | int | float | bool | None
+Counts = dict[Value, int]
+
+_IDS = 50_000  # ids read at a time: a filter on an indexed field is evaluated again for each block
+_DOCUMENTS = 100  # documents read at a time
+
+
+def ids(store: Tables, where: str | None = None) -> Iterator[Ids]:
+    """Ids of the documents that match a filter (None: of all), ascending, in blocks (n,) int64."""
+    after = -1
+    while (block := store.ids_after(after, where, _IDS)).size:
+        yield block
+        after = int(block[-1])
+
+
+def documents(
+    store: Tables, where: str | None = None, offset: int = 0, limit: int | None = None
+) -> Iterator[Document]:
+    """Documents that match a filter, in the order first added, read in small blocks."""
+    for block in _blocks(store, where, offset, limit):
+        yield from store.documents(block)
+
+
+def keys(store: Tables, where: str | None = None) -> Iterator[str]:
+    """Keys of the documents that match a filter, in the order first added."""
+    for block in ids(store, where):
+        yield from store.keys_of(block)
+
+
+def at(store: Tables, positions: list[int], where: str | None = None) -> Iterator[Document]:
+    """The documents at these positions of `documents`, in the order of the positions."""
+    order = sorted(set(positions))
+    chosen: dict[int, int] = {}
+    first = place = 0
+    for block in ids(store, where):
+        while place < len(order) and order[place] < first + len(block):
+            chosen[order[place]] = int(block[order[place] - first])
+            place += 1
+        if place == len(order):
+            break
+        first += len(block)
+    for start in range(0, len(positions), _DOCUMENTS):
+        part = positions[start : start + _DOCUMENTS]
+        yield from store.documents([chosen[position] for position in part])
+
+
+def facet(store: Tables, name: str, where: str | None = None) -> Counts:
+    """Value of a metadata field → number of documents that match a filter and have it.
+
+    Of a list each distinct element counts; objects, and documents without the field, do not. The
+    most frequent value comes first. Values that Python holds equal (1, 1.0 and True) are one.
+    Reads the metadata of all documents, unless the field is indexed.
+    """
+    rows = store.value_counts(name, where)
+    counts: Counts = {}
+    for kind, atom, number in sorted(rows, key=lambda row: (row[0], row[1])):
+        value = _value(kind, atom)
+        counts[value] = counts.get(value, 0) + number
+    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def _value(kind: str, value: Any) -> Value:
+    """A value as JSON gives it to Python; SQLite has no truth values."""
+    if kind in ("true", "false"):
+        return kind == "true"
+    return None if kind == "null" else value
+
+
+def _blocks(
+    store: Tables, where: str | None, offset: int, limit: int | None
+) -> Iterator[list[int]]:
+    numbers = (int(i) for block in ids(store, where) for i in block)
+    stop = None if limit is None else min(offset + limit, sys.maxsize)
+    chosen = islice(numbers, min(offset, sys.maxsize), stop)
+    while block := list(islice(chosen, _DOCUMENTS)):
+        yield block

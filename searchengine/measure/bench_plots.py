@@ -1,0 +1,329 @@
+"""Plots of a bench: recall, latency and speed-up of operating points."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from searchengine.measure.bench_tables import frontier
+from searchengine.measure.formatting import short
+from searchengine.measure.plotting import (
+    COLOURS,
+    INK,
+    MARKERS,
+    Label,
+    Line,
+    label_ends,
+    log_scale,
+    new_figure,
+    put_labels,
+    recall_scale,
+    styled,
+)
+from searchengine.measure.recommend import Recommendation
+from searchengine.measure.results import Kind, Results, Row
+from searchengine.trainer.errors import DataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STRUCTURES = ("flat", "hnsw", "ivf")
+BINS = 48
+MARKED = {50: "o", 95: "D", 99: "X"}
+DASHED = (0, (4, 3))
+DASH_DOT = (0, (5, 2, 1, 2))
+EFFORTS = {"hnsw": "ef", "ivf": "lists"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The appearance of a series. filled: False for prefixes without rotation."""
+
+    label: str
+    colour: str
+    marker: str
+    filled: bool = True
+
+
+@styled
+def pareto(
+    results: Results, recommendation: Recommendation | None = None, target: float = 0.95
+) -> "Figure":
+    """Latency against recall: the best points are at the lower right.
+
+    The line is the Pareto frontier. Bars are quartiles of the median latency over
+    the rounds and 95 % intervals of recall. The scale of recall is logarithmic in 1 − recall.
+    Raises DataError without rows.
+    """
+    if not results.rows:
+        raise DataError("the bench has no rows: it ended before the first measurement")
+    figure, (axes,) = new_figure(5.4)
+    ends = [end for row in results.rows for end in (row.recall_low, row.recall_high)]
+    recall_scale(axes, "x", [*ends, target])
+    log_scale(axes, "y")
+    lines: list[Line] = []
+    for row in results.rows:
+        x, y = _at(row)
+        across, along = (row.recall_low, row.recall_high), (row.p50_ms.low, row.p50_ms.high)
+        lines += [[(x, y)], [(end, y) for end in across], [(x, end) for end in along]]
+        _draw_point(axes, (x, y), _look(row), across, along)
+    edge = [_at(row) for row in frontier(results.rows)]
+    lines.append(edge)
+    look: dict[str, Any] = {
+        "color": INK,
+        "linewidth": 1,
+        "alpha": 0.6,
+        "zorder": 2,
+        "label": "frontier",
+    }
+    axes.plot(*zip(*edge, strict=True), **look)
+    axes.axvline(target, color=INK, linewidth=1, linestyle=DASHED, zorder=1)
+    axes.margins(y=0.1)
+    lines.append([(target, end) for end in axes.get_ylim()])
+    axes.set_xlabel(f"recall@{results.subject.get('k')} (dashed: the target {target:g})")
+    axes.set_ylabel("latency of one query, median, ms")
+    axes.set_title("Recall against latency; lower right is better")
+    chosen = [row for row in results.rows if recommendation and row.name == recommendation.name]
+    for row in chosen:
+        ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "zorder": 5}
+        axes.plot(*_at(row), "o", color=INK, **ring)
+        axes.set_title(
+            f"At recall ≥ {target:g}: {row.name}, {short(row.p50_ms.median)} ms per query"
+        )
+    _legend(figure, axes)
+    put_labels(axes, _pareto_labels(results, chosen), lines)
+    return figure
+
+
+def _pareto_labels(results: Results, chosen: Sequence[Row]) -> list[Label]:
+    """Labels of the recommendation and exact search; optional ones of the frontier."""
+    labels = [Label(row.name, *_at(row), INK, needed=True, bold=True) for row in chosen]
+    for row in results.rows:
+        if row.kind is Kind.EXACT and row not in chosen:
+            labels.append(Label(row.name, *_at(row), INK, needed=True))
+    for row in frontier(results.rows):
+        if row.kind is not Kind.EXACT and row not in chosen:
+            labels.append(Label(_brief(row), *_at(row), _look(row).colour))
+    return labels
+
+
+@styled
+def recall_by_shortlist(results: Results) -> "Figure | None":
+    """Recall by length of the shortlist, one panel per structure, one line per prefix and effort.
+
+    A line with a fixed effort is dash-dotted, a line of a prefix without rotation dashed. None if
+    no cascade was measured.
+    """
+    from matplotlib.ticker import NullLocator
+
+    lines = _shortlist_lines(results)
+    if not lines:
+        return None
+    rows = [row for points in lines.values() for row in points]
+    structures = _usual_order(row.structure for row in rows)
+    figure, panels = new_figure(1.2 + 2.5 * len(structures), [1.0] * len(structures))
+    colours = _shades({row.prefix for row in rows})
+    marks = dict(zip(colours, MARKERS * 9, strict=False))
+    codes = {row.code for row in rows}
+    panels[0].set_xscale("log")
+    ends: dict[str, list[tuple[str, float, float, str]]] = {name: [] for name in structures}
+    for (kind, structure, code, prefix, effort), points in lines.items():
+        rotated, colour = kind is Kind.CASCADE, colours[prefix]
+        line = DASHED if not rotated else DASH_DOT if effort else "-"
+        look = {"color": colour, "marker": marks[prefix], "linestyle": line}
+        parts = [f"{prefix}{f' {code}' if len(codes) > 1 else ''}"]
+        parts += [f"{EFFORTS.get(structure, 'effort')} {effort}"] if effort else []
+        name = ", ".join([*parts, *([] if rotated else ["not rotated"])])
+        x, y = [row.shortlist for row in points], [row.recall for row in points]
+        axes = panels[structures.index(structure)]
+        axes.plot(x, y, label=name, markerfacecolor=colour if rotated else "white", **look)
+        ends[structure].append((name, x[-1], y[-1], colour))
+    shortlists = sorted({row.shortlist for row in rows})
+    for axes, structure in zip(panels, structures, strict=True):
+        recall_scale(axes, "y", [row.recall for row in rows])
+        axes.set_title(structure)
+        axes.set_ylabel(f"recall@{results.subject.get('k')}")
+        axes.set_xticks(shortlists, [f"{size:,}" for size in shortlists])
+        axes.xaxis.set_minor_locator(NullLocator())
+        label_ends(axes, ends[structure], "prefix")
+    panels[-1].set_xlabel("shortlist (rows reranked at full width)")
+    return figure
+
+
+def _shortlist_lines(results: Results) -> dict[tuple[Kind, str, str, int, int], list[Row]]:
+    """Rows by kind, structure, code, prefix and effort, in the order of their shortlists."""
+    lines: dict[tuple[Kind, str, str, int, int], dict[int, Row]] = {}
+    for row in results.rows:
+        if row.kind in (Kind.CASCADE, Kind.TRUNCATED) and row.shortlist:
+            line = (row.kind, row.structure, row.code, row.prefix, row.effort)
+            lines.setdefault(line, {}).setdefault(row.shortlist, row)
+    return {key: [line[size] for size in sorted(line)] for key, line in sorted(lines.items())}
+
+
+@styled
+def latency(results: Results, names: Sequence[str]) -> "Figure":
+    """The distribution of single-query latencies, one lane per name, from above.
+
+    The filled shape is the histogram on the logarithmic axis, scaled to equal height; marks are the
+    percentiles 50, 95 and 99. Raises DataError for a name without a row.
+    """
+    by_name = {row.name: row for row in results.rows}
+    for name in names:
+        if name not in by_name:
+            raise DataError(f"{name!r} is not a row of the bench: expected one of {list(by_name)}")
+    rows = [by_name[name] for name in names]
+    if not rows:
+        raise DataError("names must have at least one row to draw, got none")
+    figure, (axes,) = new_figure(1.3 + 0.62 * len(rows))
+    log_scale(axes, "x")
+    for lane, row in zip(range(len(rows))[::-1], rows, strict=True):
+        look, values = _look(row), np.maximum(np.asarray(row.percentiles_ms, np.float64), 1e-9)
+        edges, heights = _histogram(values)
+        axes.stairs(
+            lane + 0.62 * heights, edges, baseline=lane, fill=True, color=look.colour, alpha=0.35
+        )
+        axes.hlines(lane, values[0], values[-1], color=look.colour, linewidth=1)
+        for share, marker in MARKED.items():
+            value = float(values[share])
+            axes.plot(value, lane, marker, color=look.colour, zorder=4)
+        text = " · ".join(short(float(values[share])) for share in MARKED)
+        axes.annotate(
+            text, (values[-1], lane), (6, 0), textcoords="offset points", fontsize=8, va="center"
+        )
+    axes.set_yticks(range(len(rows))[::-1], [_folded(row.name) for row in rows])
+    axes.set_ylim(-0.35, len(rows) - 0.1)
+    axes.grid(visible=False, axis="y")
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high * (high / low) ** 0.3)  # room for the numbers at the right
+    for share, marker in MARKED.items():
+        axes.plot([], [], marker, color=INK, label=f"p{share}")
+    axes.set_xlabel("latency of one query, ms (at the right: p50 · p95 · p99)")
+    axes.set_title("Distribution of latencies")
+    _legend(figure, axes)
+    return figure
+
+
+def _histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Edges and heights (the highest is 1) from percentiles 0 to 100."""
+    low, high = math.log(values[0]), math.log(values[-1])
+    if high - low < 1e-6:  # all equal: a line
+        return np.exp([low - 0.01, low + 0.01]), np.ones(1)
+    edges = np.linspace(low, high, BINS + 1)
+    shares = np.interp(edges, np.log(values), np.linspace(0, 1, len(values)))
+    heights = np.diff(shares)
+    return np.exp(edges), heights / heights.max()
+
+
+@styled
+def speedups(results: Results) -> "Figure | None":
+    """Speed-up over exact search: counted in multiply-adds, and measured.
+
+    On the diagonal both are equal; points below it spend time on work that is not counted. The
+    Matryoshka paper reports the same pair: 128 × in theory and 14 × measured (Kusupati et al.,
+    arXiv 2205.13147, section 4.3.1). None if only exact search was counted.
+    """
+    rows = [row for row in results.rows if row.theoretical and row.kind is not Kind.EXACT]
+    if not rows:
+        return None
+    figure, (axes,) = new_figure(5.0)
+    log_scale(axes, "xy")
+    lines: list[Line] = []
+    places = {row.name: (float(row.theoretical or 1.0), row.measured.median) for row in rows}
+    for row in rows:
+        along = (row.measured.low, row.measured.high)
+        lines += [[places[row.name]], [(places[row.name][0], end) for end in along]]
+        _draw_point(axes, places[row.name], _look(row), None, along)
+    wide, high = zip(*places.values(), strict=True)
+    least, most = min(1.0, *wide, *high) / 1.3, 1.6 * max(*wide, *high)
+    diagonal = [(least, least), (most, most)]
+    look: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": DASHED, "zorder": 1}
+    axes.plot(*zip(*diagonal, strict=True), label="as counted", **look)
+    axes.set_xlim(min(1.0, *wide) / 1.3, 1.6 * max(wide))
+    axes.set_ylim(min(1.0, *high) / 1.3, 1.6 * max(high))
+    axes.set_xlabel("times fewer multiply-adds than exact search (counted)")
+    axes.set_ylabel("times as fast as exact search (measured)")
+    axes.set_title("Counted and measured speed-up")
+    _legend(figure, axes)
+    order = sorted(rows, key=lambda row: -row.measured.median)
+    labels = [Label(_brief(row), *places[row.name], _look(row).colour) for row in order]
+    put_labels(axes, labels, [diagonal, *lines])
+    return figure
+
+
+def _look(row: Row) -> _Look:
+    if row.kind is Kind.EXACT:
+        return _Look("exact search", "#000000", "X")
+    place = STRUCTURES.index(row.structure) if row.structure in STRUCTURES else 7
+    colour, marker = COLOURS[place], MARKERS[place]
+    match row.kind:
+        case Kind.FUNNEL:
+            return _Look(f"funnel, {row.structure}", colour, "P")
+        case Kind.FULL:
+            return _Look(f"full width, {row.structure}", colour, "^" if place == 1 else "<")
+        case Kind.TRUNCATED:
+            return _Look(f"not rotated, {row.structure}", colour, marker, filled=False)
+    return _Look(f"cascade, {row.structure}", colour, marker)
+
+
+def _draw_point(
+    axes: "Axes",
+    place: tuple[float, float],
+    look: _Look,
+    across: tuple[float, float] | None,
+    along: tuple[float, float],
+) -> None:
+    """Draw a mark with bars; across, along: ends of the horizontal and the vertical bar."""
+    x, y = place
+    bars: dict[str, Any] = {"color": look.colour, "linewidth": 0.8, "zorder": 3}
+    axes.plot([x, x], along, **bars)
+    if across is not None:
+        axes.plot(across, [y, y], **bars)
+    face = look.colour if look.filled else "white"
+    mark: dict[str, Any] = {"color": look.colour, "linestyle": "none", "zorder": 4}
+    axes.plot(x, y, marker=look.marker, markerfacecolor=face, label=look.label, **mark)
+
+
+def _brief(row: Row) -> str:
+    """The name without structure and code, which colour and mark show."""
+    return row.name.removeprefix(f"{row.structure} {row.code} ")
+
+
+def _at(row: Row) -> tuple[float, float]:
+    return row.recall, row.p50_ms.median
+
+
+def _usual_order(names: Iterable[str]) -> list[str]:
+    """Structures in their usual order, unknown ones after them."""
+    unique = set(names)
+    return [name for name in STRUCTURES if name in unique] + sorted(unique.difference(STRUCTURES))
+
+
+def _shades(prefixes: Iterable[int]) -> dict[int, Any]:
+    """Colours of prefixes, in their order: dark is wide."""
+    from matplotlib import colormaps
+
+    widths = sorted(prefixes, reverse=True)
+    shades = colormaps["viridis"](np.linspace(0.05, 0.75, len(widths)))
+    return dict(zip(widths, shades, strict=True))
+
+
+def _folded(name: str) -> str:
+    """Split a long name into two lines, at a comma or a space."""
+    if len(name) <= 22:
+        return name
+    places = [i for i, letter in enumerate(name) if letter == " "]
+    at = min(
+        places, key=lambda i: (abs(i - len(name) / 2) - 4 * (name[i - 1] == ","), i), default=0
+    )
+    return f"{name[:at]}\n{name[at + 1 :]}" if at else name
+
+
+def _legend(figure: "Figure", axes: "Axes") -> None:
+    """A legend below the axes, every series once."""
+    handles, labels = axes.get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=4)

@@ -1,0 +1,262 @@
+"""Settings compared: a table of their metrics, and the questions that one of them lost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from searchengine.engine import SearchEngine
+from searchengine.errors import QueryError
+from searchengine.measure.formatting import fitted
+from searchengine.measure.judgements import MAIN, METRICS, Qrels, Run, Task, per_question
+from searchengine.measure.significance import (
+    MIN_QUESTIONS,
+    Comparison,
+    Values,
+    compare,
+    holm,
+    intervals,
+    significant,
+)
+
+EXACT = "exact"
+"""Name of the setting exact search."""
+OPTIONAL = ("recall@100", "exact_recall@10", "mrr@10", "map", "prefix_ndcg@10", "shortlist")
+"""Columns of a table that a short line leaves out; the first ones take the room there is."""
+DEPTH = 100
+"""Ranks kept of a search, for recall@100 and average precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A way to search, measured.
+
+    Attributes:
+        name: name of the setting.
+        run: its results.
+        scores: metric → (q,), in the order of the questions.
+        dim, shortlist: of a prefix and of full width, see evaluate.retrieval; else None.
+        mode: search mode; None for the run of another program.
+        default: True for what a search of the collection that names no mode finds.
+        prefix_ndcg_10: nDCG@10 of the ranking by the prefix alone.
+        exact_recall_10: share of exact search's first ten documents among its first ten.
+    """
+
+    name: str
+    run: Run
+    scores: Mapping[str, Values]
+    dim: int | None = None
+    shortlist: int | None = None
+    mode: str | None = None
+    default: bool = False
+    prefix_ndcg_10: float | None = None
+    exact_recall_10: float | None = None
+
+    @classmethod
+    def of(cls, name: str, run: Run, keys: Sequence[str], qrels: Qrels, **fields: Any) -> "Setting":
+        """A run, measured on the questions `keys`; `fields` are the other attributes."""
+        return cls(name, run, per_question(run, keys, qrels), **fields)
+
+    @property
+    def ndcg_10(self) -> float:
+        """Mean nDCG@10."""
+        return float(self.scores["ndcg@10"].mean())
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalRow:
+    """The row of a setting in the table.
+
+    Attributes:
+        setting: the setting.
+        questions: number of questions.
+        means: metric → mean over the questions.
+        intervals: metric → its 95 % interval, see searchengine.measure.significance; empty with
+            fewer than MIN_QUESTIONS questions.
+        baseline: name of the setting to compare with; None for the baseline itself.
+        comparison: difference in nDCG@10 to the baseline, its interval, and the p-value.
+        p: the p-value, corrected for the number of comparisons (Holm).
+    """
+
+    setting: Setting
+    questions: int
+    means: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    baseline: str | None = None
+    comparison: Comparison | None = None
+    p: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values by metric name, ready for JSON, with six significant digits."""
+        comparison = self.comparison
+        values = {
+            "setting": self.setting.name,
+            "mode": self.setting.mode,
+            "default": self.setting.default,
+            "dim": self.setting.dim,
+            "shortlist": self.setting.shortlist,
+            "questions": self.questions,
+            **self.means,
+            "prefix_ndcg@10": self.setting.prefix_ndcg_10,
+            "exact_recall@10": self.setting.exact_recall_10,
+            "intervals": {name: list(ends) for name, ends in self.intervals.items()},
+            "baseline": self.baseline,
+            "difference": None if comparison is None else comparison.difference,
+            "difference_interval": None
+            if comparison is None or not self.intervals
+            else [comparison.low, comparison.high],
+            "p": self.p,
+            "p_uncorrected": None if comparison is None else comparison.p,
+        }
+        return {name: significant(value) for name, value in values.items()}
+
+    def as_cells(self) -> dict[str, Any]:
+        """The row as text: with the interval of nDCG@10 only, and signed differences."""
+        comparison, main = self.comparison, f"{self.means[MAIN]:.3f}"
+        if self.intervals:
+            low, high = self.intervals[MAIN]
+            main += f" [{low:.3f}–{high:.3f}]"
+        return {
+            "setting": self.setting.name + (" (default)" if self.setting.default else ""),
+            "shortlist": self.setting.shortlist,
+            MAIN: main,
+            **{name: f"{self.means[name]:.3f}" for name in METRICS if name != MAIN},
+            "exact_recall@10": _rounded(self.setting.exact_recall_10),
+            "prefix_ndcg@10": _rounded(self.setting.prefix_ndcg_10),
+            "difference": None if comparison is None else f"{comparison.difference:+.3f}",
+            "p": None if self.p is None else "<0.001" if self.p < 0.001 else f"{self.p:.3f}",
+        }
+
+
+def table(settings: Sequence[Setting], baseline: str | None = None) -> list[RetrievalRow]:
+    """A row per setting, compared with one of them.
+
+    `baseline` and errors as for `position`.
+    """
+    base = settings[position([setting.name for setting in settings], baseline)]
+    rows = [_row(setting) for setting in settings]
+    others = [i for i, setting in enumerate(settings) if setting is not base]
+    comparisons = [compare(settings[i].scores[MAIN], base.scores[MAIN]) for i in others]
+    for i, comparison, p in zip(others, comparisons, holm([c.p for c in comparisons]), strict=True):
+        rows[i] = replace(rows[i], baseline=base.name, comparison=comparison, p=p)
+    return rows
+
+
+def position(names: Sequence[str], name: str | None) -> int:
+    """The position of a setting; of None that of exact search, else the first.
+
+    Raises QueryError for an unknown name.
+    """
+    if name is None:
+        return names.index(EXACT) if EXACT in names else 0
+    if name not in names:
+        raise QueryError(f"no row is called {name!r:.80}; rows: {', '.join(names)}")
+    return names.index(name)
+
+
+def cells(rows: Sequence[RetrievalRow], width: int | None = None) -> list[dict[str, Any]]:
+    """The table as text, without empty columns.
+
+    `width`: characters of a line; the OPTIONAL columns that do not fit are left out.
+    """
+    return fitted([row.as_cells() for row in rows], width, OPTIONAL)
+
+
+def _row(setting: Setting) -> RetrievalRow:
+    values = np.stack([setting.scores[name] for name in METRICS])
+    means = dict(zip(METRICS, values.mean(axis=1).tolist(), strict=True))
+    questions = values.shape[1]
+    ends = intervals(values) if questions >= MIN_QUESTIONS else []
+    return RetrievalRow(setting, questions, means, dict(zip(METRICS, ends, strict=bool(ends))))
+
+
+def _rounded(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"
+
+
+_FIRST = 10  # ranks that nDCG@10 sees
+
+
+@dataclass(frozen=True, slots=True)
+class Slipped:
+    """A relevant document that was among the first ten, and fell to a lower rank.
+
+    Attributes:
+        key, title: the document; title is the beginning of its text if it has none.
+        grade: its judged relevance.
+        before, after: its ranks, from 1; None: below the last rank kept.
+    """
+
+    key: str
+    title: str
+    grade: int
+    before: int
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Worse:
+    """A question that lost.
+
+    Attributes:
+        key, question: the question.
+        before, after: nDCG@10 of the baseline and of the setting.
+        documents: the documents that fell, in their order before.
+    """
+
+    key: str
+    question: str
+    before: float
+    after: float
+    documents: tuple[Slipped, ...]
+
+
+def worst(
+    engine: SearchEngine, task: Task, setting: Setting, baseline: Setting, count: int
+) -> list[Worse]:
+    """The questions, at most `count`, that lost most nDCG@10 against the baseline, worst first.
+
+    Equal losses keep the order of the questions. Questions that did not lose are left out.
+    """
+    before, after = baseline.scores[MAIN], setting.scores[MAIN]
+    order = np.argsort(after - before, kind="stable")
+    chosen = [int(i) for i in order[:count] if after[i] < before[i]]
+    keys = task.keys
+    fallen = {keys[i]: _slipped(setting, baseline, keys[i], task.qrels[keys[i]]) for i in chosen}
+    titles = _titles(
+        engine, [document.key for documents in fallen.values() for document in documents]
+    )
+    return [
+        Worse(
+            keys[i],
+            task.queries[keys[i]],
+            float(before[i]),
+            float(after[i]),
+            tuple(replace(fall, title=titles[fall.key]) for fall in fallen[keys[i]]),
+        )
+        for i in chosen
+    ]
+
+
+def _slipped(
+    setting: Setting, baseline: Setting, question: str, grades: Mapping[str, int]
+) -> list[Slipped]:
+    """The relevant documents that fell, without their titles."""
+    before, after = _ranks(baseline, question), _ranks(setting, question)
+    return [
+        Slipped(key, "", grades[key], rank, after.get(key))
+        for key, rank in before.items()
+        if rank <= _FIRST and grades.get(key, 0) > 0 and after.get(key, rank + 1) > rank
+    ]
+
+
+def _ranks(setting: Setting, question: str) -> dict[str, int]:
+    return {key: rank for rank, key in enumerate(setting.run.get(question, ()), start=1)}
+
+
+def _titles(engine: SearchEngine, keys: Sequence[str]) -> dict[str, str]:
+    """The titles of documents of the collection."""
+    with engine.collection.reading() as snapshot:
+        documents = snapshot.store.documents(snapshot.store.ids_of(keys).values())
+    return {doc.key: doc.title or " ".join(doc.text[:200].split()) for doc in documents}

@@ -1,0 +1,169 @@
+"""Choose the mode and the weight of a collection by judged questions.
+
+tune_fusion(engine, queries, qrels)                # stores them if they are not worse on held-out
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from searchengine.backends.mode import Mode, weight_of
+from searchengine.engine import SearchEngine
+from searchengine.errors import QueryError
+from searchengine.measure.judgements import MAIN, Qrels, Task, per_question
+from searchengine.measure.retrieval import ENCODING, task
+from searchengine.measure.significance import Comparison, Values, compare, significant
+from searchengine.query.ranking import Fusible, fusible
+from searchengine.query.request import Query
+from searchengine.upkeep.tuning import set_default
+
+MIN_JUDGED = 20
+"""Questions with judgements that are needed: half of them choose, half confirm."""
+WEIGHTS = tuple(step / 20 for step in range(21))
+"""Weights to try: 0 ranks by words only, 1 by vectors only."""
+RANKING = "ranking"
+"""Name of the step after the encoding, for progress."""
+
+_FIRST = 10  # documents that nDCG@10 counts
+_BATCH = 256  # questions that are ranked together
+
+
+@dataclass(frozen=True, slots=True)
+class FusionTuning:
+    """What judged questions say about mode and weight.
+
+    Attributes:
+        mode, weight: the chosen ones; the weight is 0 in the mode text and 1 in the mode vector.
+        before_mode, before_weight: those of the collection before; equal to the chosen ones if
+            nothing is better.
+        stored: whether the collection has the chosen ones now.
+        fitted, held_out: numbers of questions that choose, and that confirm.
+        curve: weight → nDCG@10 of the questions that choose.
+        ndcg_10: nDCG@10 of the held-out questions: "chosen", "default", "vector" and "text".
+        comparison: of chosen and default on the held-out questions.
+        notes: sentences about questions that were left out, and the like.
+    """
+
+    mode: Mode
+    weight: float
+    before_mode: Mode
+    before_weight: float
+    stored: bool
+    fitted: int
+    held_out: int
+    curve: Mapping[float, float]
+    ndcg_10: Mapping[str, float]
+    comparison: Comparison
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        curve = [{"weight": weight, MAIN: ndcg} for weight, ndcg in self.curve.items()]
+        values: dict[str, Any] = significant(asdict(self) | {"curve": curve})
+        return values
+
+
+def tune_fusion(
+    engine: SearchEngine,
+    queries: Mapping[str, str],
+    qrels: Qrels,
+    *,
+    exclude_self: bool | None = None,
+    progress: Callable[[str, int], object] | None = None,
+) -> FusionTuning:
+    """Choose the mode and the weight with the highest nDCG@10, and use them from now on.
+
+    Every question is encoded once and ranked once by vectors and once by words. Half of the
+    questions choose, always the same half; of equal weights, the nearest to the present one. They
+    are stored unless the collection's present ones have a higher nDCG@10 on the other half. A
+    reindex by another encoder forgets them.
+
+    Args:
+        engine: a collection in a folder.
+        queries: key → question.
+        qrels: question → document → grade.
+        exclude_self: see evaluate.retrieval.task.
+        progress: called with ENCODING or RANKING, and the number of questions just done.
+
+    Raises QueryError (no index of words, too few judged questions) and CorpusError (none).
+    """
+    engine.refresh()
+    if engine.collection.words is None:
+        raise QueryError(
+            f"{engine.collection.path} has no index of words, so there is nothing to weigh; its "
+            "mode is vector"
+        )
+    judged = task(engine, queries, qrels, exclude_self)
+    if len(judged.queries) < MIN_JUDGED:
+        raise QueryError(
+            f"at least {MIN_JUDGED} questions must have judgements to choose a weight, got "
+            f"{len(judged.queries)}; add more, or set it yourself: set_default(weight=…)"
+        )
+    mode, weight = engine.default_mode, weight_of(engine.collection.settings)
+    before = {Mode.TEXT: 0.0, Mode.VECTOR: 1.0}.get(mode, weight)
+    values = _values(engine, judged, sorted({*WEIGHTS, before}), progress or (lambda *_: None))
+    order = np.random.default_rng(0).permutation(np.argsort(judged.keys, kind="stable"))
+    fitting, held_out = np.split(order, [(len(order) + 1) // 2])
+    curve = {tried: float(ndcg[fitting].mean()) for tried, ndcg in values.items()}
+    chosen = min(curve, key=lambda tried: (-round(curve[tried], 9), abs(tried - before)))
+    comparison = compare(values[chosen][held_out], values[before][held_out])
+    stored = chosen != before and comparison.difference >= 0
+    chosen_mode = mode  # of a weight of 0 or 1 that is already stored, too
+    if chosen != before:
+        chosen_mode = {0.0: Mode.TEXT, 1.0: Mode.VECTOR}.get(chosen, Mode.HYBRID)
+    if stored:
+        new_weight = chosen if chosen_mode is Mode.HYBRID else None
+        set_default(engine.collection, chosen_mode, new_weight, chosen=False)
+    named = {"chosen": chosen, "default": before, "vector": 1.0, "text": 0.0}
+    return FusionTuning(
+        chosen_mode, chosen, mode, before, stored, len(fitting), len(held_out), curve,
+        {name: float(values[tried][held_out].mean()) for name, tried in named.items()},
+        comparison, judged.notes,
+    )  # fmt: skip
+
+
+def _values(
+    engine: SearchEngine,
+    judged: Task,
+    weights: Sequence[float],
+    progress: Callable[[str, int], object],
+) -> dict[float, Values]:
+    """Weight → nDCG@10 (q,), in the order of the questions."""
+    keys, depth = judged.keys, _FIRST + judged.exclude_self
+    texts = Query(mode=Mode.HYBRID).to_encode(list(judged.queries.values()))
+    vectors = []
+    for part in _parts(len(keys)):
+        vectors.append(engine.encode_questions(texts[part]))
+        progress(ENCODING, len(vectors[-1]))
+    questions, rows = list(judged.queries.values()), np.concatenate(vectors)
+    runs: dict[float, dict[str, dict[str, float]]] = {weight: {} for weight in weights}
+    with engine.local.reading() as snapshot:
+        for part in _parts(len(keys)):
+            both = list(fusible(snapshot, questions[part], rows[part], depth))
+            for weight in weights:
+                ranked = [_ranked(question, weight)[:depth] for question in both]
+                names = iter(snapshot.store.keys_of([i for ids in ranked for i in ids]))
+                for key, ids in zip(keys[part], ranked, strict=True):
+                    documents = [next(names) for _ in ids]
+                    kept = [name for name in documents if not (judged.exclude_self and name == key)]
+                    runs[weight][key] = {name: -rank for rank, name in enumerate(kept[:_FIRST])}
+            progress(RANKING, len(both))
+    return {
+        weight: per_question(run, keys, judged.qrels, [MAIN])[MAIN] for weight, run in runs.items()
+    }
+
+
+def _parts(count: int) -> Iterator[slice]:
+    return (slice(start, start + _BATCH) for start in range(0, count, _BATCH))
+
+
+def _ranked(both: Fusible, weight: float) -> list[int]:
+    """Document ids by a weight, best first: as the mode text for 0, as the mode vector for 1."""
+    if weight == 0:
+        return list(both.bm25)
+    if weight == 1:
+        return [document for document, _ in both.by_vector]
+    scored = replace(both.scoring, weight=weight).all(both.cosines, both.bm25)
+    return [document for document, _ in scored]

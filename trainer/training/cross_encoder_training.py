@@ -1,0 +1,258 @@
+"""Training of a cross-encoder: which text answers a question, told apart from others that do not.
+
+    config = CrossEncoderConfig(train=["triplets.tsv"], out="my-cross-encoder")
+    scorer = train_cross_encoder(config, report=print)
+
+Binary cross-entropy on each pair, the positive as often as it occurs beside its negatives: Nogueira
+& Cho, arXiv 1901.04085. Negatives are those of the file, hard ones as `searchengine mine` finds
+them, and texts of other examples drawn at random where the file has too few.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from searchengine.trainer.cross_encoder import CrossEncoder
+from searchengine.trainer.errors import ConfigError, ModelError, TrainingError, first_line
+from searchengine.trainer.model.disk import new_folder
+from searchengine.trainer.model.layout import require_safetensors
+from searchengine.trainer.model.network import max_tokens, quiet
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.runtimes.config import (
+    Precision,
+    RuntimeConfig,
+    RuntimeKind,
+    cpu_has_native_bf16,
+)
+from searchengine.trainer.runtimes.torch_runtime import pick_device
+from searchengine.trainer.training import attention
+from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.rows import Kind
+
+# What transformers raises for a folder that it cannot read.
+_UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError
+)  # fmt: skip
+_WARM_UP = 0.1  # share of the updates
+_HELD_OUT, _MOST_HELD_OUT = 0.02, 500  # share of the examples that judge the model, and most
+_MAX_NORM = 1.0  # of the gradient
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEncoderConfig:
+    """Settings of a training. Raises ConfigError.
+
+    Attributes:
+        train: files of pairs or triplets, as `searchengine train` reads them.
+        out: a new folder for the model.
+        base: a model folder, hub name, or "starter"; its network gets one output.
+        exclude: files of texts; examples that contain one of them are left out.
+        epochs: passes over the examples.
+        negatives: texts per question that do not answer it.
+        batch_size: questions per update, each with its positive and its negatives.
+        learning_rate: peak, after a linear warm-up and before a linear decay.
+        max_tokens: maximum of a pair; longer pairs are cut. At most what the network reads.
+        seed: of the order, the random negatives and the new output.
+    """
+
+    train: Sequence[str | Path]
+    out: str | Path
+    base: str = "starter"
+    exclude: Sequence[str | Path] = ()
+    epochs: int = 1
+    negatives: int = 4
+    batch_size: int = 16
+    learning_rate: float = 5e-5
+    max_tokens: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "negatives", "batch_size", "max_tokens"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if not 0 < self.learning_rate < 1:
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate!r}")
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 32:
+            raise ConfigError(f"seed must be a whole number from 0 to 2³² − 1, got {self.seed!r}")
+        if Path(self.out).exists() and (
+            not Path(self.out).is_dir() or any(Path(self.out).iterdir())
+        ):
+            raise ConfigError(f"{self.out} exists; name a new folder, or empty this one")
+
+
+class Update(NamedTuple):
+    """The state of a run after an update: updates done, of `steps`, and the loss of this one."""
+
+    step: int
+    steps: int
+    loss: float
+
+
+class Trained(NamedTuple):
+    """What a run gives.
+
+    Attributes:
+        scorer: the model, as it was written.
+        first: share of the held-out questions whose positive has the highest score.
+        by_chance: what random scores give.
+        held_out: number of these questions; no training used them.
+    """
+
+    scorer: CrossEncoder
+    first: float
+    by_chance: float
+    held_out: int
+
+
+Group = tuple[str, list[str]]
+"""A question, and its texts; the first one answers it."""
+
+
+def train_cross_encoder(
+    config: CrossEncoderConfig, report: Callable[[Update], None] | None = None
+) -> Trained:
+    """Train and write a cross-encoder, which CrossEncoder and sentence-transformers load.
+
+    Raises ConfigError, DataError, ModelError, and TrainingError for a loss that is not a number.
+    """
+    paths, exclude = [Path(path) for path in config.train], [Path(p) for p in config.exclude]
+    examples = read_examples(paths, exclude=exclude, expects=(Kind.PAIR, Kind.TRIPLET))
+    network, tokenizer = _network(config)
+    groups = _groups(examples, config)
+    held_out = groups[: min(_MOST_HELD_OUT, math.ceil(_HELD_OUT * len(groups)))]
+    learn = groups[len(held_out) :]
+    if not learn:
+        raise ConfigError(f"{paths[0]}: one example is not enough; give it two or more")
+    device = pick_device(None)
+    attention.use_plain(network)
+    _fit(network.to(device), tokenizer, learn, config, report)
+    attention.restore(network)
+    _write(network.cpu(), tokenizer, Path(config.out))
+    scorer = CrossEncoder.load(config.out, RuntimeConfig(RuntimeKind.TORCH, Precision.FP32))
+    return Trained(scorer, *_judged(scorer, held_out), len(held_out))
+
+
+def _network(config: CrossEncoderConfig) -> tuple[Any, Any]:
+    """The network of the base with a new output, and its tokenizer. Raises ModelError."""
+    place = Source.find(config.base)
+    require_safetensors(place.folder)
+    torch.manual_seed(config.seed)
+    try:
+        with quiet():
+            network = AutoModelForSequenceClassification.from_pretrained(
+                str(place.folder), num_labels=1, dtype=torch.float32
+            )
+            tokenizer = AutoTokenizer.from_pretrained(str(place.folder))
+    except _UNREADABLE as error:
+        raise ModelError(
+            f"{place.name} cannot become a cross-encoder: {first_line(error)}"
+        ) from error
+    network.config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    tokenizer.model_max_length = min(config.max_tokens, max_tokens({}, tokenizer, network.config))
+    return network, tokenizer
+
+
+def _groups(examples: Examples, config: CrossEncoderConfig) -> list[Group]:
+    """Each question with its positive and its negatives, in random order."""
+    rng = random.Random(config.seed)
+    pairs = [texts for _, texts in examples]
+    positives = [texts[1] for texts in pairs]
+    answers: dict[str, set[str]] = {}
+    for question, positive, *_ in pairs:
+        answers.setdefault(question, set()).add(positive)
+    groups = []
+    for question, positive, *given in pairs:
+        negatives = rng.sample(given, min(len(given), config.negatives))
+        for _ in range(10 * config.negatives):  # few texts may leave too few that differ
+            if len(negatives) == config.negatives:
+                break
+            other = rng.choice(positives)
+            if other not in answers[question] and other not in negatives and other != question:
+                negatives.append(other)
+        if not negatives:
+            raise ConfigError(
+                f"no text but its positive is there for {question[:40]!r}: give more examples, "
+                "or negatives"
+            )
+        groups.append((question, [positive, *negatives]))
+    rng.shuffle(groups)
+    return groups
+
+
+def _fit(
+    network: Any,
+    tokenizer: Any,
+    groups: Sequence[Group],
+    config: CrossEncoderConfig,
+    report: Callable[[Update], None] | None,
+) -> None:
+    """AdamW with warm-up and decay. Raises TrainingError."""
+    device = network.device
+    steps = config.epochs * math.ceil(len(groups) / config.batch_size)
+    warm_up = max(1, round(_WARM_UP * steps))
+    optimizer = torch.optim.AdamW(network.parameters(), lr=config.learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda done: min((done + 1) / warm_up, (steps - done) / max(1, steps - warm_up))
+    )
+    half = device.type == "cuda" or (device.type == "cpu" and cpu_has_native_bf16())
+    network.train()
+    step = 0
+    for epoch in range(config.epochs):
+        order = list(groups)
+        random.Random(f"{config.seed} {epoch}").shuffle(order)
+        for start in range(0, len(order), config.batch_size):
+            batch = order[start : start + config.batch_size]
+            pairs = [(question, text) for question, texts in batch for text in texts]
+            encoded = tokenizer(pairs, truncation=True, padding=True, return_tensors="pt")
+            wanted = [float(not i) for _, texts in batch for i in range(len(texts))]
+            labels = torch.tensor(wanted, device=device)
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                logits = network(**encoded.to(device)).logits[:, 0]
+            # As much weight for the positives as for the negatives.
+            weight = (len(wanted) - labels.sum()) / labels.sum()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(
+                logits.float(), labels, pos_weight=weight
+            )
+            if not torch.isfinite(loss):
+                raise TrainingError(
+                    f"the loss is {loss.item()} at update {step + 1}; choose a lower learning rate"
+                )
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(network.parameters(), _MAX_NORM)
+            optimizer.step()
+            schedule.step()
+            step += 1
+            if report is not None:
+                report(Update(step, steps, loss.item()))
+    network.eval()
+
+
+def _write(network: Any, tokenizer: Any, out: Path) -> None:
+    """Raises ModelError, also if there is something in `out` by now."""
+    with new_folder(out) as new:
+        with quiet():
+            network.save_pretrained(new, safe_serialization=True)
+            tokenizer.save_pretrained(new)
+        if out.exists():
+            out.rmdir()  # empty, or an error
+
+
+def _judged(scorer: CrossEncoder, groups: Sequence[Group]) -> tuple[float, float]:
+    """Share of questions whose positive scores highest, and what chance gives."""
+    questions = [question for question, texts in groups for _ in texts]
+    scores = scorer.score(questions, [text for _, texts in groups for text in texts])
+    first, start = 0, 0
+    for _, texts in groups:
+        first += int(scores[start : start + len(texts)].argmax() == 0)
+        start += len(texts)
+    chance = sum(1 / len(texts) for _, texts in groups)
+    return first / len(groups), chance / len(groups)

@@ -1,1 +1,0 @@
-"""Training files to examples to batches."""

@@ -1,0 +1,175 @@
+"""Longer texts: interpolated positions, and low-rank adapters that are cheap to train (LongLoRA).
+
+*Positions.* Position interpolation (Chen et al., arXiv 2306.15595) squeezes the longer text into
+the positions that the network knows: token m of a window f times as long gets the position m / f.
+The network must be trained a little to read them. Half of the learned positions stay as they are by
+default, so that short texts keep the vectors that they had before any training.
+
+*Adapters.* LoRA (Hu et al., arXiv 2106.09685) trains a product of two thin matrices beside each
+frozen one; peft merges it into the weights in the end. LongLoRA (arXiv 2309.12307, section 3.3)
+found that longer texts also need the embeddings and the norms to be trained, which are few weights:
+LoRA⁺.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.modules import SentenceModule
+from searchengine.trainer.model.network import position_offset
+from searchengine.trainer.training.train_config import TrainConfig
+
+# The ways of computing rotary angles that a further factor can be multiplied into.
+SCALABLE = ("default", "linear")
+ADAPTER = "default"  # peft's name for the only one
+# Names of the modules around a linear layer of the attention, in lower case.
+ATTENTION = ("attention", "attn")
+
+
+def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
+    """The model with a window of this many tokens, special tokens included; not trained for it.
+
+    kept: number of learned positions that stay; None: half of them. Up to the network's own
+    positions only the length limit changes. Raises ModelError for a window that is shorter than the
+    model's, a network without absolute positions, and one that has no more than `kept`.
+    """
+    if window < model.max_tokens:
+        raise ModelError(
+            f"window is {window}: expected {model.max_tokens} or more, the tokens that the base "
+            "model reads"
+        )
+    module, config = model.module, model.module.transformer.config
+    positions = getattr(config, "max_position_embeddings", None) or 0
+    network: Any = module.transformer
+    if not positions:
+        raise ModelError(
+            f"window: a {network.config.model_type} network has no absolute positions to "
+            "interpolate; leave it out"
+        )
+    positions -= position_offset(config)
+    if window > positions:
+        network = _stretched(network, window, positions, kept)
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.model_max_length = window
+    head: Any = list(module.head)
+    changed = SentenceModule(network, module.pooling, head, module.mix).eval()
+    return replace(model, module=changed, tokenizer=tokenizer, max_tokens=window)
+
+
+def _stretched(network: Any, window: int, positions: int, kept: int | None) -> Any:
+    """A network of the same class and weights for `window` tokens instead of `positions`."""
+    explicit, kept = kept, positions // 2 if kept is None else kept
+    if kept >= positions:
+        raise ModelError(
+            f"kept_positions is {kept}: expected less than {positions}, the network's positions"
+        )
+    config = copy.deepcopy(network.config)
+    offset = position_offset(config)
+    config.max_position_embeddings = window + offset
+    rotary = False
+    for rope in _rotary_settings(config):
+        if rope.get("rope_type", "default") not in SCALABLE:
+            raise ModelError(
+                f"window: the rotary positions of this {config.model_type} network are scaled by "
+                f"{rope['rope_type']!r}; expected one of {', '.join(SCALABLE)}"
+            )
+        rope |= {"rope_type": "linear", "factor": rope.get("factor", 1.0) * window / positions}
+        rotary = True
+    with torch.random.fork_rng(devices=[]):  # of the random weights that are replaced below
+        longer = type(network)(config)
+    if getattr(network, "pooler", None) is None and hasattr(longer, "pooler"):
+        longer.pooler = None
+    weights, shapes = network.state_dict(), longer.state_dict()
+    tables = [name for name in weights if weights[name].shape != shapes[name].shape]
+    if not tables and not rotary:
+        raise ModelError(
+            f"window: a {config.model_type} network has neither learned positions nor rotary ones "
+            "that this program knows; leave it out"
+        )
+    if explicit and not tables:
+        raise ModelError(
+            f"kept_positions is {explicit}: a {config.model_type} network has rotary positions, "
+            "and all of them are stretched; leave it out"
+        )
+    for name in tables:
+        weights[name] = interpolated(weights[name], window + offset, kept + offset)
+    longer.load_state_dict(weights)
+    return longer.to(network.dtype)
+
+
+def interpolated(table: Tensor, rows: int, kept: int = 0) -> Tensor:
+    """A table of learned positions with more rows: (n, H) to (rows, H).
+
+    The first `kept` rows stay. Row m behind them is at (m − kept) · (n − kept) / (rows − kept) in
+    the rest of the old table, linear between two rows; behind the last one it is the last.
+    """
+    old = table[kept:]
+    at = torch.arange(rows - kept, dtype=torch.float64) * (len(old) / (rows - kept))
+    low = at.long()
+    share = (at - low).unsqueeze(1).to(table)
+    high = (low + 1).clamp(max=len(old) - 1)
+    return torch.cat([table[:kept], torch.lerp(old[low], old[high], share)])
+
+
+def _rotary_settings(config: Any) -> Iterator[dict[str, Any]]:
+    """The settings of rotary positions: of all layers, or of the layers with full attention."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if "rope_type" in rope or "rope_theta" in rope:
+        yield rope
+    elif "full_attention" in rope:
+        yield rope["full_attention"]
+
+
+def add_adapters(network: Any, config: TrainConfig) -> None:
+    """Put adapters beside the linear layers of the attention, in place; freeze the rest.
+
+    With `adapter_extras` embeddings and norms stay trainable. The network's output is as before.
+    Raises ConfigError for a network whose attention cannot be identified.
+    """
+    import peft
+
+    targets = [
+        name
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear) and any(word in name.lower() for word in ATTENTION)
+    ]
+    if not targets:
+        raise ConfigError(
+            f"adapter_rank: the attention of a {network.config.model_type} network cannot be "
+            "identified; leave it out"
+        )
+    adapters = peft.LoraConfig(
+        r=config.adapter_rank,
+        lora_alpha=config.adapter_alpha,
+        target_modules=targets,
+        lora_dropout=0.0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        peft.LoraModel(network, adapters, ADAPTER)  # changes the network itself
+    if config.adapter_extras:
+        for module in network.modules():
+            if isinstance(module, nn.Embedding) or "norm" in type(module).__name__.lower():
+                module.requires_grad_(True)
+
+
+def merge_adapters(network: Any) -> None:
+    """Add every adapter's product to its matrix, in place, and remove it.
+
+    The vectors stay the same but for rounding.
+    """
+    import peft
+
+    layer_type = peft.tuners.lora.LoraLayer
+    for name, module in list(network.named_modules()):
+        if isinstance(module, layer_type):
+            module.merge()
+            network.set_submodule(name, module.get_base_layer())
+    if hasattr(network, "peft_config"):
+        del network.peft_config

@@ -1,1 +1,0 @@
-"""A longer window: position interpolation, shifted sparse attention, adapters (LongLoRA)."""

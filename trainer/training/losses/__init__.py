@@ -1,1 +1,0 @@
-"""Contrastive losses, nested over prefixes; the masked-language-model loss beside them."""

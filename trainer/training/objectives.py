@@ -1,0 +1,544 @@
+"""From the vectors of a batch to the scalar that is minimised, as the configuration wants it.
+
+Each term is a function of `losses`; here they get their candidates, masks, targets
+and weights. An objective gives the texts of a batch that this process encodes (`views`), the layers
+after which their vectors are needed, the last one last (`layers`; () for the last alone), and the
+loss of the vectors (`loss`: a scalar from (L, n, D) for each view). The batch's loss is the sum
+over all processes.
+"""
+
+import functools
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize, pad
+from torch.utils.checkpoint import checkpoint
+
+from searchengine.trainer.encoder import Role
+from searchengine.trainer.model.folder import Model
+from searchengine.trainer.training.losses import (
+    PrefixScores,
+    cosent,
+    cosines,
+    distillation,
+    info_nce,
+    layer_distillation,
+    margin_mse,
+    matryoshka,
+    nested_cosines,
+    paired_angles,
+    paired_cosines,
+    squared_error,
+    supervised_contrastive,
+    vector_distance,
+)
+from searchengine.trainer.training.passes import View
+from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.rows import Batch
+from searchengine.trainer.training.teachers import Fixed, FixedCrossEncoder, FixedEncoder
+from searchengine.trainer.training.train_config import (
+    DistillationLoss,
+    Objective,
+    SimilarityLoss,
+    TrainConfig,
+)
+from searchengine.trainer.training.training_model import TrainingModel, text_ids
+
+# Cosines of anchors and candidates that are computed at a time: with more of them, each part is
+# computed again for its gradient, so that memory does not grow with the square of the batch.
+_COSINES_AT_ONCE = 1 << 18
+
+
+class PrefixObjective:
+    """What all objectives share: the prefixes of an update, and vectors of several processes."""
+
+    def __init__(self, config: TrainConfig, dims: Sequence[int], processes: Processes):
+        self.config = config
+        self.dims = tuple(dims)
+        self.weights = config.prefix_weights or (1.0,) * len(self.dims)
+        self.processes = processes
+
+    def layers(self, step: int) -> tuple[int, ...]:
+        """The layers after which vectors are needed; () for the last alone."""
+        return ()
+
+    def prefixes(self, step: int) -> tuple[list[int], list[float]]:
+        """The prefixes of an update and their weights: all, or a sample seeded by its number."""
+        places = range(len(self.dims))
+        if 0 < self.config.prefixes_per_step < len(self.dims):
+            rng = random.Random(f"prefixes {self.config.seed} {step}")
+            places = sorted(rng.sample(places, self.config.prefixes_per_step))  # type: ignore[assignment]
+        return [self.dims[i] for i in places], [self.weights[i] for i in places]
+
+    def gather(self, vectors: Tensor, rows: Batch) -> Tensor:
+        """The anchors or positives of all processes: (…, n, D) of this one to (…, B, D)."""
+        return self.processes.gather(vectors, self.processes.sizes(len(rows)))
+
+    def gather_negatives(self, vectors: Tensor, rows: Batch) -> Tensor:
+        """The negatives of all processes: (…, n, D) of this one to (…, N, D)."""
+        blocks = self.processes.parts(len(rows))
+        counts = [sum(len(row.negatives) for row in rows[block]) for block in blocks]
+        return self.processes.gather(vectors, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidates for every anchor of a batch; candidate i is the positive of row i.
+
+    After the positives come the hard negatives of all rows, then the anchors if they are candidates
+    (`contrast_anchors`), then the vectors of the queue.
+
+    vectors: (L, N, D). text_ids: (N,), see `text_ids`. owners: (N,), the row whose hard negative a
+    candidate is, −1 for other candidates.
+    """
+
+    vectors: Tensor
+    text_ids: Tensor
+    owners: Tensor
+
+
+class Contrastive(PrefixObjective):
+    """InfoNCE over in-batch, hard and queued candidates, nested over prefixes and layers."""
+
+    def __init__(
+        self,
+        training_model: TrainingModel,
+        config: TrainConfig,
+        dims: Sequence[int],
+        processes: Processes,
+        guide: FixedEncoder | None = None,
+    ):
+        super().__init__(config, dims, processes)
+        self.training_model = training_model
+        self.guide = guide
+
+    def views(self, rows: Batch) -> list[View]:
+        mine = rows[self.processes.mine(len(rows))]
+        # Two views of one sentence are not question and answer: prompts would tell them apart.
+        role: Role = "document" if rows[0].one_text else "query"  # a batch has rows of one kind
+        return [
+            View([row.anchor for row in mine], role),
+            View([row.positive for row in mine], "document"),
+            View([text for row in mine for text in row.negatives], "document"),
+        ]
+
+    def layers(self, step: int) -> tuple[int, ...]:
+        last = self.training_model.sentence.layers
+        count = min(self.config.layers_per_step, last - 1)
+        layers = random.Random(f"layers {self.config.seed} {step}").sample(range(1, last), count)
+        return (*sorted(layers), last) if layers else ()
+
+    def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
+        anchors, positives, _ = vectors
+        candidates = self._candidates(vectors, rows)
+        guide = self._guide_vectors(rows)
+        mine = self.processes.mine(len(rows))
+        labels = torch.arange(len(rows), device=positives.device)[mine]
+        if not len(labels):  # no anchors here, but gradients must flow back through the gathering
+            return candidates.vectors.sum() * 0
+        ids = text_ids([row.anchor for row in rows[mine]]).to(positives.device)
+        total = positives.new_zeros(())
+        for at in range(len(anchors) - 1):
+            truncated, full = (torch.cat([v[layer] for v in vectors]) for layer in (at, -1))
+            distance = layer_distillation(normalize(truncated, dim=-1), normalize(full, dim=-1))
+            total = total + self.config.layer_distillation * distance
+        size = max(1, _COSINES_AT_ONCE // candidates.vectors.shape[1])
+        blocks = [slice(start, start + size) for start in range(0, len(labels), size)]
+        for block in blocks:
+            of_block = functools.partial(
+                self._of_anchors,
+                candidates=candidates,
+                labels=labels[block],
+                ids=ids[block],
+                guide=None if guide is None else (guide[0][block], guide[1]),
+                positives=len(rows),
+                step=step,
+            )
+            if len(blocks) > 1:
+                of_block = functools.partial(checkpoint, of_block, use_reentrant=False)
+            total = total + of_block(anchors[:, block]) * len(labels[block]) / len(labels)
+        return total * len(labels) / len(rows)
+
+    def _candidates(self, vectors: Sequence[Tensor], rows: Batch) -> Candidates:
+        """The candidates of all processes. vectors: (L, n, D) for each view of this one."""
+        candidates = self._joined(vectors, rows)
+        texts = [row.positive for row in rows] + [t for row in rows for t in row.negatives]
+        if self.config.contrast_anchors:
+            texts += [row.anchor for row in rows]
+        ids = text_ids(texts).to(candidates.device)
+        queue = self.training_model.queue
+        if queue is not None:
+            candidates = torch.cat([candidates, queue.vectors.unsqueeze(0)], dim=1)
+            ids = torch.cat([ids, queue.texts])
+        of_negatives = [i for i, row in enumerate(rows) for _ in row.negatives]
+        owners = pad(
+            torch.tensor(of_negatives, dtype=torch.int64, device=ids.device),
+            (len(rows), len(ids) - len(rows) - len(of_negatives)),
+            value=-1,
+        )
+        return Candidates(candidates, ids, owners)
+
+    def _joined(self, vectors: Sequence[Tensor], rows: Batch) -> Tensor:
+        """The candidates of a batch without the queue, of all processes: (…, N, D)."""
+        anchors, positives, negatives = vectors
+        blocks = [self.gather(positives, rows), self.gather_negatives(negatives, rows)]
+        if self.config.contrast_anchors:
+            blocks.append(self.gather(anchors, rows))
+        return torch.cat(blocks, dim=-2)
+
+    def _guide_vectors(self, rows: Batch) -> tuple[Tensor, Tensor] | None:
+        """The guide's vectors of this process's anchors (n, D) and of all candidates (N, D)."""
+        if self.guide is None:
+            return None
+        vectors = [self.guide(view.texts, view.role) for view in self.views(rows)]
+        return vectors[0], self._joined(vectors, rows)
+
+    def _of_anchors(
+        self,
+        anchors: Tensor,
+        *,
+        candidates: Candidates,
+        labels: Tensor,
+        ids: Tensor,
+        guide: tuple[Tensor, Tensor] | None,
+        positives: int,
+        step: int,
+    ) -> Tensor:
+        """InfoNCE of a block of anchors (L, b, D) among all candidates, over prefixes and layers.
+
+        labels, ids: (b,), the anchors' rows in the batch, and their texts, see `text_ids`. guide:
+        its vectors of these anchors and of the candidates. positives: rows of the batch.
+        """
+        form = functools.partial(self._scores, labels=labels, positives=positives)
+        places = torch.arange(len(labels), device=labels.device), labels
+        fixed = self._text_bias(candidates, labels, ids, positives)
+        if guide is not None:
+            # Solatorio, arXiv 2402.16829, section 3.2: what the guide takes for a positive.
+            (scores,) = form(*guide, (guide[0].shape[-1],))
+            near = scores > scores[places].unsqueeze(1) - self.config.guide_margin
+            near[places] = False
+            fixed = fixed.masked_fill(near, float("-inf"))
+        total = anchors.new_zeros(())
+        for layer in reversed(range(len(anchors))):
+            queries, others, bias = anchors[layer], candidates.vectors[layer], fixed
+            if self.config.mask_above is not None:
+                (scores,) = form(queries.detach(), others.detach(), (queries.shape[-1],))
+                similar = scores > self.config.mask_above
+                similar[places] = False
+                bias = fixed.masked_fill(similar, float("-inf"))
+            value = self._nested(queries, others, labels, bias, step, form)
+            if layer < len(anchors) - 1:
+                value = self.config.layer_weight * value / (len(anchors) - 1)
+            total = total + value
+        return total
+
+    def _text_bias(
+        self, candidates: Candidates, labels: Tensor, anchors: Tensor, positives: int
+    ) -> Tensor:
+        """(b, N): the part of the bias of a block of anchors that follows from the texts.
+
+        −inf if a candidate has the text of the anchor or of its positive, log α at the anchor's own
+        negatives. N: of `_scores`; the others are as in `_of_anchors`.
+        """
+        ids = candidates.text_ids
+        if self.config.contrast_positives:
+            ids = torch.cat([ids, ids[:positives]])
+        same = (ids == anchors.unsqueeze(1)) | (ids == ids[labels].unsqueeze(1))  # (b, N)
+        same[torch.arange(len(labels), device=ids.device), labels] = False  # its positive stays
+        bias = torch.zeros(same.shape, device=ids.device)
+        if self.config.hard_negative_weight != 1.0:
+            own = candidates.owners == labels.unsqueeze(1)
+            bias[:, : own.shape[1]][own] = math.log(self.config.hard_negative_weight)
+        return bias.masked_fill(same, float("-inf"))
+
+    def _scores(
+        self,
+        anchors: Tensor,
+        candidates: Tensor,
+        dims: Sequence[int],
+        *,
+        labels: Tensor,
+        positives: int,
+    ) -> list[Tensor]:
+        """The cosines over each prefix: (B, N), one column for each candidate.
+
+        With `contrast_positives`, `positives` more follow: those of the anchor's positive with the
+        positives of all rows. labels: see `info_nce`.
+        """
+        scores = nested_cosines(anchors, candidates, dims)
+        if not self.config.contrast_positives:
+            return scores
+        more = nested_cosines(candidates[labels], candidates[:positives], dims)
+        return [torch.cat(columns, dim=1) for columns in zip(scores, more, strict=True)]
+
+    def _nested(
+        self,
+        anchors: Tensor,
+        candidates: Tensor,
+        labels: Tensor,
+        bias: Tensor,
+        step: int,
+        form: PrefixScores,
+    ) -> Tensor:
+        """The loss after one layer, summed over the prefixes of the update."""
+        config = self.config
+        dims, weights = self.prefixes(step)
+        nce = functools.partial(info_nce, labels=labels, bias=bias, temperature=config.temperature)
+        if config.prefix_distillation == 0:
+            return matryoshka(nce, dims, weights, form)(anchors, candidates)
+        full, *scores = form(anchors, candidates, (self.dims[0], *dims))
+        total = anchors.new_zeros(())
+        for dim, weight, of_prefix in zip(dims, weights, scores, strict=True):
+            total = total + weight * nce(of_prefix)
+            if dim < self.dims[0]:
+                distance = distillation(of_prefix, full, temperature=config.temperature, bias=bias)
+                total = total + weight * config.prefix_distillation * distance
+        return total
+
+    @torch.no_grad()
+    def remember(self, vectors: Tensor, rows: Batch) -> None:
+        """Add the positives of all processes to the queue. vectors: of this process's positives."""
+        assert self.training_model.queue is not None
+        gathered = self.gather(vectors, rows)
+        ids = text_ids([row.positive for row in rows]).to(gathered.device)
+        self.training_model.queue.push(gathered, ids)
+
+
+class Classification(PrefixObjective):
+    """(1 − λ) · cross-entropy + λ · supervised contrastive (Gunel et al., arXiv 2011.01403)."""
+
+    def __init__(
+        self,
+        training_model: TrainingModel,
+        config: TrainConfig,
+        dims: Sequence[int],
+        processes: Processes,
+    ):
+        super().__init__(config, dims, processes)
+        assert training_model.classifier is not None
+        self.classifier = training_model.classifier
+        self._place = {label: i for i, label in enumerate(self.classifier.labels)}
+
+    def views(self, rows: Batch) -> list[View]:
+        mine = rows[self.processes.mine(len(rows))]
+        return [View([row.anchor for row in mine], "document")]
+
+    def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
+        # All processes compute the whole loss: an anchor's positives may be with any of them.
+        x = self.gather(vectors[0][0], rows)  # (B, D)
+        labels = torch.tensor([self._place[row.label] for row in rows], device=x.device)
+        dims, weights = self.prefixes(step)
+        share = self.config.label_weight
+        total = x.new_zeros(())
+        if share < 1:
+            terms = (cross_entropy(self.classifier(x, dim), labels) for dim in dims)
+            total = total + (1 - share) * sum(
+                (w * term for w, term in zip(weights, terms, strict=True)), x.new_zeros(())
+            )
+        if share > 0:
+            contrast = functools.partial(
+                supervised_contrastive, labels=labels, temperature=self.config.label_temperature
+            )
+            total = total + share * matryoshka(contrast, dims, weights)(x, x)
+        return total / self.processes.count
+
+
+class Similarity(PrefixObjective):
+    """CoSENT, AnglE or the squared error of the scores, over every prefix."""
+
+    def views(self, rows: Batch) -> list[View]:
+        mine = rows[self.processes.mine(len(rows))]
+        # The two texts have one role: a query prompt for one of them would tell them apart.
+        return [
+            View([row.anchor for row in mine], "document"),
+            View([row.positive for row in mine], "document"),
+        ]
+
+    def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
+        # All processes compute the whole loss: a pair is compared with those of all.
+        first, second = (self.gather(v[0], rows) for v in vectors)  # (B, D)
+        scores = torch.tensor([row.scores[0] for row in rows], device=first.device)
+        config = self.config
+        dims, weights = self.prefixes(step)
+        loss = functools.partial(cosent, scores=scores, temperature=config.temperature)
+        if config.similarity_loss is SimilarityLoss.MSE:
+            loss = functools.partial(squared_error, scores=scores)
+        angle = config.similarity_loss is SimilarityLoss.ANGLE
+        form = paired_angles if angle else paired_cosines
+        return matryoshka(loss, dims, weights, form)(first, second) / self.processes.count
+
+
+class Distillation(PrefixObjective):
+    """The distance of every prefix to the teacher, always to its full width.
+
+    A teacher's ranking is of all candidates of the batch. Scores of the files, and those of a
+    cross-encoder, are of a row's own candidates. Vectors are compared with the first dimensions
+    along the teacher's axes.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        dims: Sequence[int],
+        processes: Processes,
+        teacher: Fixed = None,
+        axes: Tensor | None = None,
+    ):
+        """axes: (teacher's dim, dim), by which its vectors are multiplied; None leaves them."""
+        super().__init__(config, dims, processes)
+        self.teacher = teacher
+        self.axes = axes
+        default = config.temperature if isinstance(teacher, FixedEncoder) else 1.0
+        self.teacher_temperature = config.teacher_temperature or default
+
+    def views(self, rows: Batch) -> list[View]:
+        mine = rows[self.processes.mine(len(rows))]
+        if self.config.question_encoder:  # documents have an encoder of their own
+            nothing = View([], "document")
+            return [View([row.anchor for row in mine], "query"), nothing, nothing]
+        one_text = rows[0].one_text  # a batch has rows of one kind
+        role: Role = "document" if one_text else "query"
+        # A sentence is one text to compare with the teacher's vector of it, not two.
+        alone = one_text and self.config.learns_vectors
+        return [
+            View([row.anchor for row in mine], role),
+            View([] if alone else [row.positive for row in mine], "document"),
+            View([text for row in mine for text in row.negatives], "document"),
+        ]
+
+    def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
+        students = [v[0] for v in vectors]
+        teachers = None
+        if isinstance(self.teacher, FixedEncoder):
+            teachers = [self.teacher(view.texts, view.role) for view in self.views(rows)]
+        dims, weights = self.prefixes(step)
+        if self.config.learns_vectors:
+            assert teachers is not None
+            return self._of_vectors(torch.cat(students), torch.cat(teachers), rows, dims, weights)
+        # All processes compute the whole loss, for the candidates of all.
+        anchors, *others = self._gathered(students, rows)
+        candidates = torch.cat(others)
+        config = self.config
+        if config.distillation_loss is DistillationLoss.KL and teachers is not None:
+            queries, *others = self._gathered(teachers, rows)
+            loss = functools.partial(
+                distillation,
+                teacher=cosines(queries, torch.cat(others)),
+                temperature=config.temperature,
+                teacher_temperature=self.teacher_temperature,
+            )
+            form: PrefixScores = nested_cosines
+        else:
+            owners = [*range(len(rows)), *(i for i, row in enumerate(rows) for _ in row.negatives)]
+            own = torch.tensor(owners, device=candidates.device)
+            if isinstance(self.teacher, FixedCrossEncoder):
+                texts = [row.positive for row in rows] + [t for row in rows for t in row.negatives]
+                scores = self.teacher([rows[i].anchor for i in owners], texts)
+            elif teachers is None:
+                scores = torch.tensor(flat_scores(rows), device=candidates.device)
+            else:
+                queries, *others = self._gathered(teachers, rows)
+                (scores,) = paired_cosines(queries[own], torch.cat(others), (queries.shape[1],))
+            loss = functools.partial(self._of_own, scores=scores, rows=rows)
+            form, anchors = paired_cosines, anchors[own]
+        return matryoshka(loss, dims, weights, form)(anchors, candidates) / self.processes.count
+
+    def _gathered(self, vectors: Sequence[Tensor], rows: Batch) -> list[Tensor]:
+        """Anchors, positives and negatives of all processes. vectors: (n, D) of this one."""
+        anchors, positives, negatives = vectors
+        return [
+            self.gather(anchors, rows),
+            self.gather(positives, rows),
+            self.gather_negatives(negatives, rows),
+        ]
+
+    def _of_own(self, cosines: Tensor, scores: Tensor, rows: Batch) -> Tensor:
+        """The loss of a prefix over each row's own candidates.
+
+        cosines, scores: (N,), of the positives of all rows, then of their negatives row by row.
+        """
+        config = self.config
+        places = [(i, 0) for i in range(len(rows))]
+        places += [(i, k) for i, row in enumerate(rows) for k in range(1, 1 + len(row.negatives))]
+        index = tuple(torch.tensor(places, device=cosines.device).T)
+        shape = len(rows), 1 + max(len(row.negatives) for row in rows)
+        valid = torch.zeros(shape, dtype=torch.bool, device=cosines.device).index_put(
+            index, torch.tensor(True, device=cosines.device)
+        )
+        student, teacher = (
+            torch.zeros(shape, device=x.device, dtype=x.dtype).index_put(index, x)
+            for x in (cosines, scores)
+        )
+        if config.distillation_loss is DistillationLoss.MARGIN_MSE:
+            return margin_mse(
+                student / config.temperature, teacher / self.teacher_temperature, valid
+            )
+        return distillation(
+            student,
+            teacher,
+            temperature=config.temperature,
+            teacher_temperature=self.teacher_temperature,
+            bias=torch.zeros(shape, device=student.device).masked_fill(~valid, float("-inf")),
+        )
+
+    def _of_vectors(
+        self,
+        students: Tensor,
+        teachers: Tensor,
+        rows: Batch,
+        dims: Sequence[int],
+        weights: Sequence[float],
+    ) -> Tensor:
+        """This process's share of the mean over all texts. students, teachers: (n, D)."""
+        if not len(students):
+            return students.sum()
+        if self.axes is not None:
+            teachers = teachers @ self.axes
+        if self.config.distillation_loss is DistillationLoss.MSE:
+            weights = [2 * weight / dim for dim, weight in zip(dims, weights, strict=True)]
+        views = 1 if rows[0].one_text else 2
+        count = sum(views + len(row.negatives) for row in rows)
+        if self.config.question_encoder:
+            count = len(rows)
+        total = matryoshka(vector_distance, dims, weights, paired_cosines)(students, teachers)
+        return total * len(students) / count
+
+
+def flat_scores(rows: Batch) -> list[float]:
+    """The scores of the positives of all rows, then of their negatives row by row.
+
+    If a row has a margin for each negative, its positive has the score 0.
+    """
+    lists = [
+        row.scores if len(row.scores) > len(row.negatives) else (0.0, *(-m for m in row.scores))
+        for row in rows
+    ]
+    return [scores[0] for scores in lists] + [s for scores in lists for s in scores[1:]]
+
+
+AnyObjective = Contrastive | Classification | Similarity | Distillation
+
+
+def make_objective(
+    config: TrainConfig,
+    training_model: TrainingModel,
+    model: Model,
+    processes: Processes,
+    fixed: Fixed,
+) -> AnyObjective:
+    """The objective that the configuration names. fixed: its teacher or guide."""
+    dims = model.matryoshka_dims
+    match config.objective:
+        case Objective.CLASSIFICATION:
+            return Classification(training_model, config, dims, processes)
+        case Objective.SIMILARITY:
+            return Similarity(config, dims, processes)
+        case Objective.DISTILLATION:
+            return Distillation(config, dims, processes, fixed, training_model.axes)
+        case _:
+            guide = fixed if isinstance(fixed, FixedEncoder) else None
+            return Contrastive(training_model, config, dims, processes, guide)

@@ -1,0 +1,300 @@
+"""Which step of a run is best: a score per prefix length, higher is better.
+
+Scores come from a measure that the caller gives, from dev files, or from held-out examples: enough
+to tell steps apart, with texts that are never trained on.
+"""
+
+import hashlib
+import random
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.evaluation.geometry import alignment, uniformity
+from searchengine.trainer.evaluation.labels import LabelledText, accuracy
+from searchengine.trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
+from searchengine.trainer.training.example_files import identity, read_labelled, texts_without_label
+from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.rows import Drawn, Kind, draw
+from searchengine.trainer.training.teachers import Fixed, FixedEncoder
+from searchengine.trainer.training.train_config import Objective, TrainConfig
+
+Scores = Mapping[int, float]
+# People's score, of 5, from which a pair means the same (SimCSE, arXiv 2104.08821, section 5).
+SAME_MEANING_SCORE = 4.0
+# Fewer would choose steps by chance: of 20, one more right answer is 5 points.
+MIN_HELD_OUT = 20
+SHARE, MAX_HELD_OUT = 0.1, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Examples to train on, and rows to judge by; rows is () where too few could be held out.
+
+    examples_held: how many examples are not trained on. A row is judged for each group of examples
+    that share a text.
+    """
+
+    train: Examples
+    rows: tuple[Drawn, ...] = ()
+    examples_held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The scores of a step by prefix length; alignment and uniformity of the full width.
+
+    alignment, uniformity: None without STS files; alignment also if no pair is scored 4 or more.
+    Scores are Spearman's correlation on STS files and on held-out scored pairs, the accuracy on
+    labelled files, and without dev files the share of held-out anchors whose own positive is
+    nearest.
+    """
+
+    scores: Scores = field(default_factory=dict)
+    alignment: float | None = None
+    uniformity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A measure of an encoder that comes with the call of `train`.
+
+    name: in words, such as "nDCG@10 on scifact". scores: an encoder to scores by prefix length,
+    higher is better.
+    """
+
+    name: str
+    scores: Callable[[Encoder], Scores]
+
+
+Judge = Callable[[Encoder], Judgement]
+
+
+def make_judge(
+    config: TrainConfig, data: Sequence[DataSet], measure: Measure | None = None
+) -> tuple[Judge | None, list[Split]]:
+    """The judge of a run, and what is held out from the training of each data set.
+
+    Without `dev` files and `measure` some examples are held out of every data set, and the scores
+    are the mean over them. None for sentences alone, or too few examples to hold enough out. Raises
+    ConfigError for `dev` files beside a measure.
+    """
+    if measure is not None or config.dev:
+        judge, _ = _judge_data_set(replace(data[0], config=config), measure)
+        return judge, [Split(data_set.examples) for data_set in data]
+    results = [_judge_data_set(data_set, None) for data_set in data]
+    judges = [judge for judge, _ in results if judge is not None]
+    splits = [split for _, split in results]
+    if len(judges) < 2:
+        return (judges[0] if judges else None), splits
+
+    def judge_all(encoder: Encoder) -> Judgement:
+        scores = [judge(encoder).scores for judge in judges]
+        return Judgement({dim: sum(s[dim] for s in scores) / len(scores) for dim in scores[0]})
+
+    return judge_all, splits
+
+
+def _judge_data_set(data: DataSet, measure: Measure | None) -> tuple[Judge | None, Split]:
+    """As `make_judge`, for one data set."""
+    config, examples = data.config, data.examples
+    teacher = _of_documents(config, data.fixed)
+    if measure is not None:
+        if config.dev:
+            raise ConfigError(f"dev files beside {measure.name}: choose one to judge the steps")
+        scores = measure.scores
+        return lambda encoder: Judgement(scores(_beside(teacher, encoder))), Split(examples)
+    for folder in filter(Path.is_dir, config.dev):
+        raise ConfigError(
+            f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
+            "measure=searchengine.measure.encoder_comparison.retrieval(folder)"
+        )
+    labels = config.objective is Objective.CLASSIFICATION
+    if config.dev and labels:
+        labelled = read_labelled(config.dev, config.columns)
+        return lambda encoder: _judge_labels(encoder, labelled), Split(examples)
+    if config.dev:
+        pairs = read_sts(config.dev)
+        return lambda encoder: judge_pairs(encoder, pairs), Split(examples)
+    split = hold_out(examples, config.seed)
+    if not split.rows:
+        return None, split
+    if labels:
+        held_out = [(row.anchor, row.label) for row in split.rows]
+        return lambda encoder: _judge_labels(encoder, held_out), split
+    if config.objective is Objective.SIMILARITY:
+        if len({row.scores for row in split.rows}) == 1:  # no order to agree with
+            return None, Split(examples)
+        held_pairs = [(row.scores[0], row.anchor, row.positive) for row in split.rows]
+        return lambda encoder: Judgement(spearmans(encoder, held_pairs)), split
+    known = None if teacher is None else Remembered(teacher)
+    return lambda encoder: Judgement(top1_accuracy(encoder, split.rows, known)), split
+
+
+def _of_documents(config: TrainConfig, fixed: Fixed) -> Encoder | None:
+    """The encoder of the documents, if the run trains a question encoder."""
+    if config.question_encoder and isinstance(fixed, FixedEncoder):
+        return fixed.encoder
+    return None
+
+
+def _beside(teacher: Encoder | None, encoder: Encoder) -> Encoder:
+    """The encoder, with the teacher for the documents if it encodes questions only."""
+    if teacher is None:
+        return encoder
+    dims = encoder.matryoshka_dims
+    return Encoder(replace(teacher.model, questions=encoder.model, matryoshka_dims=dims), "")
+
+
+def measured_by(
+    config: TrainConfig, data: Sequence[DataSet], measure: Measure | None = None
+) -> str:
+    """What `make_judge` judges by, in words."""
+    if measure is not None:
+        return measure.name
+    if config.data_sets and not config.dev:
+        names = " and ".join(dict.fromkeys(measured_by(item.config, [item]) for item in data))
+        return f"{names}, mean over the data sets" if len(data) > 1 else names
+    name = "spearman" if config.dev else "top-1 accuracy"
+    if config.objective is Objective.CLASSIFICATION:
+        name = "accuracy"
+    elif config.objective is Objective.SIMILARITY:
+        name = "spearman"
+    return f"{name} on {'dev' if config.dev else 'held-out examples'}"
+
+
+def spearmans(encoder: Encoder | Remembered, pairs: Sequence[ScoredPair]) -> dict[int, float]:
+    """Spearman's correlation of cosines and scores, by prefix length."""
+    return {row.dim: row.spearman for row in sts(encoder, pairs)}
+
+
+def judge_pairs(encoder: Encoder, pairs: Sequence[ScoredPair]) -> Judgement:
+    """Spearman's correlation, and the geometry of the same vectors (arXiv 2005.10242)."""
+    known = Remembered(encoder)
+    scores = spearmans(known, pairs)
+    same = [(a, b) for score, a, b in pairs if score >= SAME_MEANING_SCORE]
+    distance = None
+    if same:
+        distance = alignment(known.encode([a for a, _ in same]), known.encode([b for _, b in same]))
+    return Judgement(scores, distance, uniformity(known.rows))
+
+
+def _judge_labels(encoder: Encoder, labelled: Sequence[LabelledText]) -> Judgement:
+    return Judgement({row.dim: row.accuracy for row in accuracy(encoder, labelled)})
+
+
+def top1_accuracy(
+    encoder: Encoder, rows: Sequence[Drawn], documents: Remembered | None = None
+) -> dict[int, float]:
+    """Share of anchors whose nearest positive is their own, by prefix length.
+
+    Equal positives count once, so a positive with the same text is no mistake. documents: the
+    encoder of the positives, if it is another one.
+    """
+    positives = list(dict.fromkeys(row.positive for row in rows))
+    place = {text: i for i, text in enumerate(positives)}
+    expected = np.array([place[row.positive] for row in rows])
+    queries = encoder.encode([row.anchor for row in rows], role="query")
+    vectors = (documents or encoder).encode(positives, role="document")
+    scores = {}
+    for dim in encoder.matryoshka_dims:
+        a, b = queries[:, :dim], vectors[:, :dim]
+        lengths = np.linalg.norm(b, axis=1)
+        cosines = (a @ b.T) / np.maximum(lengths, 1e-12)  # the anchor's length changes no ranking
+        scores[dim] = float(np.mean(cosines.argmax(axis=1) == expected))
+    return scores
+
+
+def hold_out(examples: Examples, seed: int) -> Split:
+    """Draw rows for judging from a tenth of the examples that have a positive or a label.
+
+    Examples that share a text are held out together or not at all, and every label keeps an
+    example to learn from.
+    """
+    rng = random.Random(f"hold out {seed}")
+    # A sentence alone has no positive of its own to be found.
+    room = round(SHARE * (len(examples) - len(examples.of_kind(Kind.SENTENCE))))
+    if room < MIN_HELD_OUT:
+        return Split(examples)
+    left = Counter(examples[int(i)][1][1] for i in examples.of_kind(Kind.LABELLED))
+    groups = _Groups(examples)
+    held: set[int] = set()
+    rows: list[Drawn] = []
+    for place in map(int, np.random.default_rng(seed).permutation(len(examples))):
+        group = groups.of(place, room)
+        members = [examples[i] for i in group]
+        taken = Counter(texts[1] for kind, texts in members if kind is Kind.LABELLED)
+        if (
+            not 0 < len(members) <= room
+            or any(kind is Kind.SENTENCE for kind, _ in members)
+            or any(left[label] <= count for label, count in taken.items())
+        ):
+            continue
+        held.update(group)
+        left -= taken
+        room -= len(group)
+        rows.append(draw(*members[0], rng))
+        if room == 0 or len(rows) == MAX_HELD_OUT:
+            break
+    if len(rows) < MIN_HELD_OUT:
+        return Split(examples)
+    return Split(examples.without(held), tuple(rows), len(held))
+
+
+class _Groups:
+    """Examples that are linked by a text, directly or through others; 16 bytes for each text."""
+
+    def __init__(self, examples: Examples):
+        hashes, starts = array("q"), array("q", [0])
+        for example in examples:
+            hashes.extend(_hash(identity(text)) for text in texts_without_label(example))
+            starts.append(len(hashes))
+        self._starts = np.frombuffer(starts, dtype=np.int64)
+        self._hashes = np.frombuffer(hashes, dtype=np.int64)
+        owners = np.repeat(np.arange(len(examples), dtype=np.int32), np.diff(self._starts))
+        order = np.argsort(self._hashes, kind="stable")
+        self._sorted, self._owners = self._hashes[order], owners[order]
+        self._seen = np.zeros(len(examples), dtype=bool)
+        self._known: dict[int, list[int]] = {}  # groups by their first example, before it comes
+
+    def of(self, place: int, most: int) -> list[int]:
+        """The places of the group whose first example this is, in order.
+
+        () for any other example, and for groups with more than `most`. So every group is drawn with
+        the same probability, whatever its size.
+        """
+        if self._seen[place]:
+            return self._known.pop(place, [])
+        group, waiting = {place}, [place]
+        followed: set[int] = set()  # texts: many members may share one
+        while waiting:
+            member = waiting.pop()
+            texts = self._hashes[self._starts[member] : self._starts[member + 1]].tolist()
+            for text in set(texts) - followed:
+                followed.add(text)
+                first, end = np.searchsorted(self._sorted, [text, text + 1])
+                linked = set(self._owners[first:end].tolist()) - group
+                # Examples linked to a group that was too large belong to that group.
+                if len(group) + len(linked) > most or any(self._seen[i] for i in linked):
+                    self._seen[[*group, *linked]] = True
+                    return []
+                group |= linked
+                waiting += linked
+        self._seen[list(group)] = True
+        if place != min(group):
+            self._known[min(group)] = sorted(group)
+            return []
+        return sorted(group)
+
+
+def _hash(text: str) -> int:
+    """A number of 63 bits: equal for equal texts, for others with negligible probability."""
+    whole = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(whole, "little") >> 1

@@ -1,0 +1,751 @@
+# ruff: noqa: RUF009  (`setting` returns a dataclass field)
+"""A training run as one frozen dataclass that checks itself and is written as JSON.
+
+A new setting needs a field here and the code that reads it: the option `--set`, the table in
+docs/training-reference.md and the model card follow from the field.
+"""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.runtimes.config import TRAINING, Precision
+from searchengine.trainer.training.rows import Augment, Kind, Reading
+from searchengine.trainer.training.setting_kinds import (
+    BELOW_ONE,
+    COSINE,
+    FRACTION,
+    NAMES,
+    NOT_NEGATIVE,
+    OBJECTS,
+    PATH,
+    PATHS,
+    POSITIVE,
+    REQUIRED,
+    SEED,
+    SWITCH,
+    TEXT,
+    about,
+    at_least,
+    changed,
+    convert_all,
+    list_of,
+    one_of,
+    setting,
+)
+
+
+class Objective(StrEnum):
+    """Task: what is learnt from the texts."""
+
+    CONTRASTIVE = "contrastive"  # tell pairs from other texts
+    CLASSIFICATION = "classification"  # labels
+    SIMILARITY = "similarity"  # scores of pairs
+    DISTILLATION = "distillation"  # a teacher's scores or vectors
+
+
+class Pooler(StrEnum):
+    """How the vectors of tokens are pooled, by SimCSE's names; BASE keeps the model's pooling.
+
+    CLS adds a layer with tanh, which is trained and kept; CLS_BEFORE_POOLER uses it in training
+    only. FIRST_LAST and LAST_TWO average two layers, then all tokens.
+    """
+
+    BASE = "base"
+    CLS = "cls"
+    CLS_BEFORE_POOLER = "cls-before-pooler"
+    MEAN = "mean"
+    FIRST_LAST = "first-last"
+    LAST_TWO = "last-two"
+
+
+class SimilarityLoss(StrEnum):
+    """How the similarity of a pair follows its score."""
+
+    COSENT = "cosent"
+    ANGLE = "angle"
+    MSE = "mse"
+
+
+class DistillationLoss(StrEnum):
+    """What is compared with the teacher: rankings, margins, or vectors."""
+
+    KL = "kl"
+    MARGIN_MSE = "margin-mse"
+    MSE = "mse"
+    COSINE = "cosine"
+
+
+# Headings in the docs, by the first setting of each group.
+GROUPS = {
+    "train": "Data",
+    "base": "Model",
+    "window": "Longer texts",
+    "objective": "Objective",
+    "hard_negative_weight": "Objective `contrastive`",
+    "label_weight": "Objective `classification`",
+    "teacher": "Objective `distillation`",
+    "nested": "Prefixes and layers",
+    "batch_size": "Optimisation",
+    "dev": "Evaluation",
+    "out": "Output",
+}
+# Settings that have no effect where a table of token vectors is trained instead of a network.
+OF_NETWORKS = frozenset({
+    "adapter_rank", "attention_group", "frozen_embeddings", "gradient_checkpointing", "head_only",
+    "mlm_weight", "pooling", "window",
+})  # fmt: skip
+# Settings that a data set may have for itself; the others are the run's.
+OF_DATA_SETS = frozenset({
+    "train", "columns", "expects", "augment", "augment_share", "batch_size", "objective",
+    "temperature", "similarity_loss", "hard_negative_weight", "mask_above", "guide", "guide_margin",
+    "contrast_anchors", "contrast_positives", "teacher", "distillation_loss", "teacher_temperature",
+})  # fmt: skip
+PROMPTS = {"query_prompt": "query", "document_prompt": "document"}
+WEIGHTS = {"weight": NOT_NEGATIVE, "loss_weight": POSITIVE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A training run: `train` and `out` are required, docs/training-reference.md lists all.
+
+    Lists become tuples, strings paths and choices. Raises ConfigError for values out of range, and
+    for settings that exclude one another.
+    """
+
+    # Data: files, and how an example becomes a training pair.
+
+    train: tuple[Path, ...] = setting(
+        (),
+        PATHS,
+        "Files of examples: TSV, JSONL, Parquet; or Hugging Face datasets",
+        shown="required",
+    )
+    data_sets: tuple[dict[str, Any], ...] = setting(
+        (),
+        OBJECTS,
+        "[Several data sets](training.md#several-data-sets) in place of `train`, each with an "
+        "objective of its own",
+    )
+    columns: tuple[str, ...] = setting(
+        (),
+        NAMES,
+        "Columns to read: anchor, positive, negatives; then scores where they are learnt; or "
+        "text, label",
+        shown="by name",
+    )
+    expects: tuple[Kind, ...] = setting(
+        (), list_of(one_of(Kind)), "Kinds of examples that the files may hold", shown="any"
+    )
+    exclude: tuple[Path, ...] = setting((), PATHS, "Files of sentences to leave out of training")
+    augment: Augment = setting(
+        Augment.NONE,
+        one_of(Augment),
+        "Positive of a single sentence: `none` the sentence itself, `delete-word` without one "
+        "of its words, `delete` or `crop` without a share of them, `next-sentence` the next "
+        "sentence of the file",
+        card="Positive of a single sentence: {}",
+        objective=Objective.CONTRASTIVE,
+    )
+    augment_share: float = setting(
+        0.1,
+        BELOW_ONE,
+        "Share of a sentence's words that `delete` and `crop` leave out",
+        card="Share of the words left out of a positive: {}",
+    )
+
+    # Model: where training starts, and what it changes.
+
+    base: str = setting(
+        "starter-768", TEXT, "Base model: a folder, a hub name, `starter` or `starter-768`"
+    )
+    trust_remote_code: bool = setting(
+        False,
+        SWITCH,
+        "Run Python code that comes with the base model "
+        "([models with code](encoding.md#models-that-come-with-code))",
+    )
+    pooling: Pooler = setting(
+        Pooler.BASE,
+        one_of(Pooler),
+        "Pooling, instead of the base model's: `cls` with a tanh layer that is kept, "
+        "`cls-before-pooler` with one in training only, `mean`, `first-last`, `last-two`",
+        card="Pooling: {}",
+    )
+    kept_layers: int | None = setting(
+        None,
+        at_least(0),
+        "Number of the base's layers to keep, evenly spread; 0, of a question encoder: a "
+        "table with a vector for each token ([static](encoding.md#static-models))",
+        shown="all",
+        card="Layers kept of the base model: {}",
+    )
+    dropout: float | None = setting(
+        None,
+        BELOW_ONE,
+        "Dropout rate of the whole network; 0 for none",
+        shown="the base's",
+        card="Dropout {}",
+    )
+    fixed_dropout: bool = setting(
+        False,
+        SWITCH,
+        "One dropout mask for both views of a sentence",
+        card="One dropout mask for a sentence and its positive",
+        objective=Objective.CONTRASTIVE,
+    )
+    frozen_embeddings: bool = setting(
+        False,
+        SWITCH,
+        "Do not train the embeddings of tokens and positions, so that tokens missing from the "
+        "training texts still fit the others",
+        card="Embeddings were not trained",
+    )
+    head_only: bool = setting(
+        False,
+        SWITCH,
+        "Train only the Dense layers, on fixed vectors: a linear adapter. Each text is "
+        "encoded once; training then takes seconds",
+        card="Only the Dense layers were trained",
+    )
+
+    # Longer texts: LongLoRA, arXiv 2309.12307.
+
+    window: int | None = setting(
+        None,
+        at_least(3),
+        "Tokens that the trained model reads; above the base's positions these are "
+        "[interpolated](special-encoders.md#longer-texts)",
+        shown="the base's",
+        card="Window lengthened to {} tokens by position interpolation",
+    )
+    kept_positions: int | None = setting(
+        None,
+        at_least(0),
+        "Learned positions that stay as they are in a longer window, so that short texts keep "
+        "their vectors; the others are stretched over the rest. 0: all are stretched, as rotary "
+        "ones always are",
+        shown="half of the base's",
+        card="Positions not stretched: {}",
+    )
+    attention_group: int = setting(
+        0,
+        at_least(0),
+        "Tokens in a group of shifted sparse attention, for texts longer than that in "
+        "training; 0: full attention",
+        card="Shifted sparse attention in training, groups of {} tokens",
+    )
+    adapter_rank: int = setting(
+        0,
+        at_least(0),
+        "Rank of low-rank adapters ([LoRA](https://arxiv.org/abs/2106.09685)) of the "
+        "attention, trained in place of the network and merged in the end; 0: train all weights",
+        card="Low-rank adapters of the attention, rank {}, merged",
+    )
+    adapter_alpha: float = setting(
+        16.0, POSITIVE, "α of the adapters, which are scaled by α / rank"
+    )
+    adapter_extras: bool = setting(
+        True,
+        SWITCH,
+        "Train embeddings and norms beside the adapters (LoRA⁺)",
+        card="Embeddings and norms were not trained",
+    )
+
+    # Objective: what is learnt, and settings of several objectives.
+
+    objective: Objective = setting(
+        Objective.CONTRASTIVE,
+        one_of(Objective),
+        "Task: tell pairs from other texts, predict the labels of texts, order pairs by their "
+        "scores, or follow a teacher",
+    )
+    temperature: float = setting(0.05, POSITIVE, "Temperature, by which cosines are divided")
+    similarity_loss: SimilarityLoss = setting(
+        SimilarityLoss.COSENT,
+        one_of(SimilarityLoss),
+        "Loss of objective `similarity`: `cosent` and `angle` learn the order of the scores, "
+        "`mse` their values, which must be cosines",
+        objective=Objective.SIMILARITY,
+    )
+    mlm_weight: float = setting(
+        0.0,
+        NOT_NEGATIVE,
+        "Weight of a masked-language-model loss on the anchors, the mean over all masked "
+        "tokens of a batch",
+        card="Masked-language-model loss, weight {}",
+    )
+    mlm_probability: float = setting(
+        0.15,
+        BELOW_ONE,
+        "Share of the tokens that this loss masks",
+        card="Share of tokens masked: {}",
+    )
+
+    # Objective contrastive: the candidates, and which of them are negatives.
+
+    hard_negative_weight: float = setting(
+        1.0,
+        POSITIVE,
+        "α, the weight of an anchor's hard negatives",
+        card="An anchor's own negatives weigh {}",
+        objective=Objective.CONTRASTIVE,
+    )
+    mask_above: float | None = setting(
+        None,
+        COSINE,
+        "Cosine to the anchor above which a candidate is left out as a false negative; "
+        "repeated texts always are",
+        card="Candidates with a cosine above {} are not used as negatives",
+        objective=Objective.CONTRASTIVE,
+    )
+    guide: str = setting(
+        "",
+        TEXT,
+        "Model that finds false negatives ([GISTEmbed](https://arxiv.org/abs/2402.16829)): a "
+        "candidate that it scores above the positive, less `guide_margin`, is left out",
+        shown="none",
+        card="Guide that leaves out false negatives: {}",
+        objective=Objective.CONTRASTIVE,
+    )
+    guide_margin: float = setting(
+        0.0,
+        NOT_NEGATIVE,
+        "Distance below the guide's cosine of the positive from which candidates are left out",
+        card="Margin of the guide: {}",
+        objective=Objective.CONTRASTIVE,
+    )
+    contrast_anchors: bool = setting(
+        False,
+        SWITCH,
+        "Other anchors are candidates too",
+        card="Other anchors were candidates too",
+        objective=Objective.CONTRASTIVE,
+    )
+    contrast_positives: bool = setting(
+        False,
+        SWITCH,
+        "Other positives are compared with the positive too",
+        card="Other positives were compared with the positive too",
+        objective=Objective.CONTRASTIVE,
+    )
+    queue_size: int = setting(
+        0,
+        at_least(0),
+        "Positives of earlier batches as further negatives, encoded by a momentum encoder "
+        "([MoCo](https://arxiv.org/abs/1911.05722))",
+        card="A queue of {} earlier vectors as further negatives",
+        objective=Objective.CONTRASTIVE,
+    )
+    queue_momentum: float = setting(
+        0.999,
+        BELOW_ONE,
+        "Momentum of the momentum encoder",
+        card="Momentum of the queue's encoder: {}",
+    )
+
+    # Objective classification: supervised contrastive, arXiv 2011.01403.
+
+    label_weight: float = setting(
+        0.9, FRACTION, "λ in (1−λ) · cross-entropy + λ · supervised contrastive"
+    )
+    label_temperature: float = setting(
+        0.3, POSITIVE, "Temperature of the supervised contrastive loss"
+    )
+
+    # Objective distillation: the teacher, and what is learnt from it.
+
+    teacher: str = setting(
+        "",
+        TEXT,
+        "Model whose vectors or cosines are learnt, or a "
+        "[cross-encoder](special-encoders.md#cross-encoders): "
+        "its scores of a row's candidates; without one the files have scores",
+        shown="none",
+        objective=Objective.DISTILLATION,
+    )
+    distillation_loss: DistillationLoss = setting(
+        DistillationLoss.KL,
+        one_of(DistillationLoss),
+        "`kl`: the teacher's ranking of the candidates; `margin-mse`: its margins between "
+        "positive and negatives; `cosine`, `mse`: its vectors",
+        objective=Objective.DISTILLATION,
+    )
+    teacher_temperature: float | None = setting(
+        None,
+        POSITIVE,
+        "Temperature, by which the teacher's scores are divided",
+        shown="`temperature` with a `teacher`, 1 for scores of the files",
+        card="Temperature of the teacher: {}",
+        objective=Objective.DISTILLATION,
+    )
+    question_encoder: bool = setting(
+        False,
+        SWITCH,
+        "Train a [question encoder](special-encoders.md#question-encoders): what is trained "
+        "learns the teacher's vectors of questions, and is saved beside the teacher, which encodes "
+        "the documents. Without a `teacher`, that is the `base`",
+        card="It encodes questions only; the teacher beside it encodes the documents",
+        objective=Objective.DISTILLATION,
+    )
+
+    # Prefixes and layers: Matryoshka, arXiv 2205.13147; over layers too, arXiv 2402.14776.
+
+    nested: bool = setting(True, SWITCH, "Train prefixes as well; false: only the full width")
+    prefixes: tuple[int, ...] = setting(
+        (),
+        list_of(at_least(1), expected="different lengths, descending, such as 768,256,64"),
+        "Trained prefix lengths, descending, the full width first",
+        shown="the base model's; else its width and 512, 256, 128, 64 below it",
+    )
+    prefix_weights: tuple[float, ...] = setting(
+        (),
+        list_of(NOT_NEGATIVE, expected="one number of 0 or more for each prefix"),
+        "Weight of each prefix in the loss and in choosing the best step",
+        shown="1 each",
+        card="Weights of the prefixes: {}",
+    )
+    prefixes_per_step: int = setting(
+        0,
+        at_least(0),
+        "Number of prefixes in every update, chosen at random; 0 for all",
+        card="Prefixes drawn for each update: {}",
+    )
+    prefix_distillation: float = setting(
+        0.0,
+        NOT_NEGATIVE,
+        "Weight of KL(full width's ranking of the candidates ‖ the prefix's)",
+        card="Prefix distillation, weight {}",
+        objective=Objective.CONTRASTIVE,
+    )
+    rotate: bool = setting(
+        True,
+        SWITCH,
+        "With several prefixes, begin by rotating the vectors "
+        "([why](training.md#the-rotation-at-the-start))",
+    )
+    layers_per_step: int = setting(
+        0,
+        at_least(0),
+        "Number of random truncated encoders (first layers only) for every update; then "
+        "`Encoder.truncate(layers=n)` still works",
+        card="Encoders of fewer layers drawn for each update: {}",
+        objective=Objective.CONTRASTIVE,
+    )
+    layer_weight: float = setting(
+        1.0,
+        NOT_NEGATIVE,
+        "Weight of the loss of truncated encoders",
+        card="Weight of the loss of encoders of fewer layers: {}",
+    )
+    layer_distillation: float = setting(
+        1.0,
+        NOT_NEGATIVE,
+        "Weight of the KL divergence of a truncated encoder's vectors from the full encoder's",
+        card="Layer distillation, weight {}",
+    )
+
+    # Optimisation: batches, optimizer and schedule.
+
+    batch_size: int = setting(
+        32, at_least(2), "Examples that are each other's negatives, over all processes"
+    )
+    accumulation: int = setting(1, at_least(1), "Batches per update")
+    gradient_cache: bool = setting(
+        False,
+        SWITCH,
+        "[Gradient caching](https://arxiv.org/abs/2101.06983): memory that does not grow "
+        "with the batch, for a second forward pass",
+    )
+    gradient_checkpointing: bool = setting(
+        False,
+        SWITCH,
+        "Keep the inputs of layers only, and compute the layers again for the gradient: less "
+        "memory, a third more time",
+    )
+    chunk_tokens: int = setting(
+        0,
+        at_least(0),
+        "Tokens in one pass through the network, padding included; 0: chosen for the device",
+    )
+    max_tokens: int = setting(
+        128,
+        at_least(3),
+        "Maximum tokens of a text in training; the model's own limit applies as well",
+    )
+    epochs: int = setting(3, at_least(1), "Passes over the examples")
+    max_steps: int | None = setting(None, at_least(1), "Number of updates, instead of `epochs`")
+    learning_rate: float = setting(5e-5, POSITIVE, "Peak learning rate")
+    classifier_learning_rate: float = setting(
+        1e-3, POSITIVE, "Peak learning rate of the classifier, which starts untrained"
+    )
+    warmup_ratio: float = setting(
+        0.1, BELOW_ONE, "Share of the updates in which the rate rises; then it falls to 0"
+    )
+    weight_decay: float = setting(
+        0.01, NOT_NEGATIVE, "Weight decay of AdamW, except for biases and norms"
+    )
+    max_grad_norm: float = setting(1.0, POSITIVE, "Maximum norm of an update's gradient")
+    seed: int = setting(
+        0,
+        SEED,
+        "Seed of all random choices: order, prefixes, layers, held-out examples, dropout",
+    )
+    precision: Precision = setting(
+        Precision.AUTO,
+        one_of(TRAINING),
+        "`bf16`: autocast with float32 weights; `fp32`; `auto`: `bf16` where the hardware "
+        "computes it natively",
+    )
+
+    # Evaluation: how the step that is kept is chosen.
+
+    dev: tuple[Path, ...] = setting(
+        (), PATHS, "STS files to choose the best step by; labelled files in a classification"
+    )
+    eval_every: int = setting(100, at_least(0), "Updates between evaluations; 0: only at the end")
+    keep_last: bool = setting(False, SWITCH, "Keep the last step, not the best")
+    patience: int = setting(
+        0,
+        at_least(0),
+        "Evaluations in a row without a better score after which the run stops; 0: never",
+        card="Stopped early after evaluations without a better score: {}",
+    )
+
+    # Output.
+
+    out: Path = setting(REQUIRED, PATH, "Folder of the model")
+    checkpoint_every: int = setting(100, at_least(0), "Updates between checkpoints; 0 for none")
+
+    def __post_init__(self) -> None:
+        convert_all(self)
+        if self.question_encoder and not self.teacher:
+            object.__setattr__(self, "teacher", self.base)
+        self._check_values()
+        for conflict in self._conflicts():
+            raise ConfigError(f"{conflict}: leave one of them out")
+        if self.learns_vectors and not self.teacher:
+            raise ConfigError(
+                f"distillation_loss {self.distillation_loss} learns vectors: name the `teacher` "
+                "that gives them, or learn scores with kl or margin-mse"
+            )
+        if not self.train and not self.data_sets:
+            raise ConfigError("train names no file: expected at least one")
+        parts(self)  # checks every data set
+
+    def _check_values(self) -> None:
+        """Refuse values that do not fit one another, or that no range describes."""
+        lengths, weights = self.prefixes, self.prefix_weights
+        if list(lengths) != sorted(set(lengths), reverse=True):
+            raise ConfigError(
+                f"prefixes is {', '.join(map(str, lengths))}: expected different lengths, "
+                "descending, such as 768,256,64"
+            )
+        if weights and (len(weights) != len(lengths) or max(weights) == 0):
+            raise ConfigError(
+                f"prefix_weights has {len(weights)} numbers for {len(lengths)} prefixes: give "
+                "prefixes, and one weight for each, none negative and not all 0"
+            )
+        if self.window is not None and self.max_tokens < self.window:
+            raise ConfigError(
+                f"max_tokens is {self.max_tokens} with window {self.window}: expected "
+                f"{self.window} or more, as positions that no text reaches are not trained"
+            )
+        if self.attention_group == 1:
+            raise ConfigError("attention_group is 1: expected 2 or more tokens, or 0 for none")
+        if len(set(self.columns)) != len(self.columns):
+            raise ConfigError(
+                f"columns is {', '.join(self.columns)}: expected different names, anchor first, "
+                "then positive, then negatives"
+            )
+
+    def _conflicts(self) -> Iterator[str]:
+        """Settings that exclude one another, or that have no effect beside others."""
+        labels = self.objective is Objective.CLASSIFICATION
+        for name, item, _ in changed(self):
+            if item.objective not in ("", self.objective):
+                if labels and item.objective == Objective.CONTRASTIVE:
+                    yield f"objective classification has no pairs for {name}"
+                else:
+                    yield f"{name} needs objective {item.objective}"
+            if self.kept_layers == 0 and self.question_encoder and name in OF_NETWORKS:
+                table = "for a table choose preset static-question-encoder"
+                yield f"kept_layers 0 leaves no network for {name} ({table})"
+        dropped = self.pooling is Pooler.CLS_BEFORE_POOLER
+        averaged = self.pooling in (Pooler.FIRST_LAST, Pooler.LAST_TWO)
+        dropout = self.dropout is not None or self.fixed_dropout
+        longer = self.window is not None or self.attention_group or self.adapter_rank
+        loss, head, several = self.distillation_loss, self.head_only, bool(self.data_sets)
+        rules = (
+            (labels and dropped,
+             "a classifier would read the layer that pooling cls-before-pooler drops"),
+            (not self.nested and self.prefixes, "nested false trains no prefixes"),
+            (self.nested and len(self.prefixes) != 1 and dropped,
+             "nested would train prefixes behind the layer that is dropped"),
+            (self.queue_size and self.layers_per_step, "queue_size has no layers_per_step"),
+            (averaged and self.layers_per_step, f"layers_per_step cannot cut into {self.pooling}"),
+            (self.mlm_weight and not self.mlm_probability, "mlm_weight with mlm_probability 0"),
+            (self.window is None and self.kept_positions is not None,
+             "kept_positions without window"),
+            (not self.adapter_rank and not self.adapter_extras,
+             "adapter_extras false without adapter_rank"),
+            (self.guide and self.queue_size, "queue_size keeps no texts for a guide to encode"),
+            (self.guide_margin and not self.guide, "guide_margin without a guide"),
+            (self.learns_vectors and self.teacher_temperature is not None,
+             f"distillation_loss {loss} has no teacher_temperature"),
+            (self.learns_vectors and dropped,
+             "a teacher's vectors would be learnt behind the layer that is dropped"),
+            (self.question_encoder and not self.learns_vectors,
+             f"question_encoder learns no vectors by {loss}"),
+            (self.kept_layers == 0 and not self.question_encoder,
+             "kept_layers 0 without question_encoder"),
+            (self.patience and self.keep_last,
+             "patience waits for a better step than the last, which keep_last keeps"),
+            (self.patience and not self.eval_every,
+             "patience with eval_every 0, which evaluates only at the end"),
+            (head and (self.mlm_weight or self.layers_per_step),
+             "head_only trains no network for mlm or layers"),
+            (head and (dropout or self.gradient_cache),
+             "head_only has no dropout and needs no gradient_cache"),
+            (head and longer,
+             "head_only trains no network for window, attention_group or adapter_rank"),
+            (head and self.queue_size, "head_only trains one head, without a queue"),
+            (head and self.frozen_embeddings,
+             "head_only trains no embeddings for frozen_embeddings to leave out"),
+            (head and self.gradient_checkpointing,
+             "head_only has no gradients of layers for gradient_checkpointing"),
+            (several and self.train, "train beside data_sets, which name their own files"),
+            (several and self.objective is not Objective.CONTRASTIVE,
+             f"objective {self.objective} beside data_sets, each of which names its own"),
+            (several and self.queue_size, "queue_size would mix the texts of the data_sets"),
+        )  # fmt: skip
+        yield from (conflict for wrong, conflict in rules if wrong)
+
+    @property
+    def learns_vectors(self) -> bool:
+        """Whether the vectors of a teacher are learnt."""
+        of_vectors = self.distillation_loss in (DistillationLoss.MSE, DistillationLoss.COSINE)
+        return self.objective is Objective.DISTILLATION and of_vectors
+
+    @property
+    def learns_axes(self) -> bool:
+        """Whether a teacher's vectors are learnt along their principal axes.
+
+        A question encoder must give vectors that can be compared with the teacher's; and the data
+        sets of a run must agree on the axes.
+        """
+        return self.learns_vectors and not self.question_encoder
+
+    @property
+    def reading(self) -> Reading:
+        """What is read of the files besides texts."""
+        if self.objective is Objective.CLASSIFICATION:
+            return Reading.LABELS
+        of_files = self.objective is Objective.DISTILLATION and not self.teacher
+        scored = of_files or self.objective is Objective.SIMILARITY
+        return Reading.SCORES if scored else Reading.TEXTS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {name: _as_json(value) for name, value in asdict(self).items()}
+
+    def to_json(self) -> str:
+        """The configuration as a JSON object; `from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The configuration in a JSON object; raises ConfigError for unknown or missing names."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"the training configuration is not JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise ConfigError("the training configuration is not a JSON object")
+        return cls.from_dict(values)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The configuration in a JSON object already read. Raises ConfigError as `from_json`."""
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            near = difflib.get_close_matches(unknown[0], known, 1)
+            raise ConfigError(
+                f"unknown in a training configuration: {', '.join(unknown)}; "
+                + (f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}")
+            )
+        files = [] if "data_sets" in values else ["train"]
+        if missing := [name for name in (*files, "out") if name not in values]:
+            raise ConfigError(f"the training configuration lacks {', '.join(missing)}")
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ConfigError(f"the training configuration has a wrong type: {error}") from error
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_json(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A data set of a run.
+
+    config: the run's settings with those of the data set. weight: how often an epoch goes through
+    it. loss_weight: factor of its loss. prompts: by role, instead of the model's.
+    """
+
+    config: TrainConfig
+    weight: float = 1.0
+    loss_weight: float = 1.0
+    prompts: Mapping[str, str] = field(default_factory=dict)
+
+
+def parts(config: TrainConfig) -> list[Part]:
+    """The data sets of a run. Raises ConfigError, which names the data set by its number."""
+    if not config.data_sets:
+        return [Part(config)]
+    data_sets = []
+    for number, values in enumerate(config.data_sets, 1):
+        try:
+            data_sets.append(_part(config, values))
+        except ConfigError as error:
+            raise ConfigError(f"data set {number}: {error}") from error
+    if not any(part.weight for part in data_sets):
+        raise ConfigError("every data set has the weight 0: expected one with more")
+    return data_sets
+
+
+def _part(config: TrainConfig, values: Mapping[str, Any]) -> Part:
+    known = OF_DATA_SETS | PROMPTS.keys() | WEIGHTS.keys()
+    if unknown := sorted(values.keys() - known):
+        of_run = any(item.name == unknown[0] for item in fields(config))
+        what = "is set for the whole run" if of_run else "is unknown"
+        raise ConfigError(f"{unknown[0]} {what}: a data set may have {', '.join(sorted(known))}")
+    own = {name: value for name, value in values.items() if name in OF_DATA_SETS}
+    objective = own.get("objective", Objective.CONTRASTIVE)
+    # The run's settings of contrastive learning are not for a data set with another objective, nor
+    # are the kinds of examples that its preset learns from.
+    foreign = {
+        item.name: item.default
+        for item in fields(config)
+        if about(item).objective not in ("", objective)
+    }
+    part = replace(config, **{**foreign, "data_sets": (), "expects": (), **own})
+    if part.objective is Objective.CLASSIFICATION:
+        raise ConfigError("labels are learnt alone: give their files as `train`, in another run")
+    prompts = {}
+    for name, role in PROMPTS.items():
+        if name in values:
+            if not isinstance(values[name], str):
+                raise ConfigError(f"{name} is {values[name]!r}: expected text")
+            prompts[role] = values[name]
+    weights = {name: range.convert(name, values.get(name, 1.0)) for name, range in WEIGHTS.items()}
+    return Part(part, **weights, prompts=prompts)
