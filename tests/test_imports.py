@@ -24,11 +24,9 @@ MODULES = {
     "searchengine/corpus/formats/docx.py": "formats",
     "searchengine/corpus/formats/pdf.py": "formats",
     "searchengine/integrations/haystack.py": "haystack",
-    "searchengine/integrations/haystack_filters.py": "haystack",
     "searchengine/integrations/langchain.py": "langchain",
-    "searchengine/integrations/langchain_filters.py": "langchain",
     "searchengine/integrations/llamaindex.py": "llamaindex",
-    "searchengine/integrations/mcp.py": "mcp",
+    "searchengine/integrations/mcp_server.py": "mcp",
     "searchengine/server/": "serve",
     "trainer/evaluation/mteb.py": "mteb",
 }
