@@ -385,7 +385,7 @@ class Ingestion:
     def _merge(self, finished: int = 0) -> None:
         with self._collection.own_store(self._identity) as store:
             self._collection.merge_due(
-                store, self._options.building, made=self._made, finished=finished
+                store, self._options.building, written=self._made, finished=finished
             )
 
     @property
