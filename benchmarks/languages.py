@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.folder.documents import lexical, text_index
+from searchengine.backends.folder import lexical
+from searchengine.backends.folder.documents import text_index
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.language_traits import EXCERPT, traits
 from searchengine.ingest.languages import analyzer_for, reads

@@ -2,13 +2,12 @@
 
 documents/    documents.db
 filters/      filters compiled to SQL
+lexical       documents ranked by words
 snapshot      the state of one commit, to read from
 view          the snapshot that an open collection shows
 writer        one commit: a transaction on tables and segments
-mode          how documents are ranked
-tiers         which segments to merge
-folders       the folders of segments
-scratch       new folders, whole or not at all
-filesystem    network file systems are refused
-collection    create, delete, update, merge
+pending       work that outlives a commit
+merging       which segments to merge, and how
+folders       segments and new folders on the disk
+collection    the backend: create, delete, update, merge
 """

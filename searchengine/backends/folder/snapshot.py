@@ -11,13 +11,13 @@ import numpy as np
 
 from searchengine.backends import contract
 from searchengine.backends.contract import Ids, WordScores
-from searchengine.backends.folder.documents import lexical
+from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import joins_words
 from searchengine.backends.folder.documents.questions import phrases as quoted
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import stored_bytes
+from searchengine.backends.folder.lexical import WordIndex
 from searchengine.backends.folder.pending import Work, described, works
-from searchengine.backends.folder.word_index import WordIndex
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -190,7 +190,7 @@ class Snapshot(contract.Snapshot):
         required: tuple[str, ...] = (),
         as_you_type: bool = False,
     ) -> WordScores:
-        """The k best documents by words: (id, BM25), by (−score, id); see documents.lexical.
+        """The k best documents by words: (id, BM25), by (−score, id); see `lexical`.
 
         They contain the phrases `required`. Other phrases of the question, in quotation marks, are
         words that a document has once, and score half their inverse document frequency.

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.backends.contract import WordScores
-from searchengine.backends.folder.documents import lexical, questions, text_index
-from searchengine.backends.folder.documents.lexical import Scored
+from searchengine.backends.folder import lexical
+from searchengine.backends.folder.documents import questions, text_index
+from searchengine.backends.folder.lexical import Scored
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import QueryError
 from searchengine.query.fusion import Fusion, reciprocal_rank

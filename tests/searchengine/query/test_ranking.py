@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents import lexical
+from searchengine.backends.folder import lexical
 from searchengine.backends.mode import weight_of
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig
@@ -113,7 +113,7 @@ def test_passages_equal_brute_force(
 
 
 def by_words(engine: SearchEngine, question: str, k: int, where: str | None = None) -> list[Any]:
-    """(key, BM25) as searchengine.backends.folder.documents.lexical ranks them."""
+    """(key, BM25) as searchengine.backends.folder.lexical ranks them."""
     store = engine.collection._current().store
     scored = lexical.search(store.read, question, k, *store.condition(where))
     documents = store.documents(document for document, _ in scored)

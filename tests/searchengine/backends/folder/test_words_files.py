@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents import lexical, terms, text_index
+from searchengine.backends.folder import lexical
+from searchengine.backends.folder.documents import terms, text_index
 from searchengine.backends.folder.documents.questions import Word, phrases
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.indexer.search.bm25 import weight

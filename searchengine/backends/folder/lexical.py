@@ -1,6 +1,12 @@
-"""Words: BM25 over a text index. It is FTS5's own, with k1 = 1.2 and b = 0.75.
+"""Documents ranked by words: BM25 with k1 = 1.2 and b = 0.75, a word of the title counts twice.
 
 search(read, "how do whales sleep", k=10)             # [(document id, score), …], best first
+
+The ranker is the words files of the segments (WordIndex), read by the native kernel of `indexer`.
+The fallback, and the oracle of the tests, is FTS5 in documents.db: scores and order are the same.
+It answers where a document with words is in no words file (it has no vector), and for a word that
+the tokenizer cuts into several terms. A scan of all texts answers a trigram index for words of one
+or two letters, which are no term of FTS5.
 """
 
 import json
@@ -12,9 +18,12 @@ from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
+
+import numpy as np
 
 from searchengine.backends.contract import EXPECTED, Scored, WordScores
+from searchengine.backends.folder.documents import text_index
 from searchengine.backends.folder.documents.questions import (
     WORDS,
     Word,
@@ -24,20 +33,19 @@ from searchengine.backends.folder.documents.questions import (
     whole,
     words,
 )
-from searchengine.backends.folder.documents.terms import terms_of
-from searchengine.backends.folder.documents.text_index import (
-    MISSING,
-    TITLE_WEIGHT,
-    Read,
-    analyzer,
-    quoted,
-)
+from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.documents.terms import notes, terms_of
+from searchengine.backends.folder.documents.text_index import MISSING, TITLE_WEIGHT, Read, quoted
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.function_words import function_words
 from searchengine.errors import QueryError
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.bm25 import Words, weight
+from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.words_format import max_gain
 
 T = TypeVar("T")
+_AVERAGES = 1  # the row of FTS5's table of averages
 _In = TypeVar("_In")
 
 TERMS = 128
@@ -62,7 +70,7 @@ CONTINUATIONS = 32
 
 
 class Index(Protocol[_In]):
-    """Ranks documents by terms, which are words quoted for FTS5, or FTS5's own."""
+    """Ranks documents by terms: those of words files, or words quoted for FTS5."""
 
     @property
     def documents(self) -> int:
@@ -79,21 +87,132 @@ class Index(Protocol[_In]):
 
 
 Key = tuple[bytes, bool]
-"""A term of FTS5; or the beginning of terms, and True."""
+"""A term of a words file; or the beginning of terms, and True."""
 
 
-class Ranker(Index[Key], Protocol):
-    """An Index that is not FTS5."""
+@dataclass(frozen=True, slots=True)
+class WordIndex:
+    """The words files of a snapshot. Safe to use from several threads.
+
+    Attributes:
+        parts: the segments, the one with most documents first.
+        documents: number of documents in the collection.
+        average: their mean length, in tokens.
+        analyzer: how text becomes terms.
+    """
+
+    parts: Mapping[SegmentRow, Words]
+    documents: int
+    average: float
+    analyzer: Analyzer
+
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        segments: Mapping[SegmentRow, Segment],
+        live: Mapping[SegmentRow, Allowed | None],
+    ) -> Self | None:
+        """The index; None unless every document with words is in a words file."""
+        analyzer = text_index.analyzer(store.read)
+        if analyzer.tokenizer is Tokenizer.NONE:
+            return None
+        parts, expected = {}, notes(analyzer)
+        for row, segment in segments.items():
+            if segment.words is None or segment.words.notes != expected:
+                return None
+            parts[row] = Words(segment.words, live[row])
+        documents, tokens = _totals(store)
+        if tokens != sum(part.tokens for part in parts.values()):
+            return None
+        largest = sorted(parts.items(), key=lambda item: -item[1].documents)
+        return cls(dict(largest), documents, tokens / max(1, documents) or 1.0, analyzer)
+
+    def ranker(self, store: Store, allowed: Mapping[SegmentRow, Allowed] | None = None) -> "Ranker":
+        """Ranks the documents whose rows are allowed; None: all."""
+        return Ranker(self, store, allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranker:
+    """An Index over the words files.
+
+    Attributes:
+        index: the words files.
+        store: the tables of the snapshot.
+        allowed: the rows that may be found; None for all.
+    """
+
+    index: WordIndex
+    store: Store
+    allowed: Mapping[SegmentRow, Allowed] | None
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in the collection."""
+        return self.index.documents
 
     @property
     def analyzer(self) -> Analyzer:
-        """How text becomes its terms."""
+        """How text becomes terms."""
+        return self.index.analyzer
 
-    def terms(self, words: Mapping[Word, float]) -> Mapping[Key, float] | None:
-        """FTS5's terms for words, without those that it drops, and how often each counts.
+    def terms(self, words: Mapping[Word, float]) -> dict[Key, float] | None:
+        """The term of each word, and how often it counts; None if a word is several terms.
 
-        None: FTS5 must search itself.
+        Words that the tokenizer leaves out have none.
         """
+        cut = terms_of(self.index.analyzer).of(list(words))
+        if any(len(terms) > 1 for terms in cut):
+            return None
+        counted = zip(words.items(), cut, strict=True)
+        return {(t, word.unfinished): times for (word, times), terms in counted for t in terms}
+
+    def counts(self, terms: Sequence[Key], limit: int) -> list[int]:
+        """How many documents have each term, at most `limit`."""
+        return [min(limit, self._count(term)) for term in terms]
+
+    def best(self, terms: Mapping[Key, float], k: int) -> Scored:
+        """The k best documents with one of the terms: id and BM25, by (−score, id).
+
+        Of documents with equal scores at the end, those with the first passages.
+        """
+        weights = np.array(
+            [times * weight(self.documents, self._count(term)) for term, times in terms.items()]
+        )
+        best: list[tuple[float, int]] = []
+        for row, part in self.index.parts.items():
+            numbers = [part.find(*term) for term in terms]
+            if numbers.count(-1) == len(numbers):
+                continue
+            floor = -best[k - 1][0] if len(best) >= k else -math.inf
+            only = None if self.allowed is None else self.allowed[row]
+            rows, scores = part.best(numbers, weights, self.index.average, k, only, floor)
+            listed = zip((-scores).tolist(), (rows + row.base).tolist(), strict=True)
+            best = sorted([*best, *listed])[:k]
+        documents = self.store.documents_of(passage for _, passage in best)
+        ranked = sorted(zip((score for score, _ in best), documents, strict=True))
+        return [(document, -score) for score, document in ranked]
+
+    def _count(self, term: Key) -> int:
+        return sum(part.count(part.find(*term)) for part in self.index.parts.values())
+
+
+def _totals(store: Store) -> tuple[int, int]:
+    """Documents, and tokens of all, as FTS5 counts them.
+
+    They are in its row of averages, as integers of variable length: see "Averages" in
+    https://sqlite.org/fts5.html, section 9. The table is private to FTS5, but one row is read. The
+    public fts5vocab has no totals: to add up its rows reads the whole vocabulary at each commit.
+    """
+    rows = store.read("SELECT block FROM text_index_data WHERE id = ?", (_AVERAGES,))
+    numbers, value = [], 0
+    for byte in rows[0][0] if rows and rows[0][0] else b"":
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            numbers.append(value)
+            value = 0
+    return (numbers[0], sum(numbers[1:])) if numbers else (0, 0)
 
 
 def search(
@@ -120,7 +239,7 @@ def search(
     ranks by the most frequent of these trigrams, and if there are only short words and fewer than
     MIN_INDEXED or k documents, every document is read (see docs/hybrid.md).
     """
-    used = analyzer(read) if ranker is None else ranker.analyzer
+    used = text_index.analyzer(read) if ranker is None else ranker.analyzer
     kind = used.tokenizer
     if kind is Tokenizer.NONE:
         raise QueryError(MISSING)
