@@ -12,8 +12,7 @@ from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
 from searchengine.server.app import create
-from searchengine.server.settings import ServerSettings
-from searchengine.server.tokens import Token
+from searchengine.server.server_settings import ServerSettings, Token
 
 DOCUMENTS = [
     {"_id": "bee", "text": "a bee", "year": 2016, "lang": "en"},

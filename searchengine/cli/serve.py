@@ -117,13 +117,13 @@ def serve(
         from searchengine.server.running import serve as run
     except ImportError as error:
         raise ImportError(f"serve needs {error.name}: {install_line('serve')}") from error
-    from searchengine.server.settings import (
+    from searchengine.server.server_settings import (
         ServerSettings,
         named_benches,
         named_collections,
         of_collections,
+        read_tokens,
     )
-    from searchengine.server.tokens import read_tokens
 
     named = named_collections(collections)
     settings = ServerSettings(
@@ -155,7 +155,7 @@ def mcp(collection: Path | str, **options: Any) -> None:
         searchengine mcp notes.index
     """
     try:
-        from searchengine.integrations.mcp import serve as serve_tools
+        from searchengine.integrations.mcp_server import serve as serve_tools
     except ImportError as error:
         raise ImportError(f"mcp needs {error.name}: {install_line('mcp')}") from error
 

@@ -5,28 +5,33 @@ retriever = SearchEngineRetriever(store, top_k=5)
 """
 
 from asyncio import to_thread
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Self, cast
 
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy, FilterPolicy, apply_filter_policy
+from haystack.errors import FilterError
 
 from searchengine.corpus.documents import Document as StoredDocument
 from searchengine.encoders.protocol import NoEncoder
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError
-from searchengine.integrations import filters as parts
-from searchengine.integrations.embeddings import embeddings
-from searchengine.integrations.haystack_filters import where_of
-from searchengine.integrations.metadata import metadata_of, record, stored_name
+from searchengine.errors import FilterError as EngineFilterError
+from searchengine.integrations import where
+from searchengine.integrations.stored import embeddings, metadata_of, record, stored_name
 from searchengine.query.hits import Hit, Hits
 from searchengine.query.request import Options
 
 _START = "split_idx_start"
 """Haystack's name for the offset of a part in its document."""
+_ATTRIBUTES = {attribute.name for attribute in fields(Document)}
+_ZONED = ("%Z", "%+__:__", "%-__:__")
+_DATED = "____-__-__%"
+_DAY = len("2020-03-01")
 
 
 class SearchEngineDocumentStore:
@@ -88,7 +93,7 @@ class SearchEngineDocumentStore:
     def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
         """The documents that match a filter, in the order first added. Raises FilterError."""
         stored = self.engine.documents(where_of(filters))
-        return self.complete([_document(each) for each in stored])
+        return self.complete([_document(document) for document in stored])
 
     def complete(self, documents: list[Document]) -> list[Document]:
         """The documents, with their embeddings where `return_embedding` says so."""
@@ -116,14 +121,14 @@ class SearchEngineDocumentStore:
         for document in documents:
             _check(document)
         chosen = self._chosen(documents, policy)
-        alone = [each for each in chosen if each.embedding is None]
-        if alone and isinstance(self.engine.encoder, NoEncoder):
-            alone = []
-        given = [each for each in chosen if each.embedding is not None or not alone]
-        if given:
-            self.engine.add(map(_record, given), [each.embedding for each in given])
-        if alone:
-            self.engine.add(map(_record, alone))
+        to_encode = [document for document in chosen if document.embedding is None]
+        if to_encode and isinstance(self.engine.encoder, NoEncoder):
+            to_encode = []
+        supplied = [doc for doc in chosen if doc.embedding is not None or not to_encode]
+        if supplied:
+            self.engine.add(map(_record, supplied), [doc.embedding for doc in supplied])
+        if to_encode:
+            self.engine.add(map(_record, to_encode))
         return len(chosen)
 
     def _chosen(self, documents: list[Document], policy: DuplicatePolicy) -> list[Document]:
@@ -149,23 +154,23 @@ class SearchEngineDocumentStore:
 
     def delete_all_documents(self) -> None:
         """Delete all documents."""
-        self.engine.delete(where=parts.EVERYTHING)
+        self.engine.delete(where=where.EVERYTHING)
 
     def delete_by_filter(self, filters: dict[str, Any]) -> int:
         """Delete the documents that match a filter; returns how many. Raises FilterError."""
-        return self.engine.delete(where=where_of(filters) or parts.EVERYTHING)
+        return self.engine.delete(where=where_of(filters) or where.EVERYTHING)
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
         """Set fields of the meta of documents that match a filter; returns how many.
 
         None removes a field. Raises FilterError.
         """
-        given = {stored_name(name): value for name, value in meta.items()}
+        changes = {stored_name(name): value for name, value in meta.items()}
         patches = {
-            each.key: {
-                name: _replacing(each.metadata.get(name), new) for name, new in given.items()
+            document.key: {
+                name: _replacing(document.metadata.get(name), new) for name, new in changes.items()
             }
-            for each in self.engine.documents(where_of(filters))
+            for document in self.engine.documents(where_of(filters))
         }
         if patches:
             self.engine.update(patches)
@@ -226,20 +231,20 @@ class _Retriever:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_dict`."""
-        given = dict(data["init_parameters"])
-        store = given["document_store"]
+        arguments = dict(data["init_parameters"])
+        store = arguments["document_store"]
         if isinstance(store, Mapping):
-            given["document_store"] = SearchEngineDocumentStore.from_dict(dict(store))
-        return cast(Self, default_from_dict(cls, {**data, "init_parameters": given}))
+            arguments["document_store"] = SearchEngineDocumentStore.from_dict(dict(store))
+        return cast(Self, default_from_dict(cls, {**data, "init_parameters": arguments}))
 
-    def _asked(self, filters: dict[str, Any] | None, top_k: int | None) -> tuple[int, Options]:
+    def _arguments(self, filters: dict[str, Any] | None, top_k: int | None) -> tuple[int, Options]:
         options: dict[str, Any] = dict(self.options or {})
-        where = where_of(apply_filter_policy(self.filter_policy, self.filters, filters))
-        if where is not None:
-            options["where"] = where
+        matching = where_of(apply_filter_policy(self.filter_policy, self.filters, filters))
+        if matching is not None:
+            options["where"] = matching
         return self.top_k if top_k is None else top_k, cast(Options, options)
 
-    def _found(self, hits: Hits) -> dict[str, list[Document]]:
+    def _documents(self, hits: Hits) -> dict[str, list[Document]]:
         documents = [_of_hit(hit, self.passages) for hit in hits]
         return {"documents": self.document_store.complete(documents)}
 
@@ -253,17 +258,17 @@ class SearchEngineRetriever(_Retriever):
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
         """The documents nearest to a question, best first."""
-        k, options = self._asked(filters, top_k)
-        return self._found(self.document_store.engine.search(query, k, **options))
+        k, options = self._arguments(filters, top_k)
+        return self._documents(self.document_store.engine.search(query, k, **options))
 
     @component.output_types(documents=list[Document])
     async def run_async(
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
         """As `run`; what several tasks ask at once is answered together."""
-        k, options = self._asked(filters, top_k)
+        k, options = self._arguments(filters, top_k)
         hits = await self.document_store.engine.asearch(query, k, **options)
-        return await to_thread(self._found, hits)
+        return await to_thread(self._documents, hits)
 
 
 @component
@@ -278,8 +283,8 @@ class SearchEngineEmbeddingRetriever(_Retriever):
         top_k: int | None = None,
     ) -> dict[str, list[Document]]:
         """The documents nearest to an embedding, best first."""
-        k, options = self._asked(filters, top_k)
-        return self._found(self.document_store.engine.search(query_embedding, k, **options))
+        k, options = self._arguments(filters, top_k)
+        return self._documents(self.document_store.engine.search(query_embedding, k, **options))
 
     @component.output_types(documents=list[Document])
     async def run_async(
@@ -289,9 +294,9 @@ class SearchEngineEmbeddingRetriever(_Retriever):
         top_k: int | None = None,
     ) -> dict[str, list[Document]]:
         """As `run`."""
-        k, options = self._asked(filters, top_k)
+        k, options = self._arguments(filters, top_k)
         hits = await self.document_store.engine.asearch(query_embedding, k, **options)
-        return await to_thread(self._found, hits)
+        return await to_thread(self._documents, hits)
 
 
 def _check(document: Any) -> None:
@@ -331,3 +336,144 @@ def _replacing(old: Any, new: Any) -> Any:
         return new
     removed = dict.fromkeys(old.keys() - new.keys())
     return {**removed, **{name: _replacing(old.get(name), value) for name, value in new.items()}}
+
+
+# ------------------------------------------------------------------------------------------ filters
+
+
+def where_of(filters: Mapping[str, Any] | None) -> str | None:
+    """A filter as `where`, with the meaning of Haystack's document_matches_filter; None: all.
+
+    They differ where a filter of a collection differs from Python: a comparison of values of
+    different kinds is false, where Haystack raises an error for the documents it meets; stored
+    dates have one of the forms in docs/filters.md; and a date without a zone in the filter is UTC
+    beside stored dates that have one. Raises Haystack's FilterError.
+    """
+    if not filters:
+        return None
+    try:
+        return _test(filters)
+    except EngineFilterError as error:
+        raise FilterError(str(error)) from error
+
+
+def _test(filters: Any) -> str:
+    """A comparison, or several joined."""
+    if not isinstance(filters, Mapping):
+        raise FilterError(f"a filter must be a dict, got {filters!r:.80}")
+    if "field" in filters:
+        operator, value = _part(filters, "operator"), _part(filters, "value")
+        if operator not in _COMPARISONS:
+            raise FilterError(
+                f"operator must be one of {', '.join(_COMPARISONS)}, got {operator!r}"
+            )
+        return _COMPARISONS[operator](_field(filters["field"]), value)
+    operator, conditions = _part(filters, "operator"), _part(filters, "conditions")
+    tests = [_test(condition) for condition in conditions]
+    if operator == "AND":
+        return where.every(tests)
+    if operator == "OR":
+        return where.either(tests)
+    if operator == "NOT":
+        return where.negated(where.every(tests))
+    raise FilterError(f"operator must be AND, OR or NOT, got {operator!r}")
+
+
+def _part(filters: Mapping[str, Any], name: str) -> Any:
+    if name not in filters:
+        raise FilterError(f"a filter needs {name!r}, got {dict(filters)!r:.200}")
+    return filters[name]
+
+
+def _field(name: str) -> str:
+    """The stored field of `meta.author.name`, or of `author`."""
+    first, *rest = str(name).split(".")
+    if first == "meta" and rest:
+        return where.field(tuple(rest))
+    if rest or first in _ATTRIBUTES:
+        raise FilterError(
+            f"documents are selected by fields of meta, got {name!r}; write meta.year"
+        )
+    return where.field((first,))
+
+
+def _equal(field: str, value: Any) -> str:
+    moment = _moment(value) if _is_dated(value) else None
+    if moment is None:
+        return where.equal(field, value)
+    same = _dated(field, "=", moment)
+    return where.either([where.equal(field, value), same]) if isinstance(value, str) else same
+
+
+def _member(field: str, values: Any) -> str:
+    if not isinstance(values, list):
+        raise FilterError(f"in and not in take a list, got {values!r:.80}")
+    plain = [value for value in values if not _is_dated(value)]
+    dates = [_equal(field, value) for value in values if _is_dated(value)]
+    return where.either([where.member(field, plain), *dates])
+
+
+def _ordered(sign: str) -> Callable[[str, Any], str]:
+    def test(field: str, value: Any) -> str:
+        if value is None:
+            return where.NOTHING
+        if not isinstance(value, str | datetime):
+            return where.ordered(field, sign, value)
+        moment = _moment(value)
+        if moment is None:
+            raise FilterError(
+                f"texts compare by {sign} only as dates, such as 2020-03-01T09:30:00, "
+                f"got {value!r:.80}"
+            )
+        return _dated(field, sign, moment)
+
+    return test
+
+
+_COMPARISONS: dict[str, Callable[[str, Any], str]] = {
+    "==": _equal,
+    "!=": lambda field, value: where.negated(_equal(field, value)),
+    ">": _ordered(">"),
+    ">=": _ordered(">="),
+    "<": _ordered("<"),
+    "<=": _ordered("<="),
+    "in": _member,
+    "not in": lambda field, values: where.negated(_member(field, values)),
+}
+
+
+def _is_dated(value: Any) -> bool:
+    """Whether `==` compares it as a date, if it is one."""
+    return isinstance(value, datetime) or (
+        isinstance(value, str)
+        and value[:_DAY].count("-") == 2
+        and (len(value) == _DAY or value[_DAY : _DAY + 1] in ("T", "t", " "))
+    )
+
+
+def _moment(value: str | datetime) -> datetime | None:
+    if isinstance(value, datetime):
+        return value
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        return None
+
+
+def _dated(field: str, sign: str, moment: datetime) -> str:
+    """A comparison with a moment; where one of two dates has no zone, it has that of the other."""
+    is_date = f"{field} like '{_DATED}'"
+    test = f"{field} {sign} {_literal(moment)}"
+    if moment.utcoffset():
+        zoned = where.either([f"{field} like '{pattern}'" for pattern in _ZONED])
+        local = f"{field} {sign} {_literal(moment.replace(tzinfo=None))}"
+        test = where.either(
+            [where.every([zoned, test]), where.every([where.negated(zoned), local])]
+        )
+    return where.every([is_date, test])
+
+
+def _literal(moment: datetime) -> str:
+    """A moment to the microsecond: of a shorter date, a filter would take all of the period."""
+    utc = moment.astimezone(UTC) if moment.tzinfo else moment
+    return f"date('{utc.replace(tzinfo=None).isoformat(timespec='microseconds')}Z')"

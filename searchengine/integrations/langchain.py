@@ -4,9 +4,9 @@ store = SearchEngineVectorStore(SearchEngine.open("papers.index"))
 store.as_retriever(search_kwargs={"k": 5, "filter": {"year": {"$gte": 2015}}})
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, TypeAlias, cast
 from uuid import uuid4
 
 from langchain_core.callbacks import (
@@ -17,17 +17,28 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import run_in_executor
+from langchain_core.structured_query import (
+    Comparator,
+    Comparison,
+    FilterDirective,
+    Operation,
+    Operator,
+    StructuredQuery,
+    Visitor,
+)
 from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.engine import SearchEngine
-from searchengine.errors import CorpusError, QueryError
-from searchengine.integrations import filters
-from searchengine.integrations.langchain_filters import Filter, where_of
-from searchengine.integrations.metadata import metadata_of, record
+from searchengine.errors import CorpusError, FilterError, QueryError
+from searchengine.integrations import where
+from searchengine.integrations.stored import metadata_of, record
 from searchengine.query.hits import Hit, Hits
 from searchengine.query.request import Options
+
+Filter: TypeAlias = str | Mapping[str, Any] | FilterDirective | None
+"""A `where` text, a dict (`where_of`), or the filter of a structured query."""
 
 
 def encoder_of(embeddings: Embeddings, name: str | None = None) -> FunctionEncoder:
@@ -123,18 +134,18 @@ class SearchEngineVectorStore(VectorStore):
         QueryError if there are not as many ids or metadatas as texts.
         """
         texts = list(texts)
-        for what, given in (("ids", ids), ("metadatas", metadatas)):
-            if given is not None and len(given) != len(texts):
+        for name, values in (("ids", ids), ("metadatas", metadatas)):
+            if values is not None and len(values) != len(texts):
                 raise QueryError(
-                    f"{what} must be one for each of {len(texts)} texts, got {len(given)}"
+                    f"{name} must be one for each of {len(texts)} texts, got {len(values)}"
                 )
         keys = [key or str(uuid4()) for key in ids or [""] * len(texts)]
         records = {
             key: record(key, text, metadata)
             for key, text, metadata in zip(keys, texts, metadatas or [{}] * len(texts), strict=True)
         }
-        for key, each in records.items():
-            if not each["text"].strip():
+        for key, text in zip(keys, texts, strict=True):
+            if not text.strip():
                 raise CorpusError(f"document {key!r} has no text; leave it out")
         kwargs.pop("batch_size", None)
         if records:
@@ -143,21 +154,21 @@ class SearchEngineVectorStore(VectorStore):
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
         """Delete documents by id, or by `filter`; None: all."""
-        where = where_of(kwargs.pop("filter", None))
+        matching = where_of(kwargs.pop("filter", None))
         if kwargs:
             raise QueryError(f"delete takes ids or filter, got {', '.join(kwargs)}")
         if ids is not None:
             self.engine.delete(ids)
         else:
-            self.engine.delete(where=where or filters.EVERYTHING)
+            self.engine.delete(where=matching or where.EVERYTHING)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """The documents of these ids that are stored, in their order."""
         return [
-            Document(id=each.key, page_content=each.text, metadata=metadata_of(each))
-            for each in self.engine.get(list(ids))
-            if each is not None
+            Document(id=stored.key, page_content=stored.text, metadata=metadata_of(stored))
+            for stored in self.engine.get(list(ids))
+            if stored is not None
         ]
 
     def similarity_search(
@@ -272,27 +283,27 @@ class SearchEngineRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        k, options = self._asked(kwargs)
+        k, options = self._arguments(kwargs)
         return _documents(self.engine.search(query, k, **options), self.passages)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        k, options = self._asked(kwargs)
+        k, options = self._arguments(kwargs)
         return _documents(await self.engine.asearch(query, k, **options), self.passages)
 
-    def _asked(self, given: dict[str, Any]) -> tuple[int, Options]:
-        asked = {"k": self.k, "filter": self.filter, **self.options, **given}
-        return asked.pop("k"), _options(asked.pop("filter"), asked)
+    def _arguments(self, kwargs: dict[str, Any]) -> tuple[int, Options]:
+        options = {"k": self.k, "filter": self.filter, **self.options, **kwargs}
+        return options.pop("k"), _options(options.pop("filter"), options)
 
 
-def _options(filter: Filter, given: dict[str, Any]) -> Options:
-    where = where_of(filter)
-    return cast(Options, given if where is None else {**given, "where": where})
+def _options(filter: Filter, options: dict[str, Any]) -> Options:
+    matching = where_of(filter)
+    return cast(Options, options if matching is None else {**options, "where": matching})
 
 
-def _by_vector(filter: Filter, given: dict[str, Any]) -> Options:
-    return _options(filter, {"mode": "vector", **given})
+def _by_vector(filter: Filter, options: dict[str, Any]) -> Options:
+    return _options(filter, {"mode": "vector", **options})
 
 
 def _documents(hits: Iterable[Hit], passages: bool = False) -> list[Document]:
@@ -309,3 +320,136 @@ def _document(hit: Hit, passage: bool = False) -> Document:
         metadata["start_index"] = hit.start
     text = hit.passage if passage else hit.text
     return Document(id=hit.key, page_content=text, metadata=metadata)
+
+
+# ------------------------------------------------------------------------------------------ filters
+
+
+class WhereTranslator(Visitor):
+    """Structured queries to searches, for self-querying retrievers.
+
+    `like` has the pattern of a filter: % is any text. `contain` is for lists. An attribute with a
+    dot is a field within a field.
+    """
+
+    allowed_comparators = tuple(Comparator)
+    allowed_operators = tuple(Operator)
+
+    def visit_operation(self, operation: Operation) -> str:
+        """The test of several."""
+        tests = [argument.accept(self) for argument in operation.arguments]
+        if operation.operator == Operator.NOT:
+            return where.negated(where.every(tests))
+        return (where.every if operation.operator == Operator.AND else where.either)(tests)
+
+    def visit_comparison(self, comparison: Comparison) -> str:
+        """The test of a field."""
+        comparator, value = comparison.comparator, comparison.value
+        if isinstance(value, Mapping) and "date" in value:  # as self-querying retrievers write them
+            if comparator not in _DATE_SIGNS:
+                signs = ", ".join(_DATE_SIGNS.values())
+                raise FilterError(f"a date compares by {signs}, got {comparator.value}")
+            day = where.literal(str(value["date"]))  # the filter's parser checks it
+            return f"{_field(comparison.attribute)} {_DATE_SIGNS[comparator]} date({day})"
+        name = "contains" if comparator == Comparator.CONTAIN else comparator.value
+        return _test(comparison.attribute, f"${name}", value)
+
+    def visit_structured_query(
+        self, structured_query: StructuredQuery
+    ) -> tuple[str, dict[str, Any]]:
+        """The question, and the keywords of a search."""
+        kwargs: dict[str, Any] = {}
+        if structured_query.filter is not None:
+            kwargs["filter"] = structured_query.filter.accept(self)
+        if structured_query.limit is not None:
+            kwargs["k"] = structured_query.limit
+        return structured_query.query, kwargs
+
+
+_DATE_SIGNS = {
+    Comparator.EQ: "=",
+    Comparator.NE: "!=",
+    Comparator.GT: ">",
+    Comparator.GTE: ">=",
+    Comparator.LT: "<",
+    Comparator.LTE: "<=",
+}
+
+
+def where_of(filter: Filter) -> str | None:
+    """A filter as `where`. Raises FilterError for what a filter of a collection cannot say.
+
+    A dict has a value, or operators, for each field: {"year": {"$gte": 2015}, "lang": "en"}. The
+    operators are $eq $ne $gt $gte $lt $lte $in $nin $between $exists $like $contains, and $and,
+    $or and $not of dicts. They compare as Python does: a field that is missing is not equal to
+    anything.
+    """
+    if filter is None or isinstance(filter, str):
+        return filter
+    if isinstance(filter, FilterDirective):
+        return cast(str, filter.accept(WhereTranslator()))
+    if isinstance(filter, Mapping):
+        return _all_of(filter) if filter else None
+    raise FilterError(
+        "filter must be a text such as \"year >= 2015\", a dict such as {'year': {'$gte': 2015}} "
+        f"or the filter of a structured query, got {type(filter).__name__}"
+    )
+
+
+def _all_of(filter: Any) -> str:
+    if not isinstance(filter, Mapping):
+        raise FilterError(f"a filter must be a dict, got {filter!r:.80}")
+    tests = []
+    for name, value in filter.items():
+        if name == "$not":
+            tests.append(where.negated(_all_of(value)))
+        elif name in ("$and", "$or"):
+            if not isinstance(value, list | tuple):
+                raise FilterError(f"{name} takes a list of dicts, got {value!r:.80}")
+            tests.append((where.every if name == "$and" else where.either)(map(_all_of, value)))
+        elif str(name).startswith("$"):
+            raise FilterError(f"a filter has no {name}; it has $and, $or, $not and names of fields")
+        elif isinstance(value, Mapping):
+            tests += [_test(name, operator, operand) for operator, operand in value.items()]
+        else:
+            tests.append(_test(name, "$eq", value))
+    return where.every(tests)
+
+
+def _field(name: str) -> str:
+    return where.field(tuple(str(name).split(".")))
+
+
+def _test(name: str, operator: str, value: Any) -> str:
+    """A test of a field, by an operator of a dict."""
+    if operator not in _TESTS:
+        raise FilterError(f"a filter has no {operator}; it has {', '.join(_TESTS)}")
+    kind, expected = _OPERANDS.get(operator, (object, ""))
+    if not isinstance(value, kind) or (operator == "$between" and len(value) != 2):
+        raise FilterError(f"{operator} takes {expected}, got {value!r:.80}")
+    return _TESTS[operator](_field(name), value)
+
+
+_OPERANDS: dict[str, tuple[Any, str]] = {
+    "$in": (list | tuple | set, "a list"),
+    "$nin": (list | tuple | set, "a list"),
+    "$between": (list | tuple, "a list of two values"),
+    "$like": (str, "a text such as 'deep%'"),
+    "$exists": (bool, "true or false"),
+}
+_TESTS: dict[str, Callable[[str, Any], str]] = {
+    "$eq": where.equal,
+    "$ne": lambda field, value: where.negated(where.equal(field, value)),
+    "$gt": lambda field, value: where.ordered(field, ">", value),
+    "$gte": lambda field, value: where.ordered(field, ">=", value),
+    "$lt": lambda field, value: where.ordered(field, "<", value),
+    "$lte": lambda field, value: where.ordered(field, "<=", value),
+    "$in": where.member,
+    "$nin": lambda field, values: where.negated(where.member(field, values)),
+    "$between": lambda field, bounds: where.every(
+        [where.ordered(field, ">=", bounds[0]), where.ordered(field, "<=", bounds[1])]
+    ),
+    "$contains": where.contains,
+    "$like": where.like,
+    "$exists": lambda field, wanted: f"{'' if wanted else 'not '}exists({field})",
+}

@@ -4,7 +4,7 @@ store = SearchEngineVectorStore(SearchEngine.open("papers.index"))
 index = VectorStoreIndex.from_vector_store(store, embed_model=EngineEmbedding(store.engine))
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from llama_index.core.bridge.pydantic import PrivateAttr
@@ -25,9 +25,8 @@ from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_
 from searchengine.corpus.documents import Document
 from searchengine.engine import SearchEngine
 from searchengine.errors import FilterError, QueryError
-from searchengine.integrations import filters as parts
-from searchengine.integrations.embeddings import embeddings
-from searchengine.integrations.metadata import metadata_of, record, stored_path
+from searchengine.integrations import where
+from searchengine.integrations.stored import embeddings, metadata_of, record
 from searchengine.query.hits import Hit, Hits
 from searchengine.query.request import Options
 
@@ -118,7 +117,7 @@ class SearchEngineVectorStore(BasePydanticVectorStore):
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Delete the nodes of a document."""
-        self._engine.delete(where=parts.equal("ref_doc_id", ref_doc_id))
+        self._engine.delete(where=where.equal("ref_doc_id", ref_doc_id))
 
     def delete_nodes(
         self,
@@ -127,11 +126,11 @@ class SearchEngineVectorStore(BasePydanticVectorStore):
         **delete_kwargs: Any,
     ) -> None:
         """Delete nodes by id, by filters, or by both; without either, all."""
-        self._engine.delete(where=_selected(node_ids, None, filters) or parts.EVERYTHING)
+        self._engine.delete(where=_selected(node_ids, None, filters) or where.EVERYTHING)
 
     def clear(self) -> None:
         """Delete all nodes."""
-        self._engine.delete(where=parts.EVERYTHING)
+        self._engine.delete(where=where.EVERYTHING)
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
@@ -152,90 +151,92 @@ class SearchEngineVectorStore(BasePydanticVectorStore):
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """The nodes nearest to an embedding or a question, best first."""
-        question, k, options = _asked(query, kwargs)
+        question, k, options = _arguments(query, kwargs)
         return _result(self._engine.search(question, k, **options))
 
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """As `query`; what several tasks ask at once is answered together."""
-        question, k, options = _asked(query, kwargs)
+        question, k, options = _arguments(query, kwargs)
         return _result(await self._engine.asearch(question, k, **options))
 
 
-def where_of(asked: MetadataFilters | MetadataFilter | None) -> str | None:
+def where_of(filters: MetadataFilters | MetadataFilter | None) -> str | None:
     """Filters as `where`, with the meaning that SimpleVectorStore gives them.
 
     Filters may be nested. `contains`, `any` and `all` are for lists. Raises FilterError for what a
     filter of a collection cannot say: equality of lists, and text_match, which tells upper from
     lower case.
     """
-    if asked is None:
+    if filters is None:
         return None
-    if isinstance(asked, MetadataFilter):
-        return _test(asked)
-    tests = [test for each in asked.filters if (test := where_of(each)) is not None]
+    if isinstance(filters, MetadataFilter):
+        return _test(filters)
+    tests = [test for inner in filters.filters if (test := where_of(inner)) is not None]
     if not tests:
         return None
-    condition = asked.condition or FilterCondition.AND
+    condition = filters.condition or FilterCondition.AND
     if condition == FilterCondition.AND:
-        return parts.every(tests)
-    either = parts.either(tests)
-    return either if condition == FilterCondition.OR else parts.negated(either)
+        return where.every(tests)
+    either = where.either(tests)
+    return either if condition == FilterCondition.OR else where.negated(either)
 
 
-_SIGNS = {
-    FilterOperator.GT: ">",
-    FilterOperator.GTE: ">=",
-    FilterOperator.LT: "<",
-    FilterOperator.LTE: "<=",
+_TESTS: dict[FilterOperator, Callable[[str, Any], str]] = {
+    FilterOperator.EQ: lambda field, value: _equal(field, value),
+    FilterOperator.NE: lambda field, value: where.negated(_equal(field, value)),
+    FilterOperator.GT: lambda field, value: where.ordered(field, ">", value),
+    FilterOperator.GTE: lambda field, value: where.ordered(field, ">=", value),
+    FilterOperator.LT: lambda field, value: where.ordered(field, "<", value),
+    FilterOperator.LTE: lambda field, value: where.ordered(field, "<=", value),
+    FilterOperator.IN: where.member,
+    FilterOperator.NIN: lambda field, values: where.negated(where.member(field, values)),
+    FilterOperator.CONTAINS: where.contains,
+    FilterOperator.ANY: lambda field, values: where.either(
+        where.contains(field, value) for value in values
+    ),
+    FilterOperator.ALL: lambda field, values: where.every(
+        where.contains(field, value) for value in values
+    ),
+    FilterOperator.TEXT_MATCH: where.has_text,
+    FilterOperator.TEXT_MATCH_INSENSITIVE: where.has_text,
+    FilterOperator.IS_EMPTY: lambda field, _: where.either(
+        [where.missing(field), where.equal(field, "")]
+    ),
 }
 _LISTS = (FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY, FilterOperator.ALL)
 _TEXTS = (FilterOperator.TEXT_MATCH, FilterOperator.TEXT_MATCH_INSENSITIVE)
 
 
-def _test(asked: MetadataFilter) -> str:
+def _equal(field: str, value: Any) -> str:
+    return where.NOTHING if value is None else where.equal(field, value)
+
+
+def _test(filter: MetadataFilter) -> str:
     """One test."""
-    field, value, operator = parts.field(stored_path((asked.key,))), asked.value, asked.operator
+    value, operator = filter.value, filter.operator
     if operator in _LISTS and not isinstance(value, list):
         raise FilterError(f"{operator.value} takes a list, got {value!r:.80}")
-    if operator in _TEXTS:
-        return _text_match(field, operator, value)
-    if operator in _SIGNS:
-        return parts.ordered(field, _SIGNS[operator], value)
-    if operator in (FilterOperator.EQ, FilterOperator.NE):
-        equal = parts.NOTHING if value is None else parts.equal(field, value)
-        return equal if operator == FilterOperator.EQ else parts.negated(equal)
-    if operator in (FilterOperator.IN, FilterOperator.NIN):
-        member = parts.member(field, cast(list[Any], value))
-        return member if operator == FilterOperator.IN else parts.negated(member)
-    if operator == FilterOperator.IS_EMPTY:
-        return parts.either([parts.missing(field), parts.equal(field, "")])
-    values = value if isinstance(value, list) else [value]
-    tests = [parts.contains(field, each) for each in values]
-    if operator == FilterOperator.ALL and not tests:
+    if operator == FilterOperator.ALL and not value:
         raise FilterError("all takes a list of at least one value, got []")
-    return parts.either(tests) if operator == FilterOperator.ANY else parts.every(tests)
-
-
-def _text_match(field: str, operator: FilterOperator, value: Any) -> str:
-    if not isinstance(value, str):
+    if operator in _TEXTS and not isinstance(value, str):
         raise FilterError(f"{operator.value} takes a text, got {value!r:.80}")
-    if operator == FilterOperator.TEXT_MATCH and value.lower() != value.upper():
+    if operator == FilterOperator.TEXT_MATCH and str(value).lower() != str(value).upper():
         raise FilterError(
             f"a filter does not tell upper from lower case, as text_match with {value!r:.80} does; "
             "use text_match_insensitive"
         )
-    return parts.has_text(field, value)
+    return _TESTS[operator](where.field((filter.key,)), value)
 
 
 def _selected(
-    node_ids: list[str] | None, doc_ids: list[str] | None, asked: MetadataFilters | None
+    node_ids: list[str] | None, doc_ids: list[str] | None, filters: MetadataFilters | None
 ) -> str | None:
     """Nodes of these ids, of these documents, that match filters; None: any."""
-    tests = [where_of(asked)]
+    tests = [where_of(filters)]
     for name, ids in ((_KEY, node_ids), ("ref_doc_id", doc_ids)):
-        tests.append(None if ids is None else parts.member(name, ids))
-    given = [test for test in tests if test is not None]
-    return parts.every(given) if given else None
+        tests.append(None if ids is None else where.member(name, ids))
+    present = [test for test in tests if test is not None]
+    return where.every(present) if present else None
 
 
 def _record(node: BaseNode) -> dict[str, Any]:
@@ -253,13 +254,13 @@ def _node(document: Document | Hit) -> BaseNode:
     return TextNode(id_=document.key, text=document.text, metadata=metadata)
 
 
-def _asked(query: VectorStoreQuery, given: dict[str, Any]) -> tuple[Any, int, Options]:
+def _arguments(query: VectorStoreQuery, kwargs: dict[str, Any]) -> tuple[Any, int, Options]:
     """The question or vector, k and the options of a search."""
-    options = dict(given)
+    options = dict(kwargs)
     # Of an index that keeps no nodes itself, a retriever passes an empty list.
-    where = _selected(query.node_ids or None, query.doc_ids or None, query.filters)
-    if where is not None:
-        options["where"] = where
+    matching = _selected(query.node_ids or None, query.doc_ids or None, query.filters)
+    if matching is not None:
+        options["where"] = matching
     mode, k = query.mode, query.similarity_top_k
     question: Any = query.query_str if query.query_embedding is None else query.query_embedding
     if mode == VectorStoreQueryMode.MMR:

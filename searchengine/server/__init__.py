@@ -1,11 +1,13 @@
 """HTTP API over open collections: search, documents, embeddings, metrics.
 
-running             sockets, worker processes, signals
-app                 the ASGI application: routes, start, stop, OpenAPI
-guard               what every request passes: id, token, limits, time, log line
-routes              what answers at each address
-handlers, errors    exceptions as one sentence
-state, served       what the routes share; one collection: its engine, threads, refresh
-shared, metrics     numbers of all worker processes
-models, settings, tokens
+running           sockets, worker processes, signals
+app               the ASGI application: routes, start, stop, OpenAPI
+guard             what every request passes: id, token, limits, time, log line
+…_routes          what answers at each address; bulk_add: a stream of documents
+refusals          exceptions as one sentence
+served            what the routes share; one collection: its engine, threads, refresh
+counting          numbers of all worker processes: limits, metrics
+models            requests and responses
+server_settings   what a server is started with, tokens, limits of a request
+client            the other end
 """

@@ -17,14 +17,12 @@ from starlette.middleware.cors import CORSMiddleware
 
 from searchengine import __version__
 from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.server import handlers
+from searchengine.server import document_routes, page_routes, search_routes, status_routes
+from searchengine.server.counting import Metrics, Shared
 from searchengine.server.guard import OPEN, Guard
-from searchengine.server.metrics import Metrics
-from searchengine.server.routes import documents, page, searching, status
-from searchengine.server.served import Served
-from searchengine.server.settings import ServerSettings
-from searchengine.server.shared import Shared
-from searchengine.server.state import State
+from searchengine.server.refusals import add_handlers
+from searchengine.server.served import Served, State
+from searchengine.server.server_settings import ServerSettings
 
 REFRESH = 0.5
 """Seconds between looks for commits of other processes."""
@@ -46,9 +44,9 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         redirect_slashes=False,  # a redirect would name the host that the request names
     )
     app.state.here = here
-    for router in (searching.router, documents.router, status.router, page.router):
-        app.include_router(router)
-    handlers.add(app)
+    for routes in (search_routes, document_routes, status_routes, page_routes):
+        app.include_router(routes.router)
+    add_handlers(app)
     _describe(app, bool(settings.tokens))
     guarded: Any = Guard(app, settings, shared, here.metrics)
     if settings.origins:

@@ -20,6 +20,8 @@ from searchengine.errors import QueryError, ServerError, UnknownKey
 from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch, Timing
 from searchengine.query.request import Asked
 
+COUNTS = ("added", "changed", "metadata_updated", "unchanged")
+"""What may become of a document that is added."""
 _TRIES = 4
 _RETRIED = (429, 503)
 
@@ -68,8 +70,8 @@ class Client:
     ) -> Hits:
         """As SearchEngine.search. Raises ServerError, QueryError."""
         name = "query" if isinstance(query, str) else "vector"
-        asked = {name: _plain(query), "k": k, **options}
-        return _hits(self._post("/v1/search", asked), query)
+        body = {name: _plain(query), "k": k, **options}
+        return _hits(self._post("/v1/search", body), query)
 
     def search_batch(
         self, queries: Sequence[str] | npt.ArrayLike, k: int = 10, **options: Unpack[ServerOptions]
@@ -78,21 +80,21 @@ class Client:
         listed: list[Any] = list(queries)  # type: ignore[arg-type]
         texts = all(isinstance(query, str) for query in listed)
         name = "queries" if texts else "vectors"
-        asked = {name: [_plain(query) for query in listed], "k": k, **options}
-        results = self._post("/v1/search/batch", asked)["results"]
-        return HitsBatch(_hits(each, query) for each, query in zip(results, listed, strict=True))
+        body = {name: [_plain(query) for query in listed], "k": k, **options}
+        results = self._post("/v1/search/batch", body)["results"]
+        return HitsBatch(map(_hits, results, listed))
 
     def encode(
         self, texts: Sequence[str], *, role: str = "document", dimensions: int | None = None
     ) -> npt.NDArray[np.float32]:
         """Float32 (n, D) unit rows, by the encoder of the collection; `dimensions`: a prefix."""
-        asked: dict[str, Any] = {"input": list(texts), "input_type": role}
+        body: dict[str, Any] = {"input": list(texts), "input_type": role}
         if self._collection is not None:
-            asked["model"] = self._collection
+            body["model"] = self._collection
         if dimensions is not None:
-            asked["dimensions"] = dimensions
-        data = self._request("POST", "/v1/embeddings", json=asked)["data"]
-        return np.array([each["embedding"] for each in data], np.float32)
+            body["dimensions"] = dimensions
+        data = self._request("POST", "/v1/embeddings", json=body)["data"]
+        return np.array([item["embedding"] for item in data], np.float32)
 
     def get(self, key: str) -> Document | None:
         """The document of a key, or None."""
@@ -114,7 +116,7 @@ class Client:
         `vectors`: one for each document, or None. Raises ServerError if the server has stopped;
         what it had committed by then is stored, and the same call may be made again.
         """
-        counts, bad, done = dict.fromkeys(_COUNTS, 0), [], False
+        counts, bad, done = dict.fromkeys(COUNTS, 0), [], False
         parameters = {"commit_every": commit_every}
         content = _lines(documents, vectors)
         address = self._at()
@@ -175,7 +177,7 @@ class Client:
         if self._collection is None:
             listed = self._request("GET", "/v1/collections")["collections"]
             if len(listed) > 1:
-                names = ", ".join(each["name"] for each in listed)
+                names = ", ".join(item["name"] for item in listed)
                 raise QueryError(f"the server has several collections; name one of: {names}")
             self._collection = listed[0]["name"]
         return self._collection
@@ -186,13 +188,13 @@ class Client:
     def _at(self, key: str | None = None) -> str:
         return self._path("documents" if key is None else f"documents/{quote(key, safe='')}")
 
-    def _post(self, path: str, asked: dict[str, Any]) -> dict[str, Any]:
-        asked = {name: value for name, value in asked.items() if value is not None}
-        if "facets" in asked:
-            asked["facets"] = list(asked["facets"])
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        body = {name: value for name, value in body.items() if value is not None}
+        if "facets" in body:
+            body["facets"] = list(body["facets"])
         if self._collection is not None:
-            asked["collection"] = self._collection
-        return self._request("POST", path, json=asked)
+            body["collection"] = self._collection
+        return self._request("POST", path, json=body)
 
     def _request(self, method: str, path: str, **content: Any) -> dict[str, Any]:
         """The JSON of a response; what a busy server refuses is tried again."""
@@ -208,9 +210,6 @@ class Client:
             raise _error(response)
         answer: dict[str, Any] = response.json()
         return answer
-
-
-_COUNTS = ("added", "changed", "metadata_updated", "unchanged")
 
 
 def _lines(
@@ -235,7 +234,7 @@ def _hits(result: dict[str, Any], query: Any) -> Hits:
     question = query if isinstance(query, str) else ""
     names = ("score", "key", "title", "text", "metadata", "start", "end", "scores")
     facets = {
-        name: {each["value"]: each["count"] for each in values}
+        name: {item["value"]: item["count"] for item in values}
         for name, values in result["facets"].items()
     }
     hits = Hits(

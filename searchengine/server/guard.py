@@ -17,11 +17,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from searchengine.server import errors, tokens
-from searchengine.server.errors import Refused
-from searchengine.server.metrics import Metrics
-from searchengine.server.settings import ServerSettings
-from searchengine.server.shared import Shared
+from searchengine.server.counting import Metrics, Shared
+from searchengine.server.refusals import INTERNAL, RETRY, Refused, error_response
+from searchengine.server.server_settings import ServerSettings, token_position
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -82,7 +80,7 @@ class Guard:
             if writes:
                 raise Refused(403, "writing needs a token; start the server with: --tokens FILE")
             return None
-        position = tokens.find(settings.tokens, headers.get(b"authorization"))
+        position = token_position(settings.tokens, headers.get(b"authorization"))
         if position is None:
             raise Refused(
                 401,
@@ -92,9 +90,7 @@ class Guard:
         token = settings.tokens[position]
         if settings.rate is not None and not self._shared.within_rate(position, settings.rate):
             self._metrics.refused.labels("rate").inc()
-            raise Refused(
-                429, f"more than {settings.rate:g} requests per second; slow down", errors.RETRY
-            )
+            raise Refused(429, f"more than {settings.rate:g} requests per second; slow down", RETRY)
         if writes and not token.writes:
             raise Refused(403, "this token may read only; use one with the scope write")
         return token.name
@@ -140,7 +136,7 @@ class Passing:
                 entered = self._guard._shared.enter(self._settings.max_requests)
                 if not entered:
                     self._guard._metrics.refused.labels("queue").inc()
-                    raise Refused(429, "too many requests under way; try again", errors.RETRY)
+                    raise Refused(429, "too many requests under way; try again", RETRY)
             await self._answer()
             if self._exceeded and not self._status:
                 raise self._too_large()
@@ -153,7 +149,7 @@ class Passing:
             raise
         except Exception:
             _log.exception("request %s failed", self._identity)
-            await self._refuse(500, errors.INTERNAL)
+            await self._refuse(500, INTERNAL)
         finally:
             if entered:
                 self._guard._shared.leave()
@@ -183,7 +179,7 @@ class Passing:
         except TimeoutError:
             self._guard._metrics.refused.labels("timeout").inc()
             raise Refused(
-                503, f"not answered within {self._settings.timeout:g} seconds", errors.RETRY
+                503, f"not answered within {self._settings.timeout:g} seconds", RETRY
             ) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -240,7 +236,7 @@ class Passing:
         if self._status:  # a response has begun: all that is left is to end the connection
             return
         self._exceeded = False
-        refusal: Response = errors.response(status, message, self._identity, headers)
+        refusal: Response = error_response(status, message, self._identity, headers)
         await refusal(self._scope, self._receive, self._sending)
 
     def _record(self) -> None:

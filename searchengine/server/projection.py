@@ -33,9 +33,9 @@ class Projection:
     def of(cls, engine: SearchEngine, sample: int) -> "Projection":
         """The projection of at most `sample` documents that have vectors."""
         version = current_version(engine)  # before the rest: a newer commit makes it out of date
-        drawn = engine.sample(sample)
+        documents = engine.sample(sample)
         with engine.collection.reading() as snapshot:
-            documents, vectors = document_vectors(snapshot, drawn)
+            documents, vectors = document_vectors(snapshot, documents)
             dim = snapshot.settings["encoder"]["dim"]
         mean = vectors.mean(axis=0) if len(vectors) else np.zeros(dim, np.float32)
         centred = vectors - mean
@@ -57,9 +57,9 @@ class Projection:
 
     def hits(self, engine: SearchEngine, keys: Sequence[str]) -> list[dict[str, Any]]:
         """The documents with these keys, as JSON; those without a vector are left out."""
-        found = [document for document in engine.get(list(keys)) if document is not None]
+        stored = [document for document in engine.get(list(keys)) if document is not None]
         with engine.collection.reading() as snapshot:
-            documents, vectors = document_vectors(snapshot, found)
+            documents, vectors = document_vectors(snapshot, stored)
         return [
             {"key": document.key, "title": document.title, "x": x, "y": y}
             for document, (x, y) in zip(documents, self.place(vectors), strict=True)

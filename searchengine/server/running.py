@@ -16,9 +16,8 @@ from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.server.app import create
-from searchengine.server.metrics import FOLDER
-from searchengine.server.settings import ServerSettings
-from searchengine.server.shared import Shared
+from searchengine.server.counting import FOLDER, Shared
+from searchengine.server.server_settings import ServerSettings
 
 _BACKLOG = 1024  # connections that wait to be accepted
 _GRACE = 30  # seconds that requests under way have to end

@@ -1,19 +1,24 @@
-"""One collection of a server: its engine, the threads that read and write, and refresh."""
+"""What the routes share: the collections of a server, each with its engine and its threads."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fastapi import Request
+
 from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.engine import SearchEngine
-from searchengine.errors import CollectionError, EncoderMismatch, SearchEngineError
+from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
 from searchengine.query.hits import Hits
+from searchengine.server.counting import Metrics, Shared
+from searchengine.server.models import SearchOptions
 from searchengine.server.projection import Projection
-from searchengine.server.settings import ServerSettings
-from searchengine.server.shared import Shared
+from searchengine.server.refusals import Refused
+from searchengine.server.server_settings import MAX_PAIRS, ServerSettings
 
 Result = TypeVar("Result")
 
@@ -168,3 +173,57 @@ class Served:
         await asyncio.to_thread(self._readers.shutdown)
         for engine in (*self._retired, self.engine):
             await asyncio.to_thread(engine.close)
+
+
+@dataclass(slots=True)
+class State:
+    """What the routes share."""
+
+    settings: ServerSettings
+    shared: Shared
+    metrics: Metrics
+    collections: Mapping[str, Served] = field(default_factory=dict)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def served(self, name: str | None) -> Served:
+        """A collection by name; None: the only one. Raises Refused."""
+        if name is None:
+            if len(self.collections) > 1:
+                names = ", ".join(self.collections)
+                raise Refused(422, f"the server has several collections; name one of: {names}")
+            return next(iter(self.collections.values()))
+        served = self.collections.get(name)
+        if served is None:
+            raise Refused(
+                404, f"there is no collection {name!r:.80}; GET /v1/collections lists them"
+            )
+        return served
+
+    def options(self, body: SearchOptions, questions: int = 1) -> dict[str, Any]:
+        """The keywords of SearchEngine.search that a request means. Raises QueryError."""
+        options, encoding = body.options(), self.settings.cross_encoding
+        if not body.cross_encoder:
+            if body.candidates is not None:
+                raise QueryError("candidates needs cross_encoder: true")
+            return options
+        if encoding is None:
+            raise QueryError("the server has no cross-encoder; start it with --cross-encoder MODEL")
+        options |= encoding.options(body.k, body.offset, body.candidates)
+        if (pairs := questions * options["candidates"]) > MAX_PAIRS:
+            raise QueryError(
+                f"questions times candidates must be at most {MAX_PAIRS:,}, got {pairs:,}; send "
+                "fewer questions at a time"
+            )
+        return options
+
+    def count_vectors(self) -> None:
+        """Add to the metrics where the vectors of questions came from, since the last call."""
+        for served in self.collections.values():
+            for source, number in served.question_vectors().items():
+                self.metrics.vectors(served.name, source, number)
+
+
+def state(request: Request) -> State:
+    """The state of the application that answers a request."""
+    here: State = request.app.state.here
+    return here

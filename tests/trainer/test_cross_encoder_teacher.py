@@ -12,8 +12,7 @@ from searchengine.trainer.cross_encoder import CrossEncoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.runtimes.config import RuntimeConfig
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.setting_kinds import Objective
-from searchengine.trainer.training.train_config import DistillationLoss, TrainConfig
+from searchengine.trainer.training.train_config import DistillationLoss, Objective, TrainConfig
 from tests.tiny_model import WORDS, write_cross_encoder
 from tests.trainer.test_train_loop import base, config  # noqa: F401
 

@@ -126,7 +126,7 @@ def test_fewer_long_rows_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch
     plan = BatchPlan(run, data)
     order = [plan.at(step) for step in range(plan.per_epoch)]
     ((_, stream),) = plan._streams
-    assert stream._at_once == 9  # of 4 rows of 1 kB
+    assert stream._block_batches == 9  # of 4 rows of 1 kB
     assert BatchPlan(run, data).at(30) == order[30]
     assert len({row.anchor for found in order for _, batch in found for row in batch}) == 200
 

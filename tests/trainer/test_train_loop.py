@@ -202,7 +202,7 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
     state = next(config.out.glob("checkpoint/*/state.json"))
     written = json.loads(state.read_text())
     older = {k: v for k, v in written["config"].items() if k != "frozen_embeddings"}
-    for changed in ({"format": 1}, {"config": older}):
+    for changed in ({"format": 0}, {"config": older}):
         state.write_text(json.dumps(written | changed))
         with pytest.raises(ConfigError, match="was written by another version of this package"):
             train(config, resume=True)

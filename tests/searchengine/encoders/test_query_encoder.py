@@ -15,7 +15,7 @@ from tiny_model import write_sentence_transformer
 from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import EncoderMismatch, QueryError
-from searchengine.server.settings import of_collections
+from searchengine.server.server_settings import of_collections
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.loading import keep_layers
 from searchengine.trainer.runtimes.config import RuntimeConfig

@@ -32,8 +32,8 @@ from searchengine.integrations.haystack import (
     SearchEngineDocumentStore,
     SearchEngineEmbeddingRetriever,
     SearchEngineRetriever,
+    where_of,
 )
-from searchengine.integrations.haystack_filters import where_of
 
 
 class TestDocumentStore(DocumentStoreBaseExtendedTests, CountDocumentsByFilterTest):

@@ -52,7 +52,7 @@ def test_the_configuration_names_the_command() -> None:
 
 def test_the_table_of_operators_is_complete() -> None:
     pytest.importorskip("langchain_core", reason="the extra `langchain` is not installed")
-    from searchengine.integrations.langchain_filters import where_of
+    from searchengine.integrations.langchain import where_of
 
     table = PAGE[PAGE.index("| in a dict |") : PAGE.index("A key with a dot")]
     values = {"$in": [1], "$nin": [1], "$between": [1, 2], "$like": "x", "$exists": True}

@@ -20,7 +20,7 @@ from searchengine.errors import QueryError
 from searchengine.trainer.runtimes.config import RuntimeConfig
 
 pytestmark = needs("mcp", "mcp")
-mcp, ours = Lazy("mcp"), Lazy("searchengine.integrations.mcp")
+mcp, ours = Lazy("mcp"), Lazy("searchengine.integrations.mcp_server")
 DOCUMENTS = [
     {"_id": "whales", "title": "Whales", "text": "A whale rests half of its brain.", "year": 2016},
     {"_id": "owls", "text": "Owls hunt by night.", "year": 2020, "tags": ["birds", "night"]},

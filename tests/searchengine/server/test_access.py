@@ -11,14 +11,15 @@ from server_process import READER
 from starlette.testclient import TestClient
 
 from searchengine.errors import QueryError
-from searchengine.server.settings import (
+from searchengine.server.counting import Shared
+from searchengine.server.server_settings import (
     ServerSettings,
     is_loopback,
     named_benches,
     named_collections,
+    read_tokens,
+    token_position,
 )
-from searchengine.server.shared import Shared
-from searchengine.server.tokens import find, read_tokens
 
 Serve = Callable[..., TestClient]
 SEARCH = {"query": "a bee"}
@@ -108,13 +109,13 @@ def test_a_file_of_tokens(tmp_path: Path) -> None:
     path.write_text("# who\nme write 0123456789abcdef # comment\n\nyou read fedcba9876543210\n")
     tokens = read_tokens(path)
     assert [(token.name, token.writes) for token in tokens] == [("me", True), ("you", False)]
-    assert find(tokens, b"bearer fedcba9876543210") == 1
-    assert find(tokens, b"Bearer 0123456789abcdef") == 0
+    assert token_position(tokens, b"bearer fedcba9876543210") == 1
+    assert token_position(tokens, b"Bearer 0123456789abcdef") == 0
     assert "0123456789abcdef" not in repr(tokens)
     path.write_text("#\nme read 0123456789abcdef#rest # comment\n")
-    assert find(read_tokens(path), b"Bearer 0123456789abcdef#rest") == 0
-    assert find(read_tokens(path), b"Bearer 0123456789abcdef") is None
-    assert {find(tokens, b"Bearer wrong%d" % i) for i in range(2000)} == {None}
+    assert token_position(read_tokens(path), b"Bearer 0123456789abcdef#rest") == 0
+    assert token_position(read_tokens(path), b"Bearer 0123456789abcdef") is None
+    assert {token_position(tokens, b"Bearer wrong%d" % i) for i in range(2000)} == {None}
     for text, message in (
         ("me write", "expected NAME SCOPE TOKEN"),
         ("me both 0123456789abcdef", "expected NAME SCOPE TOKEN"),
@@ -196,7 +197,7 @@ def test_requests_under_way_are_bounded(tmp_path: Path) -> None:
 OTHER = """
 import sys
 from pathlib import Path
-from searchengine.server.shared import Shared
+from searchengine.server.counting import Shared
 shared = Shared(1, 1, Path(sys.argv[1]))
 shared.enter(9), shared.enter(9), shared.changed(0), shared.within_rate(0, 9, 10.5)
 print(shared.requests(), flush=True)

@@ -13,7 +13,7 @@ from tiny_model import write_cross_encoder, write_plain
 from searchengine import Client, SearchEngine
 from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError
-from searchengine.server import settings as limits
+from searchengine.server import server_settings as limits
 from searchengine.trainer.runtimes.config import RuntimeConfig
 
 CPU = RuntimeConfig("torch", "fp32", "cpu")
@@ -81,7 +81,7 @@ def test_a_request_may_not_ask_for_more(
         client, vector=[1.0] * 16, k=2, cross_encoder=True
     )
     assert "valid boolean" in refusal(client, query="a bee", cross_encoder="other/model")
-    monkeypatch.setattr("searchengine.server.state.MAX_PAIRS", 5)
+    monkeypatch.setattr("searchengine.server.served.MAX_PAIRS", 5)
     many = {"queries": ["a bee"] * 3, "k": 1, "cross_encoder": True}
     message = refusal(client, "/v1/search/batch", **many)
     assert message.startswith("questions times candidates must be at most 5, got 6; send fewer")

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionBusy
-from searchengine.server.routes import bulk
+from searchengine.server import bulk_add
 
 AT = "/v1/collections/words/documents"
 Serve = Callable[..., TestClient]
@@ -138,7 +138,7 @@ def test_a_line_that_is_too_long_is_left_out(serve: Serve) -> None:
 def test_only_so_many_errors_are_listed(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "MAX_ERRORS", 3)
+    monkeypatch.setattr(bulk_add, "MAX_ERRORS", 3)
     answer = lines(client.post(AT, content=10 * b"x\n"))
     assert len(answer) == 4 and answer[-1]["errors"] == 10
 

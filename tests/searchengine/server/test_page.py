@@ -228,7 +228,7 @@ def test_curves_of_tuning_and_bench(browser: Any, tmp_path: Path) -> None:
     bench = ["bench", "--vectors", "rows.npy", "--structures", "flat", "--shortlists", "20,50"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
-        options = ["--prefixes", "8", "--repeats", "1", "--cold", "0", "--no-growth", "--out", "r"]
+        options = ["--prefixes", "8", "--repeats", "1", "--cold", "0", "--out", "r"]
         assert CliRunner().invoke(cli, [*bench, *options]).exit_code == 0
     measured = json.loads((tmp_path / "r" / "results.json").read_text())["rows"]
     with running(tmp_path, [tmp_path / "tuned.index"], "--bench", tmp_path / "r") as server:

@@ -29,7 +29,7 @@ from server_process import TOKEN
 
 from searchengine.server.app import create
 from searchengine.server.running import _listen
-from searchengine.server.settings import ServerSettings
+from searchengine.server.server_settings import ServerSettings
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 AT = "/v1/collections/words/documents"

@@ -16,7 +16,7 @@ from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
-from searchengine.server import settings as limits
+from searchengine.server import server_settings as limits
 
 PAGE = (REPOSITORY / "docs" / "server.md").read_text()
 

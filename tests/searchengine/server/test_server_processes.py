@@ -21,7 +21,7 @@ from searchengine import Client, SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import CorpusError
 from searchengine.server import running as running_module
-from searchengine.server.settings import ServerSettings
+from searchengine.server.server_settings import ServerSettings
 
 AT = "/v1/collections/vectors/documents"
 

@@ -18,7 +18,7 @@ from searchengine.backends.folder.documents import schema
 from searchengine.corpus import language_traits
 from searchengine.errors import CorpusError
 from searchengine.indexer.faiss_calls import faiss, write_index
-from searchengine.server.shared import reserve
+from searchengine.server.counting import reserve
 
 small_disk = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

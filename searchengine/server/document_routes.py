@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
 from searchengine.errors import UnknownKey
+from searchengine.server.bulk_add import BulkAdd, incoming, write
 from searchengine.server.models import (
     Deleted,
     DocumentList,
@@ -17,11 +18,10 @@ from searchengine.server.models import (
     UrlFilter,
     Written,
 )
-from searchengine.server.routes.bulk import BulkAdd
-from searchengine.server.routes.searching import as_json
-from searchengine.server.routes.writing import incoming, write
-from searchengine.server.settings import MAX_COMMIT, MAX_KEY, MAX_OFFSET, MAX_PAGE
-from searchengine.server.state import responses, state
+from searchengine.server.refusals import RESPONSES
+from searchengine.server.search_routes import as_json
+from searchengine.server.served import state
+from searchengine.server.server_settings import MAX_COMMIT, MAX_KEY, MAX_OFFSET, MAX_PAGE
 
 
 class _AnyKey(PathConvertor):
@@ -29,7 +29,9 @@ class _AnyKey(PathConvertor):
 
 
 register_url_convertor("any_key", _AnyKey())
-router = APIRouter(tags=["documents"], prefix="/v1/collections/{name}/documents")
+router = APIRouter(
+    tags=["documents"], prefix="/v1/collections/{name}/documents", responses=RESPONSES
+)
 Name = Annotated[str, Path(max_length=64, description="A collection.", examples=["papers"])]
 Key = Annotated[
     str, Path(min_length=1, max_length=MAX_KEY, description="A key.", examples=["whales"])
@@ -59,7 +61,7 @@ _ACKNOWLEDGED = {
 }
 
 
-@router.get("", response_model=DocumentList, responses=responses())
+@router.get("", response_model=DocumentList)
 async def list_documents(
     request: Request,
     name: Name,
@@ -82,7 +84,7 @@ async def list_documents(
 @router.post(
     "",
     response_class=Response,
-    responses={**responses(), 200: _ACKNOWLEDGED},
+    responses={200: _ACKNOWLEDGED},
     openapi_extra=_LINES,
 )
 async def add_documents(
@@ -102,7 +104,7 @@ async def add_documents(
     return BulkAdd(here, here.served(name), commit_every)
 
 
-@router.delete("", response_model=Deleted, responses=responses())
+@router.delete("", response_model=Deleted)
 async def delete_documents(
     request: Request,
     name: Name,
@@ -113,7 +115,7 @@ async def delete_documents(
     return as_json({"deleted": deleted})
 
 
-@router.get("/{key:any_key}", response_model=DocumentModel, responses=responses())
+@router.get("/{key:any_key}", response_model=DocumentModel)
 async def get_document(request: Request, name: Name, key: Key) -> Response:
     """A document by its key."""
     document = await state(request).served(name).read(lambda engine: engine.get(key))
@@ -122,7 +124,7 @@ async def get_document(request: Request, name: Name, key: Key) -> Response:
     return as_json(document.as_record())
 
 
-@router.put("/{key:any_key}", response_model=Written, responses=responses())
+@router.put("/{key:any_key}", response_model=Written)
 async def put_document(request: Request, name: Name, key: Key, new: NewDocument) -> Response:
     """Store a document, in place of the one with this key.
 
@@ -133,10 +135,10 @@ async def put_document(request: Request, name: Name, key: Key, new: NewDocument)
     record = incoming(new.model_dump(), f"document {key!r:.80}", dim, key)
     counts = await served.write(lambda engine: write(engine, [record]))
     here.metrics.documents.labels(served.name).inc()
-    return as_json({"key": key, "result": counts.result()})
+    return as_json({"key": key, "result": max(counts, key=lambda name: counts[name])})
 
 
-@router.patch("/{key:any_key}", response_model=DocumentModel, responses=responses())
+@router.patch("/{key:any_key}", response_model=DocumentModel)
 async def update_document(request: Request, name: Name, key: Key, patch: Patch) -> Response:
     """Merge into the metadata of a document (RFC 7396): null removes a field."""
     served = state(request).served(name)
@@ -150,7 +152,7 @@ async def update_document(request: Request, name: Name, key: Key, patch: Patch) 
     return as_json(await served.write(work))
 
 
-@router.delete("/{key:any_key}", response_model=Deleted, responses=responses())
+@router.delete("/{key:any_key}", response_model=Deleted)
 async def delete_document(request: Request, name: Name, key: Key) -> Response:
     """Delete a document."""
     deleted = await state(request).served(name).write(lambda engine: engine.delete([key]))

@@ -1,15 +1,17 @@
-"""Metadata of other programs: any name may occur there, also those of a document's own fields.
+"""Documents of other programs: their metadata, where any name may occur, and their embeddings.
 
 `_id`, `title` and `text` are stored with an underscore in front, as `_title`; and names that look
 so already get one more, so that every name comes back as it was.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from searchengine.backends.folder.filters.sql import Field
+import numpy as np
+
 from searchengine.corpus.documents import Document
+from searchengine.engine import SearchEngine
 from searchengine.query.hits import Hit
 
 _OWN = re.compile(r"_+id|_*title|_*text")
@@ -27,17 +29,22 @@ def stored_name(name: str) -> str:
     return f"_{name}" if isinstance(name, str) and _OWN.fullmatch(name) else name
 
 
-def stored_path(path: Field) -> Field:
-    """The path by which a metadata field is stored."""
-    return (stored_name(path[0]), *path[1:])
-
-
 def metadata_of(document: Document | Hit) -> dict[str, Any]:
-    """The metadata as they were given; a title that was not given as metadata is in `title`."""
-    given = {
+    """The metadata as they were added; `title` has the document's title unless it is metadata."""
+    metadata = {
         name[1:] if _STORED.fullmatch(name) else name: value
         for name, value in document.metadata.items()
     }
-    if document.title and "title" not in given:
-        given["title"] = document.title
-    return given
+    if document.title:
+        metadata.setdefault("title", document.title)
+    return metadata
+
+
+def embeddings(engine: SearchEngine, keys: Sequence[str]) -> list[list[float] | None]:
+    """The mean of each document's vectors, scaled to length 1; None without a vector."""
+    means: list[list[float] | None] = []
+    for vectors in engine.vectors(keys):
+        mean = np.zeros(1) if vectors is None or not len(vectors) else vectors.mean(axis=0)
+        length = np.linalg.norm(mean)
+        means.append((mean / length).tolist() if length else None)
+    return means

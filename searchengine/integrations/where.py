@@ -1,7 +1,7 @@
-"""Parts of `where`, for translators of other filter languages: they mean what Python would say.
+"""Filters of other programs as `where`: each translates its own into these tests.
 
-Of Python's `==` and `<`, not of SQL's: 1 equals 1.0 and true, and true is greater than 0. A value
-of another kind, or a field that is missing, compares with nothing.
+They mean Python's `==` and `<`, not SQL's: 1 equals 1.0 and true, and true is greater than 0. A
+value of another kind, or a field that is missing, compares with nothing.
 """
 
 import math
@@ -12,6 +12,7 @@ from typing import Any
 from searchengine.backends.folder.filters.parser import field_name
 from searchengine.backends.folder.filters.sql import Field
 from searchengine.errors import FilterError
+from searchengine.integrations.stored import stored_name
 
 EVERYTHING = "(exists(a) or not exists(a))"
 NOTHING = f"not {EVERYTHING}"
@@ -33,7 +34,7 @@ def field(path: Field) -> str:
                 f"a filter cannot name the field {'.'.join(map(str, path))!r}: names are texts "
                 'without `, ", backslash and control characters; rename the field'
             )
-    return field_name(path)
+    return field_name((stored_name(path[0]), *path[1:]))
 
 
 def literal(value: Any) -> str:
@@ -56,53 +57,54 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def missing(name: str) -> str:
+def missing(field: str) -> str:
     """The field is missing or null."""
-    return f"(not exists({name}) or {name} = null)"
+    return f"(not exists({field}) or {field} = null)"
 
 
-def equal(name: str, value: Any) -> str:
-    """The field's value equals a text, a number or a truth value."""
-    if isinstance(value, str):
-        return f"{name} = {literal(value)}"
-    return either([f"{name} = {each}" for each in _numbers(value)])
+def equal(field: str, value: Any) -> str:
+    """The field's value equals a text, a number or a truth value; None: it is missing."""
+    if value is None:
+        return missing(field)
+    return either(f"{field} = {written}" for written in _equals(value))
 
 
-def member(name: str, values: Iterable[Any]) -> str:
+def member(field: str, values: Iterable[Any]) -> str:
     """The field's value equals one of these texts, numbers and truth values; None: is missing."""
     values = list(values)
-    tests = [missing(name)] if None in values else []
+    tests = [missing(field)] if None in values else []
     literals = dict.fromkeys(
-        each
-        for value in values
-        if value is not None
-        for each in ([literal(value)] if isinstance(value, str) else _numbers(value))
+        written for value in values if value is not None for written in _equals(value)
     )
     if literals:
-        tests.append(f"{name} in ({', '.join(literals)})")
+        tests.append(f"{field} in ({', '.join(literals)})")
     return either(tests)
 
 
-def ordered(name: str, sign: str, value: Any) -> str:
+def ordered(field: str, sign: str, value: Any) -> str:
     """The field's value is less (< or <=) or greater (> or >=) than a text or a number."""
     if isinstance(value, str):
-        return f"{name} {sign} {literal(value)}"
+        return f"{field} {sign} {literal(value)}"
     number = int(value) if isinstance(value, bool) else value
-    tests = [f"{name} {sign} {literal(number)}"]
-    constants = [text for it, text in _CONSTANTS.items() if _ORDER[sign](it, number)]
-    return either([*tests, *(f"{name} = {constant}" for constant in constants)])
+    tests = [f"{field} {sign} {literal(number)}"]
+    constants = [text for truth, text in _CONSTANTS.items() if _ORDER[sign](truth, number)]
+    return either([*tests, *(f"{field} = {constant}" for constant in constants)])
 
 
-def contains(name: str, value: Any) -> str:
+def contains(field: str, value: Any) -> str:
     """The field is a list that has a text, a number or a truth value."""
-    values = [literal(value)] if isinstance(value, str) else _numbers(value)
-    return either([f"{name} contains {each}" for each in values])
+    return either(f"{field} contains {written}" for written in _equals(value))
 
 
-def has_text(name: str, part: str) -> str:
+def like(field: str, pattern: str) -> str:
+    """The field is a text that matches a pattern, in which % is any text."""
+    return f"{field} like {literal(pattern)}"
+
+
+def has_text(field: str, part: str) -> str:
     """The field is a text that has this part, in any case, as `like` compares letters."""
     escaped = "".join(f"\\{c}" if c in "%_\\" else c for c in part)
-    return f"{name} like {literal(f'%{escaped}%')}"
+    return like(field, f"%{escaped}%")
 
 
 def either(tests: Iterable[str]) -> str:
@@ -120,13 +122,15 @@ def negated(test: str) -> str:
     return f"not ({test})"
 
 
-def _numbers(value: Any) -> list[str]:
-    """A number or truth value and what equals it in Python, as a filter writes them."""
+def _equals(value: Any) -> list[str]:
+    """A value and what equals it in Python, as a filter writes them. Raises FilterError."""
+    if isinstance(value, str):
+        return [literal(value)]
     number = int(value) if isinstance(value, bool) else value
-    return [literal(number), *(text for it, text in _CONSTANTS.items() if it == number)]
+    return [literal(number), *(text for truth, text in _CONSTANTS.items() if truth == number)]
 
 
-def _joined(word: str, tests: list[str], none: str) -> str:
+def _joined(word: str, tests: list[str], without: str) -> str:
     if len(tests) < 2:
-        return tests[0] if tests else none
+        return tests[0] if tests else without
     return word.join(f"({test})" for test in tests)

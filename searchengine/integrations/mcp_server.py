@@ -40,7 +40,7 @@ Where = Annotated[
 Count = Annotated[int, Described(ge=1, le=100, description="Number of hits.")]
 
 
-class Found(BaseModel):
+class HitModel(BaseModel):
     """A document found: its best passage, which begins at the character `start` of its text.
 
     `scores`: the parts of the score, and those of earlier stages.
@@ -59,7 +59,7 @@ class Found(BaseModel):
 class Results(BaseModel):
     """Documents, best first."""
 
-    hits: list[Found]
+    hits: list[HitModel]
 
 
 class Stored(BaseModel):
@@ -151,7 +151,7 @@ class Tools:
         ] = 20_000,
     ) -> Documents:
         """Return documents by key: text, title and metadata."""
-        found = self._current().get(keys)
+        stored = self._current().get(keys)
         documents = [
             Stored(
                 key=document.key,
@@ -161,10 +161,10 @@ class Tools:
                 length=len(document.text),
                 metadata=dict(document.metadata),
             )
-            for document in found
+            for document in stored
             if document is not None
         ]
-        unknown = [key for key, each in zip(keys, found, strict=True) if each is None]
+        unknown = [key for key, doc in zip(keys, stored, strict=True) if doc is None]
         return Documents(documents=documents, unknown=unknown)
 
     def similar(
@@ -279,15 +279,15 @@ def serve(path: str | Path, **options: Any) -> None:
 
 
 def _results(hits: Hits) -> Results:
-    return Results(hits=[_found(hit) for hit in hits])
+    return Results(hits=[_hit(hit) for hit in hits])
 
 
-def _found(hit: Hit) -> Found:
+def _hit(hit: Hit) -> HitModel:
     passage = hit.passage
     metadata = dict(hit.metadata)
     if hit.heading:
         del metadata["headings"]  # all of a file's
-    return Found(
+    return HitModel(
         key=hit.key,
         score=hit.score,
         title=hit.title,

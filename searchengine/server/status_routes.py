@@ -7,21 +7,22 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
-from searchengine.server.metrics import CONTENT_TYPE
+from searchengine.server.counting import CONTENT_TYPE
+from searchengine.server.document_routes import Name
 from searchengine.server.models import CollectionList, Health
-from searchengine.server.routes.documents import Name
-from searchengine.server.routes.searching import as_json
-from searchengine.server.state import responses, state
+from searchengine.server.refusals import RESPONSES
+from searchengine.server.search_routes import as_json
+from searchengine.server.served import state
 
 router = APIRouter(tags=["server"])
 
 
-@router.get("/v1/collections", response_model=CollectionList, responses=responses())
+@router.get("/v1/collections", response_model=CollectionList, responses=RESPONSES)
 async def collections(request: Request) -> Response:
     """The collections of this server."""
     here = state(request)
     encoding = here.settings.cross_encoding
-    found = [
+    listed = [
         {
             "name": served.name,
             "ready": served.problem is None,
@@ -30,10 +31,10 @@ async def collections(request: Request) -> Response:
         }
         for served in here.collections.values()
     ]
-    return as_json({"collections": found})
+    return as_json({"collections": listed})
 
 
-@router.get("/v1/collections/{name}/stats", response_model=dict[str, Any], responses=responses())
+@router.get("/v1/collections/{name}/stats", response_model=dict[str, Any], responses=RESPONSES)
 async def stats(request: Request, name: Name) -> Response:
     """Size and settings of a collection, as `searchengine info` shows them."""
     served = state(request).served(name)
@@ -75,14 +76,15 @@ async def readyz(request: Request) -> Response:
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
-        **{status: each for status, each in responses().items() if status in (401, 429, 500)},
+        **{status: RESPONSES[status] for status in (401, 429, 500)},
     },
 )
 async def metrics(request: Request) -> Response:
     """Metrics of all workers, for Prometheus."""
     here = state(request)
     gathered = [
-        (served, await served.read(SearchEngine.stats)) for served in here.collections.values()
+        (served.name, served.problem is None, await served.read(SearchEngine.stats))
+        for served in here.collections.values()
     ]
     here.count_vectors()
     content = here.metrics.page(here.shared.requests(), gathered)

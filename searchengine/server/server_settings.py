@@ -1,7 +1,9 @@
-"""What a server is started with, and the limits of a request."""
+"""What a server is started with, its tokens, and the limits of a request."""
 
+import hashlib
+import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -13,7 +15,6 @@ from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError
 from searchengine.measure.recommend import recommend
 from searchengine.measure.results import Results
-from searchengine.server.tokens import Token
 from searchengine.trainer.runtimes.config import RuntimeConfig
 
 MAX_K = 1000
@@ -33,6 +34,22 @@ MAX_COMMIT = 10_000  # documents
 
 _NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
 _SUFFIX = ".index"
+_MIN_CHARACTERS = 16  # characters
+_SCOPES = ("read", "write")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token: the name for the log, whether it may write, and its SHA-256. Never the token."""
+
+    name: str
+    writes: bool
+    digest: bytes
+
+    @classmethod
+    def of(cls, name: str, scope: str, secret: str) -> "Token":
+        """The token of a secret; `scope` is read or write, which includes read."""
+        return cls(name, scope == "write", hashlib.sha256(secret.encode()).digest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +104,6 @@ class ServerSettings:
                 raise QueryError(
                     f"an origin must be like https://example.org, without a path, got {origin!r}"
                 )
-
-    def as_options(self) -> dict[str, Any]:
-        """The fields, for `dataclasses.replace` and tests."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def is_loopback(host: str) -> bool:
@@ -185,3 +198,55 @@ def _bench(results: Results) -> dict[str, Any]:
         "recommended": recommend(results, target).name,
         "points": points,
     }
+
+
+def read_tokens(path: Path) -> tuple[Token, ...]:
+    """The tokens of a file: a line `NAME SCOPE TOKEN` each; # begins a comment.
+
+    Raises QueryError; a message never quotes a token.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise QueryError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise QueryError(f"{path} must be UTF-8 text, one token a line") from error
+    tokens: list[Token] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        fields = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()  # a token may have a #
+        if not fields:
+            continue
+        if len(fields) != 3 or fields[1] not in _SCOPES:
+            raise QueryError(
+                f"{path}:{number}: expected NAME SCOPE TOKEN, where the scope is read or write"
+            )
+        name, scope, secret = fields
+        if len(secret) < _MIN_CHARACTERS or not re.fullmatch(r"[!-~]+", secret):
+            raise QueryError(
+                f"{path}:{number}: a token must have at least {_MIN_CHARACTERS} ASCII "
+                "characters; make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+        token = Token.of(name, scope, secret)
+        if name in (other.name for other in tokens):
+            raise QueryError(f"{path}:{number}: the name {name!r} occurs twice")
+        if token.digest in (other.digest for other in tokens):
+            raise QueryError(f"{path}:{number}: the token of {name!r} is that of another name")
+        tokens.append(token)
+    if not tokens:
+        raise QueryError(f"{path} holds no token; write a line: NAME SCOPE TOKEN")
+    return tuple(tokens)
+
+
+def token_position(tokens: Sequence[Token], header: bytes | None) -> int | None:
+    """The position of the token in an Authorization header; None: none, or an unknown one.
+
+    All tokens are compared, each in a time that does not depend on its content.
+    """
+    if header is None:
+        return None
+    scheme, _, secret = header.partition(b" ")
+    if scheme.lower() != b"bearer":
+        return None
+    digest = hashlib.sha256(secret.strip()).digest()
+    matches = [hmac.compare_digest(token.digest, digest) for token in tokens]
+    return matches.index(True) if any(matches) else None

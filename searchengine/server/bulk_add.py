@@ -7,19 +7,22 @@ line comes late, so that a slow sender sees its documents too.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 
+from searchengine.corpus.documents import Document
 from searchengine.corpus.text_files import bad, json_object
-from searchengine.errors import CorpusError, SearchEngineError
-from searchengine.server import errors
-from searchengine.server.errors import Refused
-from searchengine.server.routes.writing import Counts, Incoming, incoming, write
-from searchengine.server.served import Served
-from searchengine.server.state import State
+from searchengine.encoders.protocol import NO_ENCODER, Vectors
+from searchengine.encoders.questions import as_array, check_vectors
+from searchengine.engine import SearchEngine
+from searchengine.errors import CorpusError, QueryError, SearchEngineError
+from searchengine.server.client import COUNTS
+from searchengine.server.refusals import INTERNAL, Refused, error_body, of_engine
+from searchengine.server.served import Served, State
+from searchengine.server.server_settings import MAX_KEY
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -32,6 +35,68 @@ MAX_ERRORS = 1000
 MAX_PENDING = 32 << 20
 """Bytes of lines that wait for a commit."""
 _log = logging.getLogger(__name__)
+VECTOR = "_vector"
+"""Field of a record that holds the document's vector, if it comes with one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A document to store, with its vector (1, D) if it came with one."""
+
+    document: Document
+    vector: Vectors | None = None
+
+
+def incoming(record: Mapping[str, Any], place: str, dim: int, key: str = "") -> Incoming:
+    """A checked document. Raises CorpusError: `place` and what is wrong.
+
+    Args:
+        record: `_id` (or `key`), `title`, `text`, `_vector`, and metadata.
+        place: begins the message.
+        dim: width of the collection's vectors.
+        key: for a record without `_id`.
+    """
+    rest = dict(record)
+    row = rest.pop(VECTOR, None)
+    vector = None
+    if row is not None:
+        try:
+            vector = check_vectors(as_array([row]), dim)
+        except QueryError as error:
+            needed = f"{VECTOR} must be a list of {dim} finite numbers, not all zeros"
+            raise bad(place, needed) from error
+    document = Document.from_mapping(rest, place, key, needs_text=False)
+    if len(document.key) > MAX_KEY:
+        raise bad(place, f"a key has at most {MAX_KEY} characters, got {len(document.key)}")
+    if key and document.key != key:
+        raise bad(place, f"the _id is {document.key!r:.80}, but the address names {key!r:.80}")
+    if not document.full_text and vector is None:
+        raise bad(place, "the document has neither text nor title nor a vector")
+    return Incoming(document, vector)
+
+
+def write(engine: SearchEngine, batch: Sequence[Incoming]) -> dict[str, int]:
+    """Commit documents of different keys: one commit, or two if only some come with vectors.
+
+    Returns how many were added, changed and so on, by the names of COUNTS.
+
+    In a collection without an encoder, those without a vector are found by their words.
+    """
+    encodes = engine.collection.settings["encoder"]["fingerprint"] != NO_ENCODER
+    counts = dict.fromkeys(COUNTS, 0)
+    to_encode = [item for item in batch if encodes and item.vector is None]
+    supplied = [item for item in batch if not encodes or item.vector is not None]
+    for items in (to_encode, supplied):
+        if not items:
+            continue
+        documents = [item.document for item in items]
+        rows = [None if item.vector is None else item.vector[0] for item in items]
+        summary = engine.add(documents, rows if items is supplied else None)
+        if summary.bad.count or summary.without_text.count or summary.repeated.count:
+            raise CorpusError("documents were left out that had been checked")
+        for name in COUNTS:
+            counts[name] += getattr(summary, name)
+    return counts
 
 
 class BulkAdd(Response):
@@ -59,11 +124,11 @@ class BulkAdd(Response):
             return  # the caller has left; what was not committed was not acknowledged
         except (SearchEngineError, OSError) as error:
             _log.exception("bulk add %s failed", scope["id"])
-            code, message = 500, errors.INTERNAL
+            code, message = 500, INTERNAL
             if isinstance(error, SearchEngineError):
-                code, known = errors.of_engine(error)
+                code, known = of_engine(error)
                 message = known or self._served.without_path(str(error))
-            last = errors.body(code, message, scope["id"])
+            last = error_body(code, message, scope["id"])
         await self._say(last, more=False)
 
     async def _run(self, read: AsyncIterator[bytes | None]) -> dict[str, Any]:
@@ -112,10 +177,10 @@ class BulkAdd(Response):
         if not self._batch:
             return
         batch, self._batch, self._pending = list(self._batch.values()), {}, 0
-        counts: Counts = await self._served.write(lambda engine: write(engine, batch))
+        counts = await self._served.write(lambda engine: write(engine, batch))
         self._documents += len(batch)
         self._here.metrics.documents.labels(self._served.name).inc(len(batch))
-        await self._say({"committed": self._line, **asdict(counts)})
+        await self._say({"committed": self._line, **counts})
 
     async def _say(self, line: dict[str, Any], *, more: bool = True) -> None:
         if not self._begun:  # not before the first part of the body, for which curl awaits a 100

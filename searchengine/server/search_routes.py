@@ -25,55 +25,56 @@ from searchengine.server.models import (
     SearchRequest,
     SearchResponse,
 )
-from searchengine.server.state import responses, state
+from searchengine.server.refusals import RESPONSES
+from searchengine.server.served import state
 
-router = APIRouter(tags=["search"])
+router = APIRouter(tags=["search"], responses=RESPONSES)
 
 
-@router.post("/v1/search", response_model=SearchResponse, responses=responses())
-async def search(asked: SearchRequest, request: Request) -> Response:
+@router.post("/v1/search", response_model=SearchResponse)
+async def search(body: SearchRequest, request: Request) -> Response:
     """The documents nearest to a question or a vector, best first."""
     here = state(request)
-    served = here.served(asked.collection)
+    served = here.served(body.collection)
     start = time.perf_counter()
-    question = asked.query if asked.query is not None else asked.vector
-    hits = await served.search(question, asked.k, here.options(asked))
+    question = body.query if body.query is not None else body.vector
+    hits = await served.search(question, body.k, here.options(body))
     seconds = time.perf_counter() - start
     here.metrics.searched(hits.timing, seconds)
-    return as_json(_result(served.name, hits, seconds, asked.texts))
+    return as_json(_result(served.name, hits, seconds, body.texts))
 
 
-@router.post("/v1/search/batch", response_model=BatchResponse, responses=responses())
-async def search_batch(asked: BatchRequest, request: Request) -> Response:
+@router.post("/v1/search/batch", response_model=BatchResponse)
+async def search_batch(body: BatchRequest, request: Request) -> Response:
     """The hits of many questions; faster than one by one."""
     here = state(request)
-    served = here.served(asked.collection)
+    served = here.served(body.collection)
     start = time.perf_counter()
-    questions = (asked.queries if asked.queries is not None else asked.vectors) or []
-    options = here.options(asked, len(questions))
+    questions = (body.queries if body.queries is not None else body.vectors) or []
+    options = here.options(body, len(questions))
 
     def work(engine: SearchEngine) -> HitsBatch:
-        return engine.search_batch(questions, asked.k, **options)
+        return engine.search_batch(questions, body.k, **options)
 
     batch = await served.read(work)
     seconds = time.perf_counter() - start
     for hits in batch:
         here.metrics.searched(hits.timing, seconds)
-    results = [_result(served.name, hits, seconds, asked.texts) for hits in batch]
+    results = [_result(served.name, hits, seconds, body.texts) for hits in batch]
     return as_json({"collection": served.name, "results": results})
 
 
-@router.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=responses())
-async def embeddings(asked: EmbeddingsRequest, request: Request) -> Response:
+@router.post("/v1/embeddings", response_model=EmbeddingsResponse)
+async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     """Vectors of texts, by the encoder of a collection, in the shape of OpenAI's API.
 
     With `dimensions`, their prefixes of that width, scaled to length 1.
     """
-    served = state(request).served(asked.model)
-    texts = [asked.input] if isinstance(asked.input, str) else asked.input
-    encode = partial(_encoded, texts=texts, role=asked.input_type, dimensions=asked.dimensions)
+    served = state(request).served(body.model)
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    encode = partial(_encoded, texts=texts, role=body.input_type, dimensions=body.dimensions)
     vectors, tokens = await served.read(encode)
-    if asked.encoding_format == "base64":
+    if body.encoding_format == "base64":
         written: Sequence[Any] = [
             base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors
         ]

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from searchengine.backends.listing import facet
 from searchengine.engine import SearchEngine
-from searchengine.server.errors import Refused
+from searchengine.server.document_routes import Name
 from searchengine.server.models import (
     BenchResponse,
     FacetsResponse,
@@ -19,12 +19,12 @@ from searchengine.server.models import (
     UrlFilter,
 )
 from searchengine.server.projection import Projection, current_version
-from searchengine.server.routes.documents import Name
-from searchengine.server.routes.searching import as_json, facets_as_json
-from searchengine.server.settings import MAX_FACETS
-from searchengine.server.state import responses, state
+from searchengine.server.refusals import RESPONSES, Refused
+from searchengine.server.search_routes import as_json, facets_as_json
+from searchengine.server.served import state
+from searchengine.server.server_settings import MAX_FACETS
 
-router = APIRouter(tags=["page"])
+router = APIRouter(tags=["page"], responses=RESPONSES)
 SAMPLE = 500
 """Documents on a map."""
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -37,9 +37,9 @@ _HEADERS = {
 }
 # Read once: no name in a request ever reaches the file system.
 _FILES: Mapping[str, tuple[bytes, str]] = {
-    each.name: (each.read_bytes(), f"{_TYPES[each.name.rsplit('.', 1)[-1]]}; charset=utf-8")
-    for each in (files("searchengine.server") / "page").iterdir()
-    if each.name.rsplit(".", 1)[-1] in _TYPES
+    file.name: (file.read_bytes(), f"{_TYPES[file.name.rsplit('.', 1)[-1]]}; charset=utf-8")
+    for file in (files("searchengine.server") / "page").iterdir()
+    if file.name.rsplit(".", 1)[-1] in _TYPES
 }
 
 
@@ -62,7 +62,7 @@ def _file(name: str) -> Response:
     return Response(content, headers={**_HEADERS, "Content-Type": kind})
 
 
-@router.get("/v1/collections/{name}/facets", response_model=FacetsResponse, responses=responses())
+@router.get("/v1/collections/{name}/facets", response_model=FacetsResponse)
 async def facets(
     request: Request,
     name: Name,
@@ -76,13 +76,13 @@ async def facets(
 
     def work(engine: SearchEngine) -> dict[str, Any]:
         with engine.collection.reading() as snapshot:
-            return facets_as_json({each: facet(snapshot.store, each, where) for each in field})
+            return facets_as_json({name: facet(snapshot.store, name, where) for name in field})
 
     return as_json({"facets": await state(request).served(name).read(work)})
 
 
-@router.post("/v1/collections/{name}/map", response_model=MapResponse, responses=responses())
-async def locate(request: Request, name: Name, asked: MapRequest) -> Response:
+@router.post("/v1/collections/{name}/map", response_model=MapResponse)
+async def locate(request: Request, name: Name, body: MapRequest) -> Response:
     """A sample of documents, a question and its hits, on the two main directions of the sample."""
     served = state(request).served(name)
 
@@ -91,21 +91,21 @@ async def locate(request: Request, name: Name, asked: MapRequest) -> Response:
         if projection is None or projection.version != current_version(engine):
             projection = served.projection = Projection.of(engine, SAMPLE)
         question = None
-        if asked.query is not None:
-            ((x, y),) = projection.place(engine.encode_questions([asked.query]))
+        if body.query is not None:
+            ((x, y),) = projection.place(engine.encode_questions([body.query]))
             question = {"x": x, "y": y}
         return {
             "version": projection.version,
-            "points": None if projection.version == asked.version else projection.points,
+            "points": None if projection.version == body.version else projection.points,
             "question": question,
-            "hits": projection.hits(engine, asked.keys),
+            "hits": projection.hits(engine, body.keys),
             "explained": projection.explained,
         }
 
     return as_json(await served.read(work))
 
 
-@router.get("/v1/collections/{name}/bench", response_model=BenchResponse, responses=responses())
+@router.get("/v1/collections/{name}/bench", response_model=BenchResponse)
 async def bench(request: Request, name: Name) -> Response:
     """Recall and latency of operating points, as `searchengine bench` measured them."""
     here = state(request)

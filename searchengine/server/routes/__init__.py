@@ -1,1 +1,0 @@
-"""The addresses of the API, and what answers at each."""
