@@ -52,7 +52,7 @@ GROUPS = {
         "searchengine/backends/folder/snapshot.py",
         "searchengine/backends/folder/view.py",
         "searchengine/ingest/ingestion.py",
-        "searchengine/upkeep/check.py",
+        "searchengine/upkeep/verify.py",
         "searchengine/upkeep/copies.py",
     ],
     "trainer": [

@@ -164,6 +164,20 @@ ENCODER = click.option(
     shell_complete=complete_path,
     help="Model folder, hub name, or URL#MODEL [default: the collection's encoder].",
 )
+MODEL = click.option(
+    "--encoder", default="starter", shell_complete=complete_path, help="Model folder or hub name."
+)
+MODELS = click.option(
+    "--encoder",
+    "encoders",
+    multiple=True,
+    default=("starter",),
+    shell_complete=complete_path,
+    help="Model folder or hub name; repeatable, to compare models.",
+)
+PREFIXES = click.option(
+    "--prefixes", type=numbers(), help="Prefix lengths [default: those of the model]."
+)
 QUERY_ENCODER = click.option(
     "--query-encoder",
     metavar="PATH",
