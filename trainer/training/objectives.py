@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, normalize, pad
 from torch.utils.checkpoint import checkpoint
 
 from searchengine.trainer.encoder import Role
-from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.training.losses import (
     PrefixScores,
     cosent,

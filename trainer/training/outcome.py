@@ -10,8 +10,8 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
-from searchengine.trainer.model.folder import Model
-from searchengine.trainer.model.loading import TokenTable, move_head_into_table
+from searchengine.trainer.model.model_folder import Model
+from searchengine.trainer.model.torch_model import TokenTable, move_head_into_table
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import restore as restore_attention
 from searchengine.trainer.training.batches import BatchPlan

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.runtimes.config import TRAINING, Precision
+from searchengine.trainer.runtimes.runtime_config import TRAINING, Precision
 from searchengine.trainer.training.rows import Augment, Kind, Reading
 from searchengine.trainer.training.setting_kinds import (
     COSINE,
