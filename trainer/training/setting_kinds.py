@@ -61,7 +61,7 @@ NotNegativeInt = Annotated[int, at_least(0)]
 
 
 @cache
-def kinds(config: type) -> dict[str, Any]:
+def kinds(config: Any) -> dict[str, Any]:
     """The type of each setting with its limits; without None, which is the default of some."""
     hints = get_type_hints(config, include_extras=True)
     optional = (Union, types.UnionType)
@@ -104,10 +104,11 @@ def convert(kind: Any, name: str, value: Any) -> Any:
 
 def convert_all(config: Any) -> None:
     """Check every value of a new configuration, and store it as its type. Raises ConfigError."""
+    config_type: Any = type(config)
     for item in fields(config):
         value = getattr(config, item.name)
         if value is not None or item.default is not None:
-            converted = convert(kinds(type(config))[item.name], item.name, value)
+            converted = convert(kinds(config_type)[item.name], item.name, value)
             object.__setattr__(config, item.name, converted)
 
 
