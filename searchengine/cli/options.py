@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from searchengine.cli.console import note
 from searchengine.encoders.cross_encoders import CANDIDATES, MAX_CANDIDATES, CrossEncoding
-from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
