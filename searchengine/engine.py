@@ -54,7 +54,7 @@ from searchengine.query.cross_encoding import reordered
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Phrases, Query, Questions, split
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep import copies, reindex, stats, tuning, verify
 from searchengine.upkeep.reindex import Preview
 from searchengine.upkeep.repair import repair

@@ -48,7 +48,7 @@ from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.pipeline import encoded
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.trainer.errors import install_line
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 ELSEWHERE = "encode with that encoder, or choose another folder"
 """The way out if another encoder wrote the folder."""

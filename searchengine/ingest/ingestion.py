@@ -484,7 +484,7 @@ class FolderIngestion(Ingestion):
     def _merge(self, finished: int = 0) -> None:
         with self._backend.own_store(self._identity) as store:
             self._backend.merge_due(
-                store, self._options.building, made=self._made, finished=finished
+                store, self._options.building, written=self._made, finished=finished
             )
 
 

@@ -62,7 +62,7 @@ from searchengine.ingest.settings import (
     default_rotation,
     trained_blocks,
 )
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.verify import check_texts
 
 _CHUNK = 10_000  # ids a statement

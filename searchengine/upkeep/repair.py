@@ -40,7 +40,7 @@ from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.ingest.spool import Spool
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep import salvage, verify
 
 _MAX_NAMES = 20  # documents named in a report; the others are counted
