@@ -8,7 +8,7 @@ GENERATED := README.md docs/cli.md docs/training-reference.md
 # Where an image forbids compiled modules, each process that the tests start would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup setup-demo demo demo-check test test-long test-installs test-integrations check check-types check-generated generate docs bench bench-index bench-reports \
+.PHONY: setup setup-demo demo demo-check test test-quick slow-tests test-long test-installs test-integrations check check-types check-generated generate docs bench bench-index bench-reports \
 	bench-living bench-encoding bench-gpu clean
 
 setup: .venv/installed .venv/npm/axe-core  ## everything that test and bench need
@@ -47,6 +47,13 @@ demo-check:  ## make demo in a fresh clone with an empty environment, some two m
 
 test: setup check  ## the checks, and the tests of everything that an edit can break, some eight minutes on two cores
 	PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(getconf _NPROCESSORS_ONLN) + 1)) $(PYTEST) -n auto --maxprocesses 4 --dist worksteal
+
+test-quick: setup  ## the tests that take little time, a minute on two cores, for while you edit
+	$(PYTEST) -n auto --maxprocesses 4 --dist worksteal --quick
+
+slow-tests: setup  ## measure which tests those are not
+	$(PYTEST) -n auto --maxprocesses 4 --dist worksteal --junitxml=build/tests.xml
+	$(BIN)/python tests/slow_tests.py build/tests.xml
 
 test-long: setup  ## all tests, with the long campaigns and 20 times the random examples, some hours
 	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long

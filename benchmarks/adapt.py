@@ -31,7 +31,7 @@ from searchengine import SearchEngine
 from searchengine.adapt import rotation
 from searchengine.adapt.adapting import adapt, train_and_judge
 from searchengine.adapt.material import Material, read_material
-from searchengine.adapt.questions import Part
+from searchengine.adapt.sampled_questions import Part
 from searchengine.adapt.validation import Corpus
 from searchengine.corpus.files import read_corpus
 from searchengine.measure.judgements import MAIN, read_beir

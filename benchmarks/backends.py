@@ -30,7 +30,7 @@ from record import DATA, record
 from searchengine import SearchEngine
 from searchengine.backends.postgresql.collection import PostgresCollection
 from searchengine.measure.judgements import read_qrels, read_queries
-from searchengine.upkeep.copying import copy
+from searchengine.upkeep.copies import copy
 
 FILTERS = (None, "year >= 2015", "lang = 'ko'", "year >= 2015 and lang = 'ko'", "n < 300")
 FORCED = "&options=-c%20enable_seqscan%3Doff%20-c%20enable_sort%3Doff"

@@ -31,7 +31,7 @@ from searchengine import SearchEngine
 from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.measure.judgements import judged, per_question, ranked, read_beir
 from searchengine.measure.significance import compare, interval
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 SETS = ("scifact", "nfcorpus")
 CANDIDATES = (10, 20, 50)

@@ -41,27 +41,24 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.indexer.tuning.tune import Goal, Tuning
-from searchengine.ingest import mirrors
+from searchengine.ingest import mirror
+from searchengine.ingest.encoded_folder import passage_reader
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.languages import choose_again
-from searchengine.ingest.mirrors import MirrorOptions, Pass
+from searchengine.ingest.mirror import MirrorOptions, Pass
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
-from searchengine.ingest.supplied import VectorsArgument, add_with_vectors
-from searchengine.ingest.upserting import upsert_documents
+from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
 from searchengine.query.cross_encoding import reordered
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Phrases, Query, Questions, split
-from searchengine.trainer.runtimes.config import RuntimeConfig
-from searchengine.upkeep import check, copies, defaults, reindex, stats
-from searchengine.upkeep.encoded import check_encoded
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
+from searchengine.upkeep import copies, reindex, stats, tuning, verify
 from searchengine.upkeep.reindex import Preview
-from searchengine.upkeep.reindexing import discard
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
-from searchengine.upkeep.tuning import stored_goal, tune_collection
 
 __all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
 
@@ -284,13 +281,9 @@ class SearchEngine:
             if documents is None:
                 raise QueryError(f"{vectors} holds no documents; pass them too")
             readers, vectors = partial(self._reader, vectors), None
-        if not self.collection.one_commit and passages is None:
-            reader = None if readers is None else readers()
-            return upsert_documents(self.collection, documents, vectors, reader, options)
-        if vectors is not None:
-            return add_with_vectors(self.local, documents, vectors, passages, options)
-        assert readers is not None and documents is not None
-        return add(self.local, documents, readers, options)
+        return add(
+            self.collection, documents, options, readers=readers, vectors=vectors, passages=passages
+        )
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""
@@ -610,7 +603,7 @@ class SearchEngine:
 
         Raises EmptyCorpus (nothing would be left), CorpusError (missing folder), and as `add`.
         """
-        return mirrors.mirror(
+        return mirror.mirror(
             self.local,
             self._reader,
             folder,
@@ -639,10 +632,10 @@ class SearchEngine:
         for a collection that is closed or on a server.
         """
         options = MirrorOptions() if options is None else options
-        return mirrors.watch(self.local, self._reader, folder, options, stop)
+        return mirror.watch(self.local, self._reader, folder, options, stop)
 
     def _reader(self, encoded: str | Path | None = None) -> PassageReader:
-        return mirrors.passage_reader(self.collection, self._encoder, encoded)
+        return passage_reader(self.collection, self._encoder, encoded)
 
     def index_fields(self, *names: str) -> None:
         """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
@@ -660,7 +653,7 @@ class SearchEngine:
                 as it is.
 
         Raises QueryError (a bad value; no index of words), CollectionBusy."""
-        defaults.set_default(self.collection, mode, weight)
+        tuning.set_default(self.collection, mode, weight)
 
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
         """Merge all segments into one, without deleted rows and with a new rotation.
@@ -671,7 +664,7 @@ class SearchEngine:
         choose_again(self.local)
         self.local.optimize(progress)
         if retune:
-            self.tune(goal=stored_goal(self.local), building=progress)
+            self.tune(goal=tuning.stored_goal(self.local), building=progress)
 
     def tune(
         self,
@@ -698,7 +691,7 @@ class SearchEngine:
             raise QueryError("tune takes a list of questions, got one text")
         self.local.refresh()
         encoder = self._encoder
-        return tune_collection(self.local, encoder, queries, goal, on_step, building)
+        return tuning.tune_collection(self.local, encoder, queries, goal, on_step, building)
 
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
@@ -706,7 +699,7 @@ class SearchEngine:
             encoder.start()
             encoder.encode(["warm"], role="query")
         with self.local.reading() as snapshot:
-            return check.warm(snapshot)
+            return verify.warm(snapshot)
 
     def verify(self, *, encode: int = 0) -> int:
         """Check files, checksums and tables. Raises CollectionError on the first error.
@@ -716,8 +709,8 @@ class SearchEngine:
         with their documents are left out."""
         if integer(encode) is None or encode < 0:
             raise QueryError(f"encode must be 0 passages or more, got {encode!r}")
-        check.verify(self.local)
-        return check_encoded(self.local, self._encoder, encode) if encode else 0
+        verify.verify(self.local)
+        return verify.check_encoded(self.local, self._encoder, encode) if encode else 0
 
     repair = staticmethod(repair)
 
@@ -791,7 +784,7 @@ class SearchEngine:
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex with all that it has encoded; False if there is none."""
-        return discard(self.local)
+        return reindex.discard(self.local)
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from searchengine.cli import cli
 from searchengine.indexer.threads import threads
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.runtimes.config import VARIABLE, RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import VARIABLE, RuntimeConfig
 
 COMMAND = str(Path(sys.executable).with_name("searchengine"))
 Done = subprocess.CompletedProcess[str]

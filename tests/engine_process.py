@@ -32,10 +32,10 @@ from watched_folder import AskedWatcher
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder import writer as ahead
 from searchengine.errors import QueryError
-from searchengine.ingest import folder_state, mirrors, watching
-from searchengine.ingest.folder_state import FolderState
-from searchengine.ingest.mirrors import MirrorOptions
-from searchengine.upkeep import blocks, reindexing
+from searchengine.ingest import mirror, pipeline, watching
+from searchengine.ingest.mirror import MirrorOptions
+from searchengine.ingest.watching import FolderState
+from searchengine.upkeep import reindex
 
 ENCODERS = {each.fingerprint: each for each in (WordLengths(), Remainders())}
 PATIENCE = 60.0  # seconds after which a process counts as hung; more than any engine waits
@@ -161,9 +161,9 @@ class Warnings(logging.Handler):
 def small_and_quick() -> None:
     """Have little data take every way, and `watch` look often."""
     ahead.MIN_ROWS = 3  # so that segments are built before the lock and under it
-    blocks.DOCUMENTS, reindexing.REST, reindexing.ROUNDS = 4, 2, 3
-    folder_state.RECENT = mirrors.RECENT = 0.1
-    mirrors.RETRY = 0.05
+    pipeline.LARGEST_BLOCK, reindex.REST, reindex.ROUNDS = (4, 1 << 19), 2, 3
+    watching.RECENT = mirror.RECENT = 0.1
+    mirror.RETRY = 0.05
     watching._TIMES = {"debounce": 50, "step": 10, "rust_timeout": 50}
     watching.Watcher = AskedWatcher  # type: ignore[misc]
 

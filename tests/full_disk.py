@@ -20,7 +20,7 @@ from small_disk import Case, campaign, missing
 from watched_folder import Looks
 
 from searchengine import SearchEngine
-from searchengine.ingest import folder_state, mirrors, watching
+from searchengine.ingest import mirror, watching
 
 _DOCUMENTS, _ADDED, _NOTES, _WIDTH = 480, 60, 20, 32
 _MODEL, _OTHER = "../sources/model", "../sources/other"
@@ -55,7 +55,7 @@ def one_look() -> Iterator[None]:
         raise SystemExit(1)
 
     with ExitStack() as stack:
-        for module in (folder_state, mirrors):  # else files have not settled yet
+        for module in (watching, mirror):  # else files have not settled yet
             stack.enter_context(mock.patch.object(module, "RECENT", 0))
         looks = Looks(lambda: None, end)
         stack.enter_context(mock.patch.object(watching, "Watcher", lambda *_: looks))

@@ -30,7 +30,7 @@ import rich.progress  # noqa: F401
 from searchengine.backends.folder.collection import Collection
 from searchengine.cli import cli
 from searchengine.corpus import language_traits
-from searchengine.upkeep.check import verify
+from searchengine.upkeep.verify import verify
 
 _NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS, for Python 3.11
 _LARGE = 1 << 29  # bytes of the disk before it is made small

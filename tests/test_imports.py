@@ -36,7 +36,7 @@ FUNCTIONS = {
     "searchengine/cli/measuring/evaluate.py": "mteb",
     "searchengine/cli/serve.py": "serve mcp",
     "searchengine/corpus/text_files.py": "formats",
-    "searchengine/ingest/encoding/on_ray.py": "ray",
+    "searchengine/ingest/bulk.py": "ray",
     "searchengine/measure/vector_plots.py": "posthoc",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",

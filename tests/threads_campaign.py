@@ -52,16 +52,14 @@ from searchengine.corpus.files import read_corpus
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.segment import Segment
-from searchengine.ingest import folder_state, mirrors, watching
-from searchengine.ingest.folder_state import FolderState, Listing
-from searchengine.ingest.ingestion import Ingestion
-from searchengine.ingest.mirror import Mirroring
-from searchengine.ingest.mirrors import MirrorOptions
+from searchengine.ingest import encoded_folder, mirror, pipeline, watching
+from searchengine.ingest.ingestion import FolderIngestion
+from searchengine.ingest.mirror import Mirroring, MirrorOptions
 from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.watching import FolderState, Listing
 from searchengine.query.hits import Hits
-from searchengine.upkeep import blocks, check, reindexing
-from searchengine.upkeep.blocks import Blocks
-from searchengine.upkeep.reindexing import Reindexing
+from searchengine.upkeep import reindex, verify
+from searchengine.upkeep.reindex import Blocks, Reindexing
 
 NAME = "threads"
 KEYS = 14
@@ -80,17 +78,17 @@ POINTS: list[tuple[Any, str]] = [
     (CollectionEncoder, "questions"),
     (CollectionEncoder, "expect"),
     (CollectionEncoder, "settle"),
-    (mirrors, "passage_reader"),
-    (mirrors, "_pass"),
+    (encoded_folder, "passage_reader"),
+    (mirror, "_pass"),
     (FolderState, "look"),
     (FolderState, "done"),
     (Mirroring, "_recognise"),
     (Mirroring, "_remove"),
     (PassageReader, "cut"),
-    (Ingestion, "_read_block"),
-    (Ingestion, "_write"),
-    (Ingestion, "_encode_again"),
-    (Blocks, "_encoded"),
+    (FolderIngestion, "_read_block"),
+    (FolderIngestion, "_write"),
+    (FolderIngestion, "_encode_again"),
+    (Blocks, "_written"),
     (Blocks, "changed"),
     (Reindexing, "_build"),
     (Reindexing, "_swap"),
@@ -264,12 +262,12 @@ class Campaign:
     def _small(self, sliced: bool) -> Iterator[None]:
         """Small blocks, so that little data takes every way; every second seed merges in slices."""
         sizes: list[tuple[Any, str, int]] = [
-            (blocks, "DOCUMENTS", 2),
-            (reindexing, "REST", 2),
-            (reindexing, "ROUNDS", 3),
+            (pipeline, "LARGEST_BLOCK", (2, 1 << 19)),
+            (reindex, "REST", 2),
+            (reindex, "ROUNDS", 3),
             (ahead, "MIN_ROWS", 3),
-            (folder_state, "RECENT", 0),  # else the clock would decide which files have settled
-            (mirrors, "RECENT", 0),
+            (watching, "RECENT", 0),  # else the clock would decide which files have settled
+            (mirror, "RECENT", 0),
             *([(merging, "IN_ONE", 0), (merging, "SLICE", 3)] if sliced else []),
         ]
         with ExitStack() as stack:
@@ -592,7 +590,7 @@ class Campaign:
             gone |= seen.keys() - present.keys()
 
     def _check_tables(self) -> None:
-        for sql, what in check._INVARIANTS.items():
+        for sql, what in verify._INVARIANTS.items():
             if count := self.monitor.read(sql)[0][0]:
                 raise Found("damaged", f"{count} {what}")
 
@@ -717,7 +715,7 @@ def _late_stamps() -> Iterator[None]:
 
     def late(self: FolderState, listing: Listing) -> bool:
         files = {
-            path: folder_state._stamp(self.folder / path) or stamp
+            path: watching._stamp(self.folder / path) or stamp
             for path, stamp in listing.files.items()
         }
         return done(self, listing._replace(files=files))

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
-from searchengine.trainer.runtimes.config import RuntimeConfig
 from searchengine.trainer.runtimes.handle import ModelHandle
 from searchengine.trainer.runtimes.runtime import run_batches
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 Scores = NDArray[np.float32]
 _CHUNK = 4096  # pairs tokenised at a time

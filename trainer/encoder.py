@@ -19,12 +19,12 @@ from searchengine.trainer.model.layout import ROUTES, Route, is_router
 from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import Ids, TokenIds, check_texts
 from searchengine.trainer.reading import integer
-from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle
 from searchengine.trainer.runtimes.runtime import prefetched, run_batches
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which a compiled graph does without
-    from searchengine.trainer.model.folder import Model
+    from searchengine.trainer.model.model_folder import Model
     from searchengine.trainer.model.modules import SentenceModule
 
 Role = Literal["query", "document"]
@@ -344,7 +344,7 @@ class Encoder:
                 f"layers is {layers!r}: expected 1 to {self.layers}, the layers of the network"
             )
         if self._handle.source is None:
-            from searchengine.trainer.model.loading import truncate_layers
+            from searchengine.trainer.model.torch_model import truncate_layers
 
             return Encoder._from_handle(
                 ModelHandle(config, truncate_layers(self.model, number), None), self.source

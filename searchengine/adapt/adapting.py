@@ -8,8 +8,7 @@
 3. The held-out questions are searched among all documents, before and after. The map is offered if
    it is better beyond doubt: it becomes a layer of a model folder, for `reindex`.
 
-Or, with only="rotation", an orthogonal map that changes no score (searchengine.adapt.rotation).
-"""
+Or, with only="rotation", an orthogonal map that changes no score (searchengine.adapt.rotation)."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,8 +19,7 @@ import numpy as np
 
 from searchengine.adapt import rotation
 from searchengine.adapt.material import Material, check_documents, check_questions, read_material
-from searchengine.adapt.negatives import hard_negatives
-from searchengine.adapt.questions import Part, Question, read_clicks
+from searchengine.adapt.sampled_questions import Part, Question, read_clicks
 from searchengine.adapt.validation import (
     MIN_GAIN,
     Corpus,
@@ -32,16 +30,52 @@ from searchengine.adapt.validation import (
     judge,
     objection,
 )
+from searchengine.backends.contract import Ids
 from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.encoders.protocol import NoEncoder, Vectors
+from searchengine.encoders.protocol import NoEncoder, Vectors, WrappedEncoder
 from searchengine.engine import SearchEngine
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import SegmentConfig
+from searchengine.measure.mining import MiningConfig, choose
 from searchengine.measure.significance import Values
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.training.posthoc import LinearMap, adapter, baked, whitening
-from searchengine.upkeep.reindexing import current, settings_for
+from searchengine.upkeep.reindex import current, settings_for
+
+_BLOCK = 256  # questions scored at a time
+
+
+def hard_negatives(
+    anchors: Vectors,
+    positives: Vectors,
+    related: Sequence[Sequence[int]],
+    passages: Vectors,
+    documents: Ids,
+    config: MiningConfig | None = None,
+) -> Vectors:
+    """The hardest passage within the margins for each pair, (n, D); zeros where there is none.
+
+    anchors, positives: (n, D) unit rows. related: the documents that answer each anchor, which are
+    left out. passages: (m, D) unit rows to choose from, of `documents` (m,).
+    """
+    config = config or MiningConfig()
+    result = np.zeros_like(anchors)
+    cosines = np.einsum("ij,ij->i", anchors, positives)
+    for start in range(0, len(anchors), _BLOCK):
+        scores = anchors[start : start + _BLOCK] @ passages.T
+        for i, row in enumerate(scores, start):
+            row[np.isin(documents, related[i])] = -np.inf
+            depth = min(config.depth, len(row))
+            best = np.argpartition(-row, depth - 1)[:depth]
+            best = best[np.isfinite(row[best])]
+            ordered = best[np.lexsort((best, -row[best]))]
+            ranked = list(zip(ordered.tolist(), row[ordered].tolist(), strict=True))
+            chosen, _ = choose(ranked, float(cosines[i]), config, i)
+            if chosen:
+                result[i] = passages[chosen[0][0]]
+    return result
+
 
 DOCUMENTS = 10_000
 """Documents that are encoded again to make questions of them."""
@@ -159,7 +193,8 @@ def _trainable(engine: SearchEngine) -> Encoder:
             f"searchengine reindex {path} --encoder MODEL"
         )
     if not isinstance(encoder, Encoder):
-        kind = encoder.source or encoder.name or type(encoder).__name__
+        wrapped = encoder.wrapped if isinstance(encoder, WrappedEncoder) else encoder
+        kind = encoder.source or encoder.name or type(wrapped).__name__
         raise CollectionError(
             f"{path} is encoded by {kind}, which cannot be trained here; adapt needs the encoder "
             f"of a model folder: searchengine reindex {path} --encoder MODEL"

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from searchengine.adapt.material import Material, of_part
-from searchengine.adapt.questions import Part, Question
+from searchengine.adapt.sampled_questions import Part, Question
 from searchengine.adapt.validation import Corpus, Outcome, best, held_out, indexed, objection
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.protocol import Vectors

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.adapt.material import Material, of_part
-from searchengine.adapt.questions import Kind, Part, Question
-from searchengine.adapt.sample import Sample
+from searchengine.adapt.material import Material, Sample, of_part
+from searchengine.adapt.sampled_questions import Kind, Part, Question
 from searchengine.backends.contract import Ids
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.encoders.protocol import Vectors

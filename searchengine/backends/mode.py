@@ -20,7 +20,7 @@ class Mode(StrEnum):
 
     `auto` is the mode that the collection stores: vectors and words, unless it has no words or an
     encoder that does not read its texts. Vectors in place of a question, exact search and `similar`
-    are by vectors. A collection of an older version stores none: by vectors.
+    are by vectors. Without a stored mode: by vectors.
     """
 
     AUTO = "auto"

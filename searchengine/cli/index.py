@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
     from searchengine.corpus.files import Unread
     from searchengine.corpus.tabular import Columns
-    from searchengine.ingest.mirrors import MirrorOptions, Pass
+    from searchengine.ingest.mirror import MirrorOptions, Pass
 
 COMMIT_EVERY = 5000
 PATIENCE = 60.0
@@ -134,7 +134,7 @@ class Mirror:
         self, key_prefix: str, columns: "Columns", commit_every: int | None, **how: Any
     ) -> "MirrorOptions":
         """For SearchEngine.mirror and watch; `how` as AddOptions has it."""
-        from searchengine.ingest.mirrors import MirrorOptions
+        from searchengine.ingest.mirror import MirrorOptions
         from searchengine.ingest.settings import AddOptions
 
         add = AddOptions(commit_every=commit_every, **how)
@@ -561,7 +561,7 @@ def encoder_of(
     """
     from searchengine.backends.opening import exists
     from searchengine.encoders.loading import title
-    from searchengine.ingest.encoding.folder import EncodedFolder
+    from searchengine.ingest.encoded_folder import EncodedFolder
     from searchengine.ingest.passages import PassageConfig
 
     if encoded is None or exists(collection):
@@ -735,7 +735,7 @@ def encode(corpus: str, output: Path, as_json: bool, **options: Any) -> None:
         searchengine index papers.jsonl papers.index --vectors encoded/
     """
     from searchengine.corpus.files import count_records
-    from searchengine.ingest.encoding.run import EncodeOptions, Place, encode_corpus
+    from searchengine.ingest.bulk import EncodeOptions, Place, encode_corpus
 
     columns, passages = columns_of(options, needs_text=True), passages_of(options)
     loading = {name: options.pop(name) for name in ("encoder", "runtime", "layers")}

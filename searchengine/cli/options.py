@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from searchengine.cli.console import note
 from searchengine.encoders.cross_encoders import CANDIDATES, MAX_CANDIDATES, CrossEncoding
-from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
@@ -163,6 +163,20 @@ ENCODER = click.option(
     metavar="PATH",
     shell_complete=complete_path,
     help="Model folder, hub name, or URL#MODEL [default: the collection's encoder].",
+)
+MODEL = click.option(
+    "--encoder", default="starter", shell_complete=complete_path, help="Model folder or hub name."
+)
+MODELS = click.option(
+    "--encoder",
+    "encoders",
+    multiple=True,
+    default=("starter",),
+    shell_complete=complete_path,
+    help="Model folder or hub name; repeatable, to compare models.",
+)
+PREFIXES = click.option(
+    "--prefixes", type=numbers(), help="Prefix lengths [default: those of the model]."
 )
 QUERY_ENCODER = click.option(
     "--query-encoder",

@@ -267,7 +267,7 @@ def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> 
         searchengine copy "postgresql://me@localhost/search#papers" papers.index
     """
     from searchengine.backends.opening import name_of
-    from searchengine.upkeep.copying import copy as copy_collection
+    from searchengine.upkeep.copies import copy as copy_collection
 
     with steps() as report:
         copied = copy_collection(source, target, report, prune=prune)

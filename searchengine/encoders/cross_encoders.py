@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from searchengine.backends.folder.documents.connections import inherit
 from searchengine.errors import QueryError
 from searchengine.trainer.errors import TrainerError
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 if TYPE_CHECKING:
     from searchengine.trainer.cross_encoder import CrossEncoder

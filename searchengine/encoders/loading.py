@@ -26,7 +26,7 @@ from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, EndpointError
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.model.source import Starter
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 EncoderArgument = MinimalEncoder | str | Path | Function
 """A model folder, a hub name, "starter", a URL with a model (HttpEncoder.from_source), an encoder,

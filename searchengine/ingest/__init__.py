@@ -1,10 +1,12 @@
 """Documents to passages to vectors to commits.
 
-ingestion     the whole way, in order
-passages      documents cut into passages, and these encoded
-blocks        documents read together, batches encoded together
-encoding/     a corpus encoded apart, on one or many machines
-supplied      documents that come with their vectors
-spool         what waits for a commit, in temporary files
-settings      collection settings, options and summary of `add`
+ingestion        `add`, from the documents to the commits, on every backend
+pipeline         the loop that encodes, for `add` and for all others
+passages         a document cut into passages, and these encoded
+supplied         documents that come with their vectors
+spool            what waits for a commit, in temporary files
+settings         collection settings, options and summary of `add`
+languages        the tokenizer that suits the first documents
+mirror           a collection kept equal to a folder; watching: which files have changed
+bulk             a corpus encoded apart, here or on Ray; encoded_folder: its vectors
 """

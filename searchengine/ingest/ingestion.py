@@ -1,379 +1,395 @@
-"""Documents → passages → vectors → commits: what `add` does, in this order.
+"""Documents → passages → vectors → commits: what `add` does on every backend, in this order.
 
     read      a block of documents, without those that have no text or a key that occurred before
     compare   with what is stored: what is new or changed, and where only the metadata differs
-    cut       what is new or changed into passages
-    encode    the passages, in a second thread
+    encode    what is new or changed, cut into passages, in a second thread (ingest.pipeline)
     spool     documents and vectors in temporary files, so that memory stays bounded
-    build     the segment of a large commit, with its graph and words (backends.folder.ahead)
-    commit    compare again with what is stored by now, and write all of it in one transaction
+    commit    compare again with what is stored by now, and write all that differs
 
-Only `commit` holds the write lock. What another process commits before that is seen by the second
-comparison: a document that it has stored meanwhile is not written again, and one that it has
-changed or deleted is encoded then. In both cases the segment is built again. What was encoded by an
-encoder that a reindex has replaced meanwhile is not stored: it is encoded again, if the reindex was
-one of this engine, which then has the new encoder.
+A folder is written in one transaction, which alone holds the write lock; the segment of a large
+commit, with its graph and words, is built before (backends.folder.ahead). On a server each block of
+documents is a commit, which is tried again if another writer has changed one of them meanwhile.
 
-While the second thread encodes, this one reads, cuts and writes what comes next. So that there is
-something to encode while a commit is written, the first block of the next one is read before. If
-that fails, the commit is completed, and then the error is raised. Where a commit is a single block,
-nothing is read ahead: the next document may take long to come.
+What another process commits before that is seen by the second comparison: a document that it has
+stored meanwhile is not written again, and one that it has changed or deleted is encoded then. What
+was encoded by an encoder that a reindex has replaced meanwhile is not stored: it is encoded again,
+if the reindex was one of this engine, which then has the new encoder.
 """
 
-from collections import deque
+import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
-from threading import Event
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Self
 
+import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.contract import Known, Span
+from searchengine.backends.contract import Backend, Changed, Entry, Known
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.changes import Comparison, compare
+from searchengine.backends.folder.documents.changes import Comparison, compare, merged
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.writer import Writer, built_ahead
-from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
+from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents, numbered
 from searchengine.encoders.protocol import Vectors
-from searchengine.errors import EmptyCorpus, EncoderMismatch
-from searchengine.ingest.blocks import Block, Encode, Encoding, Stopped
-from searchengine.ingest.keys import Keys
+from searchengine.errors import (
+    CollectionBusy,
+    CollectionError,
+    DuplicateKey,
+    EmptyCorpus,
+    EncoderMismatch,
+    QueryError,
+)
+from searchengine.ingest import pipeline
 from searchengine.ingest.languages import Languages
-from searchengine.ingest.passages import BATCH, PassageReader
+from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.pipeline import Block, Pipeline, in_batches
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.spool import Ranges, Spool, Spooled, Supplied, extend, number
+from searchengine.ingest.supplied import SuppliedVectors, VectorsArgument
 
-# Documents and characters of the first and of the largest block; each is twice the one before: the
-# encoder soon has something to do, and meanwhile twice as much is read. The texts of a block are
-# sorted by length and encoded together. In batches of 4096 tokens, padding adds 28 % to sentences
-# in blocks of 512 and 8 % in blocks of 2048; to abstracts 2 % where 2^19 characters end a block.
-# Larger blocks would save little more, take more memory, and report progress less often.
-_FIRST_BLOCK = 512, 1 << 16
-_LARGEST_BLOCK = 2048, 1 << 19  # exceeded only by a single document
+Documents = Iterable[Document | Mapping[str, Any]] | DataFrame
 Readers = Callable[[], PassageReader]
 """Returns what cuts and encodes for the state of the collection that is shown now."""
 
-_PENDING = 2  # batches in the second thread: one is encoded, the next one waits
+_SERVER_BLOCK = 2000  # documents in a commit on a server
+_TRIES = 100  # to write a block that other writers change
 
 
 def add(
-    collection: Collection,
-    documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
-    readers: Readers,
+    backend: Backend,
+    documents: Documents | None,
     options: AddOptions,
+    *,
+    readers: Readers | None = None,
+    vectors: VectorsArgument | None = None,
+    passages: Iterable[Mapping[str, Any]] | None = None,
 ) -> AddSummary:
-    """Commit documents, in place of those of the same keys; see SearchEngine.add."""
-    with Ingestion(collection, documents, readers, options) as ingestion:
-        return ingestion.run()
+    """Commit documents, in place of those of the same keys; see SearchEngine.add.
+
+    Either `readers` encode them, or they come with `vectors`.
+    """
+    kind = FolderIngestion if isinstance(backend, Collection) else ServerIngestion
+    if vectors is None:
+        assert readers is not None and documents is not None
+        with kind(backend, documents, options, readers=readers) as ingestion:
+            return ingestion.run()
+    if documents is None and passages is not None:
+        raise QueryError("passages need documents; leave them out, or pass documents")
+    backend.follow()
+    supplied = SuppliedVectors.checked(backend, vectors, passages, options.skip_bad)
+    if documents is not None:
+        with kind(backend, documents, options, supplied=supplied) as ingestion:
+            return ingestion.run()
+    highest = _highest_number(backend)
+    stream = numbered(supplied.documents, first=highest + 1)
+    with kind(backend, stream, options, supplied=supplied, numbered=True) as ingestion:
+        summary = ingestion.run()
+    if isinstance(backend, Collection):
+        with backend.reader(backend.store.identity) as store:
+            last = highest + supplied.documents
+            backend.numbered = store.settings().get("commit_id"), last
+    return summary
 
 
-class Ingestion:
+def _highest_number(backend: Backend) -> int:
+    """The highest number that is a key; in a folder it is remembered until another commit."""
+    if not isinstance(backend, Collection):
+        with backend.reading() as snapshot:
+            return snapshot.store.highest_number()
+    commit, highest = backend.numbered or (None, -1)
+    backend.numbered = None  # it is wrong if another writer uses the numbers meanwhile
+    with backend.reader(backend.store.identity) as store:
+        if commit is None or commit != store.settings().get("commit_id"):
+            highest = store.highest_number()
+    return highest
+
+
+@dataclass(slots=True)
+class ReadBlock(Block):
+    """Documents read together and compared with what is stored; those to encode are a Block.
+
+    Attributes:
+        read: how many documents were read, including those left out.
+        storable: the documents that can be stored.
+        supplied: key → vectors that came with the document.
+        differs: whether anything must be written.
+    """
+
+    read: int = 0
+    storable: Sequence[Document] = ()
+    supplied: Mapping[str, Supplied] = field(default_factory=dict)
+    differs: bool = False
+
+
+class Ingestion(ABC):
     """One call of `add`. A context manager: the second thread has ended when it is left."""
 
     def __init__(
         self,
-        collection: Collection,
-        documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
-        readers: Readers | None,
+        backend: Backend,
+        documents: Documents,
         options: AddOptions,
+        *,
+        readers: Readers | None = None,
+        supplied: SuppliedVectors | None = None,
+        numbered: bool = False,
     ) -> None:
-        """Without `readers`, the vectors come with the documents (ingest.supplied).
+        """`numbered`: vectors without documents, under new numbers.
 
-        Raises CollectionError when there is no room for temporary files."""
-        collection.follow()
-        self._collection = collection
-        self._identity = collection.store.identity  # another folder may replace this one
-        self._readers = readers
-        self._reader = reader = None if readers is None else readers()
-        self._settings = collection.settings if reader is None else reader.settings
+        Raises CollectionError when there is no room for temporary files.
+        """
+        self._backend = backend
         self._options = options
-        self._languages = Languages(None if reader is None else reader.encoder)
-        self._block_size = _FIRST_BLOCK
-        self._next_block: Block | None = None  # read ahead of the commit before
-        self._made: set[SegmentRow] = set()
-        self._pending: deque[Encoding] = deque()
-        self._stop = Event()
+        spool_in, self._every = self._begin()
+        self._readers, self._vectors_of, self._numbered = readers, supplied, numbered
+        reader = None if readers is None else readers()
+        self._settings = backend.settings if reader is None else reader.settings
+        self._block_size = pipeline.FIRST_BLOCK
         self._added = self._changed = self._metadata_updated = self._unchanged = 0
-        bad = LeftOut()
-        malformed = bad if options.skip_bad else None
-        self._stream = as_documents(documents, malformed, needs_text=readers is not None)
+        self.without_text, self.bad, self.repeated = LeftOut(), LeftOut(), LeftOut()
+        malformed = self.bad if options.skip_bad else None
+        self._stream = as_documents(documents, malformed, needs_text=supplied is None)
         self._peeked: Document | None = None
-        self._spool = Spool(collection.path)
-        self._keys = Keys(self._spool, options.skip_bad, bad)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoding")
+        self._spool = Spool(spool_in)
+        self._pipeline = Pipeline(reader, self._report_passages)
+        self._blocks = self._pipeline.encoded(self._read_blocks())
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.shutdown(cancel_futures=True)
+    def __exit__(self, *details: object) -> None:
+        self._pipeline.__exit__(*details)
         self._spool.close()
+        if self._vectors_of is not None:
+            self._vectors_of.close()
 
     def run(self) -> AddSummary:
         """Commit until the documents end.
 
         Raises DuplicateKey, EmptyCorpus, and whatever the stream or the encoder raises.
         """
-        every = self._options.commit_every
-        more = True
-        while more:
-            differs, full = self._prepare()
-            batch = None
-            if full:
+        ended = False
+        while not ended:
+            differs, ended = self._fill()
+            if not differs:
+                self._check_not_empty()
+            while differs:
                 try:
-                    self._next_block = self._read_block(every)
-                    batch = next(self._next_block.batches, None) if self._next_block else None
-                except Exception:
-                    self._collect(0)
-                    self._commit(differs)
-                    self._merge()
-                    raise
-            if batch is not None:
-                self._collect(_PENDING - 1)
-                self._start(batch)
-            self._collect(int(batch is not None))
-            self._commit(differs)
+                    self._write()
+                    break
+                except EncoderMismatch:
+                    if self._readers is None:
+                        raise
+                    self._encode_again(self._readers)
             # The stream may wait, or fork: nothing that can write is open while it is read.
-            more = self._more()
-            finished = every is not None and not more
+            ended = ended or not self._more()
+            finished = self._options.commit_every is not None and ended
             if differs or finished:
                 self._merge(self._gone_through if finished else 0)
         counts = self._added, self._changed, self._metadata_updated, self._unchanged
-        left_out = self._keys.without_text, self._keys.bad, self._keys.repeated
-        return AddSummary(*counts, *left_out)
+        return AddSummary(*counts, self.without_text, self.bad, self.repeated)
 
-    # ------------------------------------------------------------------- read, compare, cut, encode
+    # --------------------------------------------------------------- what differs between backends
 
-    def _prepare(self) -> tuple[bool, bool]:
-        """Read and encode until a commit is full or the documents end.
+    @abstractmethod
+    def _begin(self) -> tuple[Path, int | None]:
+        """The folder for temporary files, and the new documents of a commit; None: all."""
 
-        Returns whether anything is to be written, and whether several blocks have filled a commit.
+    @abstractmethod
+    def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
+        """Key → stored state of documents just read."""
+
+    @abstractmethod
+    def _write(self) -> None:
+        """Commit the spooled documents that are not stored yet."""
+
+    @abstractmethod
+    def _merge(self, finished: int) -> None:
+        """Do what is due after a commit. `finished`: see Collection.merge_due."""
+
+    # ------------------------------------------------------------------------ read, compare, encode
+
+    def _fill(self) -> tuple[bool, bool]:
+        """Spool documents and vectors until a commit is full or the documents end.
+
+        Returns whether anything is to be written, and whether the documents have ended.
         """
-        every = self._options.commit_every
         self._spool.clear()
-        documents = new = blocks = 0
-        differs = False
-        while (every is None or new < every) and (block := self._take_block(new)):
-            spans = block.spans
-            self._spool.add(
-                [(each, spans.get(each.key)) for each in block.documents], block.supplied
-            )
-            for batch in block.batches:
-                self._collect(_PENDING - 1)
-                self._start(batch)
-            self._count(block)
-            while self._pending and self._pending[0].vectors.done():
-                self._collect(len(self._pending) - 1)
-            documents += len(block.documents)
-            new += len(block.spans)
-            blocks += bool(block.spans)
+        documents, differs, ended = 0, False, True
+        for block in self._blocks:
+            spans = {d.key: cut for d, cut in zip(block.documents, block.spans, strict=True)}
+            self._spool.add(((d, spans.get(d.key)) for d in block.storable), block.supplied)
+            for vectors in block.batches:
+                self._spool.add_vectors(vectors)
+            if self._options.progress is not None:
+                self._options.progress(block.read, block.tokens)
+            documents += len(block.storable)
             differs |= block.differs
+            if block.ends_commit:
+                ended = False
+                break
         if not differs:
             self._unchanged += documents
-            self._check_not_empty()
-        return differs, new == every and blocks > 1
+        if self._vectors_of is not None and not self._more():
+            self._vectors_of.check_end(self._spool.seen, self._options.skip_bad)
+        return differs, ended
 
-    def _take_block(self, new: int) -> Block | None:
-        """The block that was read ahead, or else the next one of a commit with `new` documents."""
-        block, self._next_block = self._next_block, None
-        every = self._options.commit_every
-        return block or self._read_block(None if every is None else every - new)
+    def _read_blocks(self) -> Iterator[ReadBlock]:
+        documents = blocks = 0  # to encode, of this commit
+        while self._more():
+            block = self._read_block(None if self._every is None else self._every - documents)
+            documents += len(block.documents)
+            blocks += bool(block.documents)
+            if documents == self._every:
+                block.ends_commit, block.is_commit = True, blocks == 1
+                documents = blocks = 0
+            yield block
 
-    def _read_block(self, most: int | None) -> Block | None:
-        """At most `most` documents of the stream; None at its end."""
-        if not self._more():
-            return None
-        read = self._read(most)
-        supplied = self._supplied(read)
-        documents = self._keys.storable(read, supplied)
-        with self._collection.reader(self._identity) as store:
-            stored = self._known(store, documents)
-            self._languages.look(store, documents)
-        documents = [each for each in documents if self._keys.may_replace(each, stored)]
-        comparison = compare(documents, stored, {k: each.checksum for k, each in supplied.items()})
-        return Block(
+    def _read_block(self, most: int | None) -> ReadBlock:
+        """The next block of the stream, of at most `most` documents."""
+        count, characters = self._block_size
+        largest = pipeline.LARGEST_BLOCK
+        self._block_size = min(2 * count, largest[0]), min(2 * characters, largest[1])
+        count = count if most is None else min(count, most)
+        read: list[Document] = []
+        while len(read) < count and characters > 0 and self._more():
+            assert self._peeked is not None
+            read.append(self._peeked)
+            characters -= len(self._peeked.title) + len(self._peeked.text)
+            self._peeked = None
+        supplied = {} if self._vectors_of is None else self._vectors_of.of(read)
+        storable = self._storable(read, supplied)
+        stored = self._known(storable)
+        storable = [document for document in storable if self._may_replace(document, stored)]
+        comparison = self._compare(storable, stored, supplied)
+        return ReadBlock(
+            comparison.changed,
             read=len(read),
-            documents=documents,
-            differs=bool(comparison.changed or comparison.metadata),
+            storable=storable,
             supplied=supplied,
-            **self._cut_block(comparison.changed),
+            differs=bool(comparison.changed or comparison.metadata),
         )
-
-    def _cut_block(self, changed: Sequence[Document]) -> dict[str, Any]:
-        """What a block holds of the documents to encode."""
-        spans, tokens = self._cut(changed)
-        by_key = {each.key: cut for each, cut in zip(changed, spans, strict=True)}
-        return {"spans": by_key, "tokens": tokens, "batches": self._batches(changed, spans)}
-
-    def _known(
-        self, store: Store, documents: Sequence[Document], writer: Writer | None = None
-    ) -> dict[str, Known]:
-        """Key → stored state of documents; `writer` during a commit."""
-        return store.known([document.key for document in documents])
-
-    def _supplied(self, documents: Sequence[Document]) -> Mapping[str, Supplied]:
-        """The vectors that come with documents just read; here they are encoded."""
-        return {}
-
-    def _cut(self, documents: Sequence[Document]) -> tuple[Sequence[Sequence[Span]], int]:
-        """The passages of documents, and the tokens to encode."""
-        assert self._reader is not None
-        return self._reader.cut(documents)
-
-    def _vectors(self, rows: Ranges) -> npt.NDArray[Any] | Iterable[Vectors]:
-        """The vectors in these ranges of rows."""
-        return self._spool.vectors(rows)
 
     def _more(self) -> bool:
         """Whether there are documents left; one is read ahead to know."""
-        if self._next_block is None and self._peeked is None:
+        if self._pipeline.has_more:
+            return True
+        if self._peeked is None:
             self._peeked = next(self._stream, None)
-        return self._next_block is not None or self._peeked is not None
+        return self._peeked is not None
 
-    def _read(self, most: int | None) -> list[Document]:
-        count, characters = self._block_size
-        self._block_size = min(2 * count, _LARGEST_BLOCK[0]), min(2 * characters, _LARGEST_BLOCK[1])
-        count = count if most is None else min(count, most)
-        documents: list[Document] = []
-        while len(documents) < count and characters > 0 and self._more():
-            assert self._peeked is not None
-            documents.append(self._peeked)
-            characters -= len(self._peeked.title) + len(self._peeked.text)
-            self._peeked = None
-        return documents
+    def _storable(
+        self, documents: Sequence[Document], supplied: Mapping[str, Supplied]
+    ) -> list[Document]:
+        """Documents with a text or vector and a new key; counts the others."""
+        kept: dict[str, Document] = {}
+        seen = self._spool.seen([document.key for document in documents])
+        for document in documents:
+            vectors = supplied.get(document.key)
+            if not document.full_text and not (vectors and vectors.spans):
+                self.without_text.add(document.key)
+            elif document.key not in seen and document.key not in kept:
+                kept[document.key] = document
+            elif document.derived:
+                self.repeated.add(document.key)
+            else:
+                self._refuse(document, "occurs twice; give it another key or leave it out")
+        self._spool.remember(kept)
+        return list(kept.values())
 
-    def _batches(
-        self, documents: Sequence[Document], spans: Sequence[Sequence[Span]]
-    ) -> Iterator[Encode]:
-        assert self._reader is not None
-        passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
-        is_long = any(len(each.text) > _LARGEST_BLOCK[1] for each in documents)
-        on_batch = partial(self._on_batch, len(passages) if is_long else 0)
-        for start in range(0, len(passages), BATCH):
-            batch = passages[start : start + BATCH]
-            yield partial(self._reader.encode, batch, self._reader.texts(batch), on_batch)
+    def _may_replace(self, document: Document, stored: Mapping[str, Known]) -> bool:
+        """False for a file whose key another folder's file has, if skip_bad leaves it out."""
+        before = stored.get(document.key)
+        if before is None or not before.root or before.root == document.root or not document.root:
+            return True
+        if not (Path(before.root) / document.file).exists():  # the folder was moved
+            return True
+        self._refuse(
+            document,
+            f"is that of a file of {before.root}; give the keys of one of the two folders a "
+            "prefix: --key-prefix NAME/",
+        )
+        return False
 
-    def _start(self, batch: Encode) -> None:
-        """Encode a batch in the second thread, when all before it are done."""
-        self._pending.append(Encoding(self._thread.submit(batch)))
+    def _refuse(self, document: Document, why: str) -> None:
+        message = f"{document.origin or 'add'}: the key {document.key!r} {why}"
+        if not self._options.skip_bad:
+            raise DuplicateKey(message)
+        self.bad.add(message)
 
-    def _on_batch(self, total: int, encoded: int) -> None:
-        """Report passages of a long document; `total` 0: there is none. Raises Stopped."""
-        if self._stop.is_set():
-            raise Stopped
-        if total and self._options.building is not None:
+    def _compare(
+        self,
+        documents: Sequence[Document],
+        stored: Mapping[str, Known],
+        supplied: Mapping[str, Supplied],
+    ) -> Comparison:
+        if self._numbered and stored:
+            raise CollectionBusy(
+                f"{self._backend.path}: another writer has just used the number "
+                f"{next(iter(stored))}; add the vectors again, their numbers then follow it"
+            )
+        checksums = {key: vectors.checksum for key, vectors in supplied.items()}
+        return compare(documents, stored, checksums)
+
+    def _report_passages(self, encoded: int, total: int) -> None:
+        if self._options.building is not None:
             self._options.building("Passages", encoded, total)
-
-    def _count(self, block: Block) -> None:
-        """Report a block when everything that was started so far is encoded."""
-        if not self._pending:
-            return self._report(block.read, block.tokens)
-        self._pending[-1].documents += block.read
-        self._pending[-1].tokens += block.tokens
-
-    def _collect(self, left: int) -> None:
-        """Spool the vectors of the oldest batches until `left` are pending; waits for them."""
-        while len(self._pending) > left:
-            self._spool.add_vectors(self._pending[0].vectors.result())
-            done = self._pending.popleft()
-            self._report(done.documents, done.tokens)
-
-    def _report(self, documents: int, tokens: int) -> None:
-        if self._options.progress is not None and documents:
-            self._options.progress(documents, tokens)
 
     # --------------------------------------------------------------------------------------- commit
 
-    def _commit(self, differs: bool) -> None:
-        """Write the spooled documents that are not stored yet."""
-        while differs:
-            try:
-                return self._write()
-            except EncoderMismatch:
-                if self._readers is None:
-                    raise
-                self._encode_again()
-
-    def _encode_again(self) -> None:
+    def _encode_again(self, readers: Readers) -> None:
         """Encode what is not committed by the encoder that a reindex of this engine has brought.
 
         Raises EncoderMismatch if the engine does not have it.
         """
-        assert self._readers is not None
-        self._collection.refresh()
-        self._reader = self._readers()
-        self._settings = self._reader.settings
-        while self._pending:  # read ahead, by the former encoder
-            self._pending.popleft().vectors.exception()
+        self._backend.refresh()
+        reader = readers()
+        self._settings = reader.settings
+        self._pipeline.renew(reader)
         self._spool.clear_vectors()
         for spooled in self._spool.documents():
-            documents = [each.document for each in spooled if each.spans is not None]
-            spans, _ = self._cut(documents)
-            self._spool.place({d.key: cut for d, cut in zip(documents, spans, strict=True)})
-            for batch in self._batches(documents, spans):
-                self._spool.add_vectors(batch())
-        if (block := self._next_block) is not None:
-            changed = [each for each in block.documents if each.key in block.spans]
-            self._next_block = replace(block, **self._cut_block(changed))
+            block = self._pipeline.encode([s.document for s in spooled if s.spans is not None])
+            spans = zip(block.documents, block.spans, strict=True)
+            self._spool.place({document.key: cut for document, cut in spans})
+            for vectors in block.batches:
+                self._spool.add_vectors(vectors)
 
-    def _write(self) -> None:
-        expected = self._spool.ranges()
-        rows: Ranges = []  # of the spool's vectors
-        with (
-            self._collection.own_store(self._identity) as store,
-            built_ahead(
-                self._collection,
-                store,
-                self._settings,
-                number(expected),
-                lambda: self._vectors(expected),
-                self._spool.texts,
-                self._options.building,
-            ) as ahead,
-            self._collection.writing(store, made_by=self._settings) as writer,
-        ):
-            self._languages.settle(writer)
-            passage = writer.changes.next_passage()
-            for spooled in self._spool.documents():
-                stored = self._known(store, [each.document for each in spooled], writer)
-                replacing = [
-                    each for each in spooled if self._keys.may_replace(each.document, stored)
-                ]
-                checksums = {s.document.key: s.vectors for s in replacing if s.vectors is not None}
-                comparison = compare([each.document for each in replacing], stored, checksums)
-                changed = self._encoded(replacing, comparison.changed)
-                spans = [each.spans or [] for each in changed]
-                writer.changes.write(comparison.changed, spans, stored, passage, checksums)
-                writer.changes.set_metadata(comparison.metadata, stored)
-                passage += sum(map(len, spans))
-                extend(rows, ((each.row, len(each.spans or ())) for each in changed))
-                self._summarize(comparison, stored)
-            if rows:
-                same = ahead if rows == expected else None
-                writer.append(self._vectors(rows), self._options.building, number(rows), same)
-            self._made.update(writer.opened)
-
-    def _encoded(self, spooled: Sequence[Spooled], changed: Sequence[Document]) -> list[Spooled]:
-        """The spooled documents that have changed, all with vectors.
+    def _changes(
+        self, spooled: Sequence[Spooled], stored: Mapping[str, Known]
+    ) -> tuple[Comparison, list[Spooled]]:
+        """Spooled documents compared with what is stored by now; what has changed, with vectors.
 
         Documents that another process has changed or deleted meanwhile are encoded now.
         """
-        keys = {document.key for document in changed}
-        result = [each for each in spooled if each.document.key in keys]
-        late = [each.document for each in result if each.spans is None]
+        spooled = [s for s in spooled if self._may_replace(s.document, stored)]
+        supplied = {
+            s.document.key: Supplied(s.row, s.spans or (), s.vectors)
+            for s in spooled
+            if s.vectors is not None
+        }
+        comparison = self._compare([s.document for s in spooled], stored, supplied)
+        keys = {document.key for document in comparison.changed}
+        changed = [s for s in spooled if s.document.key in keys]
+        late = [s.document for s in changed if s.spans is None]
         if not late:
-            return result
-        spans, _ = self._cut(late)
-        encoded, row = {}, self._spool.rows
-        for document, cut in zip(late, spans, strict=True):
+            return comparison, changed
+        block, row = self._pipeline.encode(late), self._spool.rows
+        encoded = {}
+        for document, cut in zip(block.documents, block.spans, strict=True):
             encoded[document.key] = Spooled(document, cut, row)
             row += len(cut)
-        for batch in self._batches(late, spans):
-            self._spool.add_vectors(batch())
-        return [encoded.get(each.document.key, each) for each in result]
+        for vectors in block.batches:
+            self._spool.add_vectors(vectors)
+        return comparison, [encoded.get(s.document.key, s) for s in changed]
+
+    def _vectors(self, rows: Ranges) -> npt.NDArray[Any] | Iterable[Vectors]:
+        """The vectors in these ranges of rows."""
+        source = self._spool if self._vectors_of is None else self._vectors_of
+        return source.vectors(rows)
 
     def _summarize(self, comparison: Comparison, stored: Mapping[str, Known]) -> None:
         replaced = sum(document.key in stored for document in comparison.changed)
@@ -381,12 +397,6 @@ class Ingestion:
         self._added += len(comparison.changed) - replaced
         self._metadata_updated += comparison.metadata_updated
         self._unchanged += comparison.unchanged
-
-    def _merge(self, finished: int = 0) -> None:
-        with self._collection.own_store(self._identity) as store:
-            self._collection.merge_due(
-                store, self._options.building, made=self._made, finished=finished
-            )
 
     @property
     def _gone_through(self) -> int:
@@ -397,4 +407,161 @@ class Ingestion:
         """Raise EmptyCorpus if the stream ended and nothing of it is stored."""
         if self._gone_through or self._more():
             return
-        raise EmptyCorpus(f"no document to index{self._keys.reasons}; nothing was changed")
+        if self._vectors_of is not None and self._vectors_of.is_empty_export(
+            self._options.skip_bad
+        ):
+            return
+        reasons = []
+        if self.without_text.count:
+            reasons.append(f"{self.without_text.count} without text")
+        if self.bad.count:
+            reasons.append(f"{self.bad.count} bad, the first: {self.bad.first[0]}")
+        why = f" ({', '.join(reasons)})" if reasons else ""
+        raise EmptyCorpus(f"no document to index{why}; nothing was changed")
+
+
+class FolderIngestion(Ingestion):
+    """Ingestion into a folder: a commit is one transaction."""
+
+    _backend: Collection
+
+    def _begin(self) -> tuple[Path, int | None]:
+        self._backend.follow()
+        self._identity = self._backend.store.identity  # another folder may replace this one
+        self._made: set[SegmentRow] = set()
+        self._languages: Languages | None = None
+        return self._backend.path, self._options.commit_every
+
+    def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
+        if self._languages is None:
+            reader = self._pipeline.reader
+            self._languages = Languages(None if reader is None else reader.encoder)
+        with self._backend.reader(self._identity) as store:
+            self._languages.look(store, documents)
+            return self._known_in(store, documents)
+
+    def _known_in(
+        self, store: Store, documents: Sequence[Document], writer: Writer | None = None
+    ) -> dict[str, Known]:
+        """Key → stored state of documents; `writer` during a commit."""
+        return store.known([document.key for document in documents])
+
+    def _write(self) -> None:
+        expected = self._spool.ranges()
+        rows: Ranges = []  # of the spool's vectors
+        building = self._options.building
+        with (
+            self._backend.own_store(self._identity) as store,
+            built_ahead(
+                self._backend,
+                store,
+                self._settings,
+                number(expected),
+                lambda: self._vectors(expected),
+                self._spool.texts,
+                building,
+            ) as ahead,
+            self._backend.writing(store, made_by=self._settings) as writer,
+        ):
+            assert self._languages is not None
+            self._languages.settle(writer)
+            passage = writer.changes.next_passage()
+            for spooled in self._spool.documents():
+                stored = self._known_in(store, [s.document for s in spooled], writer)
+                comparison, changed = self._changes(spooled, stored)
+                spans = [s.spans or () for s in changed]
+                checksums = {s.document.key: s.vectors for s in changed if s.vectors is not None}
+                writer.changes.write(comparison.changed, spans, stored, passage, checksums)
+                writer.changes.set_metadata(comparison.metadata, stored)
+                passage += sum(map(len, spans))
+                extend(rows, ((s.row, len(s.spans or ())) for s in changed))
+                self._summarize(comparison, stored)
+            if rows:
+                same = ahead if rows == expected else None
+                writer.append(self._vectors(rows), building, number(rows), same)
+            self._made.update(writer.opened)
+
+    def _merge(self, finished: int = 0) -> None:
+        with self._backend.own_store(self._identity) as store:
+            self._backend.merge_due(
+                store, self._options.building, written=self._made, finished=finished
+            )
+
+
+class ServerIngestion(Ingestion):
+    """Ingestion into a collection on a server: each block of documents is a commit."""
+
+    def _begin(self) -> tuple[Path, int | None]:
+        return Path(gettempdir()), min(_SERVER_BLOCK, self._options.commit_every or _SERVER_BLOCK)
+
+    def run(self) -> AddSummary:
+        """As Ingestion.run; returns when the index of vectors is built."""
+        summary = super().run()
+        self._backend.wait_ready()
+        return summary
+
+    def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
+        return self._backend.known([document.key for document in documents])
+
+    def _write(self) -> None:
+        for block in in_batches(chain.from_iterable(self._spool.documents()), _SERVER_BLOCK):
+            self._write_block(block)
+
+    def _write_block(self, spooled: Sequence[Spooled]) -> None:
+        for _ in range(_TRIES):
+            stored = self._known([s.document for s in spooled])
+            comparison, changed = self._changes(spooled, stored)
+            encoded = {s.document.key: s for s in changed}
+            spooled = [encoded.get(s.document.key, s) for s in spooled]
+            try:
+                if entries := self._entries(comparison, changed, stored):
+                    self._backend.upsert(entries, stored)
+            except Changed:  # compare again; only what is new by now is encoded
+                continue
+            return self._summarize(comparison, stored)
+        raise CollectionError(
+            f"{self._backend.path}: other writers changed the same documents {_TRIES} times in "
+            "a row; nothing was added since the last commit, try again"
+        )
+
+    def _entries(
+        self, comparison: Comparison, changed: Sequence[Spooled], stored: Mapping[str, Known]
+    ) -> list[Entry]:
+        """What to store. Raises Changed if another writer has deleted some of it."""
+        rows: Ranges = []
+        counts = [len(s.spans or ()) for s in changed]
+        extend(rows, ((s.row, count) for s, count in zip(changed, counts, strict=True)))
+        vectors = np.empty((0, self._backend.settings["encoder"]["dim"]), np.float32)
+        if rows:
+            blocks = self._vectors(rows)
+            joined = blocks if isinstance(blocks, np.ndarray) else np.concatenate(list(blocks))
+            vectors = joined.astype(np.float32, copy=False)
+        parts = np.split(vectors, np.cumsum(counts)[:-1]) if counts else []
+        entries = [
+            _entry(s.document, s.spans or (), part, stored, s.vectors)
+            for s, part in zip(changed, parts, strict=True)
+        ]
+        kept = self._backend.entries([document.key for document in comparison.metadata])
+        by_key = {entry.document.key: entry for entry in kept}
+        for document in comparison.metadata:
+            before = by_key.get(document.key)
+            if before is None:
+                raise Changed
+            entries.append(_entry(document, before.spans, before.vectors, stored, before.supplied))
+        return entries
+
+    def _merge(self, finished: int) -> None:
+        """Nothing: a server keeps its own index."""
+
+
+def _entry(
+    document: Document,
+    spans: Sequence[tuple[int, int]],
+    vectors: Vectors,
+    stored: Mapping[str, Known],
+    supplied: bytes | None,
+) -> Entry:
+    """The entry of a document; values that `update` has set stay, see `merged`."""
+    metadata, source = merged(stored.get(document.key), document)
+    document = replace(document, metadata=json.loads(metadata), origin="", file="")
+    return Entry(document, tuple(spans), vectors, source, supplied)

@@ -1,23 +1,39 @@
-"""One pass that makes a collection equal to a folder: documents added, changed, moved, removed.
+"""Keep a collection equal to a folder of files: once (`mirror`), or after each change (`watch`).
 
-A document belongs to a folder if its `root` is that folder, and to a file of it if its key is the
-path below the folder, perhaps with "#" and a part of the file behind it. So documents of other
-folders, and those without a folder, are never removed.
+One pass adds and updates the documents of files that have changed, renames those of files that were
+moved, and removes those of files that are gone. A document belongs to a folder if its `root` is
+that folder, and to a file of it if its key is the path below the folder, perhaps with "#" and a
+part of the file behind it. So documents of other folders, and those without a folder, are never
+removed.
 """
 
 from collections.abc import Collection as Container
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
+from time import monotonic
 
 from searchengine.backends.contract import Known, as_json
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.writer import Writer
-from searchengine.corpus.documents import Document
-from searchengine.errors import EmptyCorpus
-from searchengine.ingest.ingestion import Ingestion, Readers
+from searchengine.corpus.documents import Document, LeftOut
+from searchengine.corpus.files import Unread, check_corpus, read_corpus
+from searchengine.corpus.tabular import Columns
+from searchengine.corpus.text_files import OnBad
+from searchengine.errors import (
+    CollectionError,
+    CorpusError,
+    EmptyCorpus,
+    EncoderMismatch,
+    EncoderMissing,
+    EndpointError,
+)
+from searchengine.ingest.ingestion import FolderIngestion, Readers
 from searchengine.ingest.settings import AddOptions, AddSummary
+from searchengine.ingest.watching import RECENT, FolderState, Listing, Watcher
 
 _CHUNK = 10_000  # keys looked up at a time
 
@@ -52,7 +68,7 @@ class Scope:
         return path
 
 
-class Mirroring(Ingestion):
+class Mirroring(FolderIngestion):
     """Ingestion of the files of a folder that have changed, and removal of those that are gone.
 
     A new document whose title and text are those of a document whose file is gone was moved: it
@@ -67,7 +83,7 @@ class Mirroring(Ingestion):
         options: AddOptions,
         scope: Scope,
     ) -> None:
-        super().__init__(collection, documents, readers, options)
+        super().__init__(collection, documents, options, readers=readers)
         self._scope = scope
         self._lost: dict[bytes, list[str]] | None = None  # digest → keys without a file
         self._moves: dict[str, str] = {}  # new key → former key
@@ -76,7 +92,7 @@ class Mirroring(Ingestion):
     def run(self) -> AddSummary:
         """Commit until the documents end, then remove what is gone.
 
-        Raises EmptyCorpus if no document would be left, and what Ingestion.run raises.
+        Raises EmptyCorpus if no document would be left, and what FolderIngestion.run raises.
         """
         summary = super().run()
         removed = self._remove()
@@ -89,10 +105,10 @@ class Mirroring(Ingestion):
             removed=removed,
         )
 
-    def _known(
+    def _known_in(
         self, store: Store, documents: Sequence[Document], writer: Writer | None = None
     ) -> dict[str, Known]:
-        stored = super()._known(store, documents, writer)
+        stored = super()._known_in(store, documents, writer)
         new = [document for document in documents if document.key not in stored]
         if writer is None and new:
             self._recognise(store, new)
@@ -130,22 +146,22 @@ class Mirroring(Ingestion):
 
     def _remove(self) -> int:
         """Remove the documents of files that are gone; returns how many."""
-        with self._collection.own_store(self._identity) as store:
+        with self._backend.own_store(self._identity) as store:
             gone, total = self._gone(store)
             if not total and not self._scope.allow_empty:
                 super()._check_not_empty()
             if not gone:
                 return 0
-            with self._collection.writing(store) as writer:
+            with self._backend.writing(store) as writer:
                 gone, total = self._gone(store)
                 if len(gone) == total and not self._scope.allow_empty:
                     raise EmptyCorpus(
                         f"{self._scope.root} has no documents left, so nothing was removed; to "
-                        f"remove all its documents ({total}) from {self._collection.path}, add "
+                        f"remove all its documents ({total}) from {self._backend.path}, add "
                         "--allow-empty"
                     )
                 writer.changes.remove(gone)
-            self._collection.merge_due(store, self._options.building)
+            self._backend.merge_due(store, self._options.building)
         return len(gone)
 
     def _gone(self, store: Store) -> tuple[list[int], int]:
@@ -182,3 +198,153 @@ def _files(path: str) -> Iterator[str]:
         path = path.rpartition("#")[0]
         if path:
             yield path
+
+
+RETRY = 1.0
+"""Seconds to wait after a pass that failed."""
+_SHARE, _LONGEST = 4, 60.0
+"""The same, in times that it took, and at most: it encodes again what a full disk did not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorOptions:
+    """How to mirror a folder.
+
+    Attributes:
+        key_prefix: text before the keys, which are the paths below the folder.
+        columns: the fields of records; None: `_id`, `title` and `text`.
+        allow_empty: remove all documents of the folder if it has none; otherwise that raises.
+        add: as for `add`; skip_bad leaves out malformed records.
+    """
+
+    key_prefix: str = ""
+    columns: Columns | None = None
+    allow_empty: bool = False
+    add: AddOptions = field(default_factory=AddOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a pass of `watch` has done.
+
+    Attributes:
+        summary: numbers of documents; None if the pass failed.
+        documents: documents in the collection.
+        unread: files that could not be read, or are of other kinds.
+        malformed: messages of records that were left out.
+        problem: why the pass failed, in a sentence; it is tried again.
+    """
+
+    summary: AddSummary | None
+    documents: int
+    unread: Unread
+    malformed: LeftOut
+    problem: str = ""
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """What was done → number of documents, where there are any."""
+        names = ("added", "changed", "metadata_updated", "moved", "removed")
+        counts = {name: getattr(self.summary, name, 0) for name in names}
+        return {name: count for name, count in counts.items() if count}
+
+
+def mirror(
+    collection: Collection,
+    readers: Readers,
+    folder: str | Path,
+    options: MirrorOptions,
+    unread: Unread,
+    on_bad: OnBad | None,
+) -> AddSummary:
+    """Make the documents of a folder those of the collection: SearchEngine.mirror."""
+    state = FolderState(check_corpus(folder).resolve())
+    files = state.look(unread)._replace(unsettled=set())
+    return _pass(collection, readers, state, files, options, unread, on_bad)
+
+
+def watch(
+    collection: Collection,
+    readers: Readers,
+    folder: str | Path,
+    options: MirrorOptions,
+    stop: Event | None,
+) -> Iterator[Pass]:
+    """As `mirror`, again after each change of the folder: SearchEngine.watch."""
+    options = replace(options, add=replace(options.add, skip_bad=True))
+    state = FolderState(Path(folder).resolve())
+    first, documents = True, _count(collection)
+    problems: set[str] = set()  # since a pass succeeded: each is reported once
+    named: set[str] = set()  # left out before: reported once
+    with Watcher(state.folder, stop) as watcher:
+        while not watcher.stopped:
+            watcher.follow()
+            began = monotonic()
+            summary, unread, malformed = None, Unread(), LeftOut()
+            settled, problem = False, ""
+            try:
+                collection.refresh()  # also the encoder, and to let go of SQLite's log
+                files = state.look(unread, collection.store.identity)
+                # A pass that failed may have stored files that are gone by now.
+                if not (first or problems or state.has_changed(files)):
+                    watcher.wait()
+                    continue
+                on_bad = _into(malformed)
+                summary = _pass(collection, readers, state, files, options, unread, on_bad)
+                settled = state.done(files)
+            except (EncoderMismatch, EncoderMissing):
+                raise
+            except (CollectionError, CorpusError, EndpointError, OSError) as error:
+                if collection.closed:
+                    raise
+                problem = str(error)
+            with suppress(CollectionError, OSError):
+                documents = _count(collection)
+            retry = max(RETRY, min(_SHARE * (monotonic() - began), _LONGEST))
+            done = Pass(summary, documents, unread, malformed, problem)
+            left_out = {*unread.failed.first, *malformed.first}
+            news = problem not in problems if problem else first or problems
+            if news or done.changes or not left_out <= named:
+                yield done
+            first, named = first and summary is None, left_out or named
+            problems = {*problems, problem} if problem else set()
+            watcher.wait(None if settled else retry if problem else RECENT)
+
+
+def _count(collection: Collection) -> int:
+    with collection.reading() as snapshot:
+        return snapshot.store.count()
+
+
+def _pass(
+    collection: Collection,
+    readers: Readers,
+    state: FolderState,
+    files: Listing,
+    options: MirrorOptions,
+    unread: Unread,
+    on_bad: OnBad | None,
+) -> AddSummary:
+    """Read the files that have changed, and remove what is gone."""
+    documents = read_corpus(
+        state.folder,
+        on_bad,
+        key_prefix=options.key_prefix,
+        columns=options.columns,
+        unread=unread,
+        files=[state.folder / path for path in sorted(files.changed)],
+    )
+    scope = Scope(
+        state.folder,
+        options.key_prefix,
+        files.files.keys(),
+        set(files.changed),
+        files.unsettled,
+        options.allow_empty,
+    )
+    with Mirroring(collection, documents, readers, options.add, scope) as mirroring:
+        return mirroring.run()
+
+
+def _into(left_out: LeftOut) -> OnBad:
+    return lambda error: left_out.add(str(error))

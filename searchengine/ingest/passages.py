@@ -98,7 +98,7 @@ def check_tokenizes(encoder: TextEncoder) -> None:
 
 
 class PassageReader:
-    """Cuts documents into passages and encodes them; ingest.ingestion uses it.
+    """Cuts documents into passages and encodes them; ingest.pipeline uses it.
 
     Attributes:
         encoder: what encodes them.
@@ -150,19 +150,6 @@ class PassageReader:
                 f"the document {document.key!r}; leave it out or fix the encoder"
             )
         return vectors
-
-    def cut_and_encode(
-        self, documents: Sequence[Document]
-    ) -> tuple[list[list[Span]], Vectors, int]:
-        """The passages of each of some documents, all their vectors (n, D), and their tokens.
-
-        Raises CollectionError as `encode`.
-        """
-        cut, tokens = self.cut(documents)
-        passages = [(d, span) for d, spans in zip(documents, cut, strict=True) for span in spans]
-        batches = [passages[i : i + BATCH] for i in range(0, len(passages), BATCH)]
-        vectors = [self.encode(batch, self.texts(batch), lambda _: None) for batch in batches]
-        return cut, np.concatenate(vectors), tokens
 
 
 # ---------------------------------------------------------------------------------------- documents

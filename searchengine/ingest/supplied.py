@@ -7,66 +7,26 @@ waits for the commit; the segment is built from the array itself.
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.contract import Backend, Known, Span
-from searchengine.backends.folder.collection import Collection
+from searchengine.backends.contract import Backend, Span
 from searchengine.backends.folder.documents.connections import Pool, guarded
-from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.writer import Writer
-from searchengine.corpus.documents import DataFrame, Document, checked_key, numbered
+from searchengine.corpus.documents import Document, checked_key
 from searchengine.encoders.protocol import Vectors
 from searchengine.encoders.questions import unusable
-from searchengine.errors import CollectionBusy, CorpusError, QueryError
+from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, evenly
-from searchengine.ingest.ingestion import Ingestion
-from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.spool import TEMPORARY, Ranges, Supplied, room
 
 VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]
 _CHUNK = 10_000  # keys looked up at a time
 _LONGEST = 1 << 40  # characters of a text
 _SAMPLE = 100  # rows that tell one file from another
-
-
-def add_with_vectors(
-    collection: Collection,
-    documents: Iterable[Document | Mapping[str, Any]] | DataFrame | None,
-    vectors: VectorsArgument,
-    passages: Iterable[Mapping[str, Any]] | None,
-    options: AddOptions,
-) -> AddSummary:
-    """Commit documents with their vectors; see SearchEngine.add."""
-    if options.skip_bad and passages is None:
-        raise QueryError(
-            "skip_bad would shift the rows of the vectors, which belong to the documents in their "
-            "order; leave skip_bad out, or pass passages, which name the key of each row"
-        )
-    collection.follow()
-    settings = collection.settings
-    rows = Rows.checked(vectors, settings["encoder"]["dim"])
-    if documents is not None:
-        with SuppliedIngestion(collection, documents, rows, passages, options) as ingestion:
-            return ingestion.run()
-    if passages is not None:
-        raise QueryError("passages need documents; leave them out, or pass documents")
-    identity = collection.store.identity
-    with collection.reader(identity) as store:
-        commit, highest = collection.numbered or (None, -1)
-        if commit is None or commit != store.settings().get("commit_id"):
-            highest = store.highest_number()
-    collection.numbered = None  # it is wrong if another writer uses the numbers meanwhile
-    documents = numbered(rows.documents, first=highest + 1)
-    with NumberedIngestion(collection, documents, rows, None, options) as ingestion:
-        summary = ingestion.run()
-    with collection.reader(identity) as store:
-        collection.numbered = store.settings().get("commit_id"), highest + rows.documents
-    return summary
 
 
 class Rows(NamedTuple):
@@ -127,75 +87,43 @@ class Rows(NamedTuple):
                 yield self.array[first : min(first + BLOCK_ROWS, end)].astype(np.float32)
 
 
-def checksum_of(spans: Sequence[Span], vectors: Vectors) -> bytes:
-    """The checksum of a document's passages and their vectors (n, D) float32; empty for none."""
-    if not spans:
-        return b""
-    return hashlib.sha256(repr(spans).encode() + vectors.tobytes()).digest()
+class SuppliedVectors:
+    """The vectors that come with the documents of one call of `add`."""
 
-
-class SuppliedIngestion(Ingestion):
-    """Ingestion of documents that come with their vectors."""
-
-    def __init__(
-        self,
-        collection: Collection,
-        documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
-        rows: Rows,
-        passages: Iterable[Mapping[str, Any]] | None,
-        options: AddOptions,
-    ) -> None:
-        super().__init__(collection, documents, None, options)
+    def __init__(self, rows: Rows, passages: Iterable[Mapping[str, Any]] | None) -> None:
         self._rows = rows
         self._position = 0  # documents read
-        self._table: _Passages | None = None
-        if passages is not None:
-            try:
-                self._check_cuts(collection)
-                self._table = _Passages(passages, len(rows.array))
-            except BaseException:
-                self.__exit__()
-                raise
+        self._table = None if passages is None else _Passages(passages, len(rows.array))
 
-    def __exit__(self, *details: object) -> None:
-        super().__exit__(*details)
-        if self._table is not None:
-            self._table.close()
-
-    @staticmethod
-    def _check_cuts(collection: Collection) -> None:
-        if collection.settings.get("passages") is None:
+    @classmethod
+    def checked(
+        cls,
+        backend: Backend,
+        vectors: VectorsArgument,
+        passages: Iterable[Mapping[str, Any]] | None,
+        skip_bad: bool,
+    ) -> "SuppliedVectors":
+        """Check that they suit the collection. Raises QueryError and CorpusError."""
+        if skip_bad and passages is None:
             raise QueryError(
-                f"{collection.path} keeps documents whole, so that none has several vectors; leave "
+                "skip_bad would shift the rows of the vectors, which belong to the documents in "
+                "their order; leave skip_bad out, or pass passages, which name the key of each row"
+            )
+        rows = Rows.checked(vectors, backend.settings["encoder"]["dim"])
+        if passages is not None and backend.settings.get("passages") is None:
+            raise QueryError(
+                f"{backend.path} keeps documents whole, so that none has several vectors; leave "
                 "passages out, or use a collection made with passages=True"
             )
+        return cls(rows, passages)
 
-    def _prepare(self) -> tuple[bool, bool]:
-        prepared = super()._prepare()
-        if not self._more():
-            self._check_end()
-        return prepared
+    @property
+    def documents(self) -> int:
+        """How many documents there must be, if each has its row."""
+        return self._rows.documents
 
-    def _check_not_empty(self) -> None:
-        exported = self._table is not None and not self._options.skip_bad
-        if self._position or not exported:  # else it is the export of an empty collection
-            super()._check_not_empty()
-
-    def _check_end(self) -> None:
-        """Raise QueryError if rows are left, before the last commit."""
-        if self._table is not None:
-            if not self._options.skip_bad:
-                self._table.check_used(self._spool.seen)
-        elif self._position != self._rows.documents:
-            raise self._other_number(str(self._position))
-
-    def _other_number(self, documents: str) -> QueryError:
-        return QueryError(
-            f"every document needs one row of the vectors, got {documents} documents and "
-            f"{self._rows.documents} rows; nothing was added since the last commit"
-        )
-
-    def _supplied(self, documents: Sequence[Document]) -> Mapping[str, Supplied]:
+    def of(self, documents: Sequence[Document]) -> dict[str, Supplied]:
+        """Key → vectors of documents just read."""
         first = self._position
         self._position += len(documents)
         if self._table is not None:
@@ -212,13 +140,45 @@ class SuppliedIngestion(Ingestion):
             ]
         supplied: dict[str, Supplied] = {}
         for document, (row, cut), checksum in zip(
-            documents, spans, self._checksums(spans), strict=True
+            documents, spans, self.checksums(spans), strict=True
         ):
             # The first document of a key is stored, the others are left out or refused.
             supplied.setdefault(document.key, Supplied(row, cut, checksum))
         return supplied
 
-    def _checksums(self, spans: Sequence[tuple[int, Sequence[Span]]]) -> list[bytes]:
+    def vectors(self, rows: Ranges) -> npt.NDArray[Any] | Iterable[Vectors]:
+        """The vectors in these ranges of rows."""
+        if len(rows) == 1 and self._rows.array.dtype.kind == "f":
+            return self._rows.array[slice(*rows[0])]
+        return self._rows.blocks(rows)
+
+    def check_end(self, seen: Callable[[Sequence[str]], set[str]], skip_bad: bool) -> None:
+        """Raise QueryError if rows are left when all documents were read.
+
+        `seen`: returns those of keys that documents had.
+        """
+        if self._table is not None:
+            if not skip_bad:
+                self._table.check_used(seen)
+        elif self._position != self._rows.documents:
+            raise self._other_number(str(self._position))
+
+    def is_empty_export(self, skip_bad: bool) -> bool:
+        """Whether nothing was read because it is the export of an empty collection."""
+        return self._table is not None and not skip_bad and not self._position
+
+    def close(self) -> None:
+        """Remove temporary files."""
+        if self._table is not None:
+            self._table.close()
+
+    def _other_number(self, documents: str) -> QueryError:
+        return QueryError(
+            f"every document needs one row of the vectors, got {documents} documents and "
+            f"{self._rows.documents} rows; nothing was added since the last commit"
+        )
+
+    def checksums(self, spans: Sequence[tuple[int, Sequence[Span]]]) -> list[bytes]:
         """The checksum of the passages and rows of each document; empty for none. Checks rows."""
         hashes = [hashlib.sha256(repr(cut).encode()) for _, cut in spans]
         rows = sorted((row + j, i) for i, (row, cut) in enumerate(spans) for j in range(len(cut)))
@@ -229,51 +189,18 @@ class SuppliedIngestion(Ingestion):
                 hashes[i].update(vector)
         return [h.digest() if cut else b"" for h, (_, cut) in zip(hashes, spans, strict=True)]
 
-    def _cut(self, documents: Sequence[Document]) -> tuple[Sequence[Sequence[Span]], int]:
-        return [() for _ in documents], 0  # the spool takes them from what was supplied
-
-    def _batches(self, documents: Any, spans: Any) -> Iterator[Any]:
-        return iter(())
-
-    def _vectors(self, rows: Ranges) -> npt.NDArray[Any] | Iterable[Vectors]:
-        if len(rows) == 1 and self._rows.array.dtype.kind == "f":
-            return self._rows.array[slice(*rows[0])]
-        return self._rows.blocks(rows)
-
-
-class NumberedIngestion(SuppliedIngestion):
-    """Ingestion of vectors without documents, under new numbers."""
-
-    def _known(
-        self, store: Store, documents: Sequence[Document], writer: Writer | None = None
-    ) -> dict[str, Known]:
-        known = super()._known(store, documents, writer)
-        if known:
-            raise number_taken(self._collection.path, next(iter(known)))
-        return known
-
-
-def number_taken(path: object, key: str) -> CollectionBusy:
-    """The error of vectors without documents whose number another writer has used meanwhile."""
-    return CollectionBusy(
-        f"{path}: another writer has just used the number {key}; add the vectors again, their "
-        "numbers then follow it"
-    )
-
 
 def check_numbers(backend: Backend, vectors: npt.NDArray[Any], source: str) -> None:
     """Raise QueryError if a file's row numbers are the keys of other vectors: of another file.
 
     It is the same file, in part or edited, if one of a hundred rows is as it is stored.
     """
-    rows = Rows.checked(vectors, backend.settings["encoder"]["dim"])
-    sample = {str(i): int(i) for i in evenly(rows.documents, _SAMPLE)}
+    supplied = SuppliedVectors(Rows.checked(vectors, backend.settings["encoder"]["dim"]), None)
+    sample = {str(row): int(row) for row in evenly(supplied.documents, _SAMPLE)}
     stored = backend.known(list(sample))
-    same = (
-        state.vectors == checksum_of([(0, 0)], rows.read([sample[key]]))
-        for key, state in stored.items()
-    )
-    if stored and not any(same):
+    checksums = supplied.checksums([(sample[key], [(0, 0)]) for key in stored])
+    states = zip(stored.values(), checksums, strict=True)
+    if stored and not any(state.vectors == checksum for state, checksum in states):
         name = Path(source).stem
         raise QueryError(
             f"the row numbers of {source} are keys of other documents in {backend.path}; give its "
@@ -326,7 +253,7 @@ class _Passages:
             result.append((rows[0][0] if rows else -1, [span for _, span in rows]))
         return result
 
-    def check_used(self, seen: Any) -> None:
+    def check_used(self, seen: Callable[[Sequence[str]], set[str]]) -> None:
         """Raise QueryError if a passage is of a document whose key `seen` does not know."""
         after = ""
         sql = "SELECT DISTINCT key FROM passages WHERE key > ? ORDER BY key LIMIT ?"

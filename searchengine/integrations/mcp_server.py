@@ -24,7 +24,7 @@ from searchengine.encoders.cross_encoders import CrossEncoders, CrossEncoding
 from searchengine.engine import SearchEngine
 from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hit, Hits
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 _EXPECTED = (SearchEngineError, OSError, ImportError)
 _LONGEST = 2000  # characters of a hit's text; of a longer passage the snippet is shown

@@ -17,7 +17,7 @@ from searchengine.measure.retrieval import ENCODING, task
 from searchengine.measure.significance import Comparison, Values, compare, significant
 from searchengine.query.ranking import Fusible, fusible
 from searchengine.query.request import Query
-from searchengine.upkeep.defaults import set_default
+from searchengine.upkeep.tuning import set_default
 
 MIN_JUDGED = 20
 """Questions with judgements that are needed: half of them choose, half confirm."""

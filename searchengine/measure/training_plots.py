@@ -16,9 +16,11 @@ from searchengine.measure.plotting import (
     FAINT,
     INK,
     MARKERS,
+    Label,
     check_finite,
     label_ends,
     new_figure,
+    put_labels,
     save,
     styled,
 )
@@ -248,15 +250,18 @@ def alignment_uniformity(runs: Mapping[str, History]) -> "Figure":
     axes.margins(0.1)
     axes.set_xlim(axes.get_xlim())
     axes.set_ylim(axes.get_ylim())
-    taken: list[tuple[float, float]] = []
+    labels: list[Label] = []
     for (name, points), colour in zip(paths.items(), COLOURS, strict=False):
         _draw_arrows(axes, points, colour)
-        _name_steps(axes, points, runs[name].best_step, colour, taken)
+        labels += _step_labels(points, runs[name].best_step, colour)
     axes.set_xlabel("uniformity (lower: vectors fill the sphere more evenly)")
     axes.set_ylabel("alignment (lower: pairs are closer)")
     axes.set_title("Alignment and uniformity during training; numbers are steps, ★ the best")
     if len(runs) > 1:
         axes.legend(loc="best")
+    lines = [[point[:2] for point in points] for points in paths.values()]
+    marks = [[point[:2]] for points in paths.values() for point in points]
+    put_labels(axes, sorted(labels, key=lambda label: not label.needed), [*lines, *marks])
     return figure
 
 
@@ -288,34 +293,7 @@ def _draw_arrows(axes: "Axes", points: Sequence[Point], colour: str) -> None:
             )
 
 
-def _name_steps(
-    axes: "Axes",
-    points: Sequence[Point],
-    best_step: int,
-    colour: str,
-    taken: list[tuple[float, float]],
-) -> None:
-    """Write step numbers beside the path, the ends and the best first. taken: grows."""
-    into = axes.transData + axes.transAxes.inverted()
-    places = into.transform([point[:2] for point in points])
-    ways = np.gradient(places, axis=0) if len(places) > 1 else np.array([[0.0, 1.0]])
-    ends = [0, *(i for i, p in enumerate(points) if p[2] == best_step), len(points) - 1]
-    for i in dict.fromkeys([*ends, *range(len(points))]):
-        x, y = places[i]
-        if any(abs(x - u) <= 0.07 and abs(y - v) <= 0.05 for u, v in taken):
-            continue
-        taken.append((x, y))
-        across = np.array([-ways[i][1], ways[i][0]])
-        outward = across @ (places[i] - places.mean(axis=0))
-        far = 14 if points[i][2] == best_step else 11  # a star is larger
-        across *= (far if outward >= 0 else -far) / max(np.hypot(*across), 1e-12)
-        axes.annotate(
-            str(points[i][2]),
-            points[i][:2],
-            (across[0], across[1]),
-            textcoords="offset points",
-            color=colour,
-            fontsize=8.5,
-            ha="center",
-            va="center",
-        )
+def _step_labels(points: Sequence[Point], best_step: int, colour: str) -> list[Label]:
+    """The step numbers of a path; the ends and the best are needed."""
+    needed = {points[0][2], best_step, points[-1][2]}
+    return [Label(str(step), x, y, colour, needed=step in needed) for x, y, step in points]

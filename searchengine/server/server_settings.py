@@ -15,7 +15,7 @@ from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError
 from searchengine.measure.recommend import recommend
 from searchengine.measure.results import Results
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 MAX_K = 1000
 MAX_OFFSET = 10_000

@@ -1,19 +1,31 @@
 """Repair a damaged collection: texts are in SQLite, so every vector can be encoded again.
 
-Intact segments stay as they are. The documents of the others are encoded into one new segment, in
-one commit: a killed process leaves the state before it. They are encoded while the write lock is
-held, because another writer could move the passages meanwhile; readers go on.
+The tables are made consistent with each other and with the segments that can be read. Intact
+segments stay as they are. The documents of the others are encoded into one new segment, in one
+commit: a killed process leaves the state before it. They are encoded while the write lock is held,
+because another writer could move the passages meanwhile; readers go on.
 """
 
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
 
 from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.documents.changes import Changes
+from searchengine.backends.folder.documents.schema import BEHIND, catch_up
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import remove_unnamed
+from searchengine.backends.folder.filters import fields
+from searchengine.backends.folder.folders import folder_of, remove_unnamed
+from searchengine.backends.folder.pending import Kind, drop_all, works
 from searchengine.backends.folder.writer import Writer, writing
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
     EncoderArgument,
     check_built_by,
@@ -22,13 +34,294 @@ from searchengine.encoders.loading import (
 )
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
+from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment
 from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.ingest.spool import Spool
-from searchengine.trainer.runtimes.config import RuntimeConfig
-from searchengine.upkeep import check, salvage
-from searchengine.upkeep.reconcile import Plan, Report, reconcile
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
+from searchengine.upkeep import salvage, verify
+
+_MAX_NAMES = 20  # documents named in a report; the others are counted
+_OUTSIDE = (
+    "typeof(start) || typeof(end) <> 'integerinteger' OR start < 0 OR start > end "
+    "OR end > length(CAST(text AS BLOB))"
+)
+_PLACED = "EXISTS (SELECT 1 FROM segments AS s WHERE {} BETWEEN s.base AND s.base + s.rows - 1)"
+
+
+@dataclass(slots=True)
+class Report:
+    """Messages: the damage found, what was repaired, and what cannot be recovered."""
+
+    found: list[str] = field(default_factory=list)
+    mended: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Plan:
+    """The damage found in the tables, and what remains to be done.
+
+    Attributes:
+        report: messages.
+        opened: the intact segments.
+        documents: ids of the documents to encode again.
+        counts: numbers of documents, passages and segments checked.
+    """
+
+    report: Report = field(default_factory=Report)
+    opened: dict[SegmentRow, Segment] = field(default_factory=dict)
+    documents: set[int] = field(default_factory=set)
+    counts: tuple[int, int, int] = (0, 0, 0)
+
+    def close(self) -> None:
+        """Close the segments."""
+        for segment in self.opened.values():
+            segment.close()
+
+
+def reconcile(path: Path, store: Store) -> Plan:
+    """Make the tables consistent with each other and with the segments that can be read.
+
+    Call it in a transaction of the store. Passages without a row are removed; the plan names the
+    documents that have lost one. Pending work is dropped.
+    """
+    plan = Plan()
+    with store.named_errors(), _lenient(store):
+        reindexing = any(work.kind is Kind.REINDEX for work in works(store))
+        drop_all(store)
+        _indexes(store, plan)
+        _documents(store, plan)
+        segments = _segments(path, store, plan)
+        _passages(store, plan)
+        if store.read(BEHIND)[0][0]:
+            catch_up(store.connection)
+            plan.report.found.append(f"{store.path.name}: next ids are used already")
+            plan.report.mended.append("the next ids are larger than all that are stored")
+        lacking = _numbers(
+            store,
+            "SELECT id FROM documents WHERE vectors IS NOT x'' "
+            "AND id NOT IN (SELECT document FROM passages)",
+        )
+        new = lacking - plan.documents
+        if new:
+            _found(plan, store, new, "has no passage", "have no passage")
+        plan.documents |= lacking
+        _without_encoder(store, plan)
+        if reindexing and plan.report.found:  # else nothing is repaired, nor dropped
+            plan.report.lost.append("the pending reindex was dropped; start it again")
+        documents, passages = store.counts()
+        plan.counts = documents, passages, segments
+        if plan.documents:
+            plan.report.mended.append(f"{len(plan.documents)} documents were encoded again")
+    return plan
+
+
+def _without_encoder(store: Store, plan: Plan) -> None:
+    """Take documents whose vectors came with them out of the plan: they cannot be encoded again.
+
+    They are kept, with the vectors that are left.
+    """
+    supplied = plan.documents & _numbers(store, "SELECT id FROM documents WHERE vectors NOT NULL")
+    if not supplied:
+        return
+    plan.documents -= supplied
+    intact = _numbers(store, "SELECT document FROM passages")
+    for number in supplied:
+        # Another checksum than that of any vectors: if they come again, they are written.
+        left = b"incomplete" if number in intact else b""
+        sql = "UPDATE documents SET vectors = ? WHERE id = ?"
+        store.connection.execute(sql, (left, number))
+    sql = (
+        "UPDATE passages SET start = 0, end = (SELECT length(text) FROM documents "
+        "WHERE id = passages.document) WHERE id IN (SELECT passages.id FROM passages "
+        f"JOIN documents ON documents.id = passages.document WHERE document = ? AND ({_OUTSIDE}))"
+    )
+    store.connection.executemany(sql, ((number,) for number in supplied))
+    plan.report.lost.append(
+        f"vectors of {_keys(store, supplied)}, which came with them; add them again with vectors"
+    )
+
+
+def _indexes(store: Store, plan: Plan) -> None:
+    complaint = store.index_complaint()
+    if complaint is None:
+        return
+    plan.report.found.append(f"{store.path.name}: {complaint}")
+    Changes(store).index_text(Analyzer.of(store.settings().get("tokenizer", Tokenizer.PORTER)))
+    for name in store.fields():
+        fields.drop_field(store.connection, name)
+        fields.index_field(store.connection, name)
+    plan.report.mended.append("the indexes of words and fields were built again")
+
+
+def _documents(store: Store, plan: Plan) -> None:
+    """Check texts against their digests; remove documents without text."""
+    after, altered, empty = -1, [], []
+    again: set[int] = set()  # altered, and encoded from its text
+    sql = (
+        "SELECT id, key, title, text, digest, vectors FROM documents WHERE id > ? "
+        "ORDER BY id LIMIT 500"
+    )
+    while rows := store.read(sql, (after,)):
+        for number, key, title, text, digest, vectors in rows:
+            document = Document(key, text, title)
+            if not document.full_text and not vectors:
+                empty.append(number)
+            elif document.digest != digest:
+                altered.append(number)
+                again |= {number} if vectors is None else set()
+                store.connection.execute(
+                    "UPDATE documents SET title = ?, text = ?, digest = ? WHERE id = ?",
+                    (title, text, document.digest, number),
+                )
+        after = rows[-1][0]
+    if altered:
+        _found(
+            plan,
+            store,
+            set(altered),
+            "has a text that differs from what was stored; it was kept",
+            "have texts that differ from what was stored; they were kept",
+        )
+        plan.documents |= again
+    if empty:
+        keys = _keys(store, set(empty))
+        plan.report.found.append(f"no text is left of {keys}")
+        plan.report.lost.append(f"the text of {keys}")
+        Changes(store).remove(empty)
+
+
+def _segments(path: Path, store: Store, plan: Plan) -> int:
+    """Open and verify every segment; removes damaged ones, and plans their documents."""
+    connection = store.connection
+    connection.execute(
+        "DELETE FROM segments WHERE typeof(id) || typeof(base) || typeof(rows) "
+        "<> 'integerintegerinteger'"
+    )
+    committed = store.segments()
+    shifted = _shifted(store, committed)
+    for row in committed:
+        try:
+            if row in shifted:
+                raise SegmentError(f"segment {row.id:06d}: its rows do not match its passages")
+            plan.opened[row] = _verified(folder_of(path, row.id), row, plan)
+        except (SegmentError, OSError) as error:
+            plan.report.found.append(str(error))
+            sql = "SELECT DISTINCT document FROM passages WHERE id BETWEEN ? AND ?"
+            plan.documents |= _numbers(store, sql, row.ends)
+            connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", row.ends)
+            Changes(store).remove_segments([row])
+            plan.report.mended.append(f"segment {row.id:06d} was replaced")
+    plan.documents &= _numbers(store, "SELECT id FROM documents")
+    return len(committed)
+
+
+def _shifted(store: Store, committed: Sequence[SegmentRow]) -> set[SegmentRow]:
+    """Segments whose rows cannot be assigned to passages.
+
+    They overlap another segment, or lack passages while there are passages without a row. If
+    passages are merely lost, the others keep their rows.
+    """
+    shifted = set()
+    for before, row in pairwise(committed):
+        if row.base <= before.ends[1]:
+            shifted |= {before, row}
+    ids = "SELECT id FROM passages UNION SELECT passage FROM tombstones"
+    unplaced = f"SELECT count(*) FROM ({ids}) AS p WHERE NOT {_PLACED.format('p.id')}"
+    if store.read(unplaced)[0][0]:
+        count = f"SELECT count(*) FROM ({ids}) WHERE id BETWEEN ? AND ?"
+        shifted |= {row for row in committed if store.read(count, row.ends)[0][0] != row.rows}
+    return shifted
+
+
+def _verified(folder: Path, row: SegmentRow, plan: Plan) -> Segment:
+    """Open a segment and read all of it. Raises SegmentError and OSError."""
+    like = max(plan.opened.values(), key=lambda segment: segment.rows, default=None)
+    segment = Segment.open(folder, rotation_of=like)
+    if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
+        raise SegmentError(f"{folder}: manifest.json is not the committed one")
+    segment.verify()
+    for _ in segment.verified():  # checks that each row has length 1
+        pass
+    return segment
+
+
+def _passages(store: Store, plan: Plan) -> None:
+    """Repair passages without a row, a document or valid offsets, and rows without a passage."""
+    connection, placed = store.connection, _PLACED.format("passages.id")
+    for where, singular, plural in (
+        (f"NOT {placed}", "has a passage without a row", "have passages without a row"),
+        (_OUTSIDE, "has a passage outside of its text", "have passages outside of their text"),
+    ):
+        sql = (
+            "SELECT DISTINCT document FROM passages JOIN documents "
+            f"ON documents.id = passages.document WHERE {where}"
+        )
+        wrong = _numbers(store, sql)
+        if wrong:
+            _found(plan, store, wrong, singular, plural)
+            plan.documents |= wrong
+    connection.execute(f"DELETE FROM passages WHERE NOT {placed}")
+    connection.execute(f"DELETE FROM tombstones WHERE NOT {_PLACED.format('passage')}")
+    orphaned = "document NOT IN (SELECT id FROM documents)"
+    _count(plan, connection, f"DELETE FROM passages WHERE {orphaned}", "passages of no document")
+    sql = "DELETE FROM tombstones WHERE passage IN (SELECT id FROM passages)"
+    _count(plan, connection, sql, "passages that were marked as deleted")
+    unknown = []
+    for row in plan.opened:
+        sql = (
+            "SELECT id FROM passages WHERE id BETWEEN ? AND ? UNION ALL "
+            "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
+        )
+        known = store.numbers(sql, (*row.ends, *row.ends))
+        unknown += np.setdiff1d(np.arange(row.base, row.base + row.rows), known).tolist()
+    if unknown:
+        plan.report.found.append(f"{len(unknown)} rows of segments have no passage")
+        plan.report.mended.append(f"{len(unknown)} rows without a passage were marked as deleted")
+    for number in unknown:
+        # The passages of a document follow each other: its neighbours may be of the same document.
+        sql = "SELECT document FROM passages WHERE id IN (?, ?)"
+        plan.documents |= _numbers(store, sql, (number - 1, number + 1))
+    connection.executemany("INSERT INTO tombstones (passage) VALUES (?)", ((i,) for i in unknown))
+
+
+def _count(plan: Plan, connection: Any, sql: str, what: str) -> None:
+    removed = connection.execute(sql).rowcount
+    if removed:
+        plan.report.found.append(f"{removed} {what}")
+        plan.report.mended.append(f"{removed} {what} were removed")
+
+
+def _numbers(store: Store, sql: str, parameters: Sequence[Any] = ()) -> set[int]:
+    return {row[0] for row in store.read(sql, parameters) if isinstance(row[0], int)}
+
+
+def _found(plan: Plan, store: Store, ids: set[int], singular: str, plural: str) -> None:
+    plan.report.found.append(f"{_keys(store, ids)} {singular if len(ids) == 1 else plural}")
+
+
+def _keys(store: Store, ids: set[int]) -> str:
+    shown = sorted(ids)[:_MAX_NAMES]
+    marks = ", ".join("?" * len(shown))
+    sql = f"SELECT key FROM documents WHERE id IN ({marks}) ORDER BY id"
+    keys = ", ".join(repr(row[0]) for row in store.read(sql, shown))
+    more = f" and {len(ids) - len(shown)} more" if len(ids) > len(shown) else ""
+    return f"{'document' if len(ids) == 1 else 'documents'} {keys}{more}"
+
+
+@contextmanager
+def _lenient(store: Store) -> Iterator[None]:
+    """Read texts with invalid UTF-8, with replacement characters."""
+    before = store.connection.text_factory
+    store.connection.text_factory = salvage.lenient
+    try:
+        yield
+    finally:
+        store.connection.text_factory = before
+
 
 _BATCH = 512  # documents encoded at a time
 
@@ -129,7 +422,7 @@ def _result(
     try:
         collection = Collection(path)
         try:
-            check.verify(collection)
+            verify.verify(collection)
         finally:
             collection.close()
     except CollectionBusy:
@@ -212,13 +505,12 @@ def _encode(
     """Write the passages of the documents again, and spool their vectors."""
     passage = writer.changes.next_passage()
     ids = sorted(plan.documents)
-    for start in range(0, len(ids), _BATCH):
-        batch = ids[start : start + _BATCH]
-        documents = writer.store.documents(batch)
-        spans, _ = reader.cut(documents)
-        writer.changes.cut_again(dict(zip(batch, documents, strict=True)), spans, passage)
-        passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
-        passage += len(passages)
-        spool.add_vectors(reader.encode(passages, reader.texts(passages), lambda _: None))
+    texts = (writer.store.documents(batch) for batch in in_batches(ids, _BATCH))
+    for batch, block in zip(in_batches(ids, _BATCH), encoded(reader, texts), strict=True):
+        documents = dict(zip(batch, block.documents, strict=True))
+        writer.changes.cut_again(documents, block.spans, passage)
+        passage += sum(map(len, block.spans))
+        for vectors in block.batches:
+            spool.add_vectors(vectors)
         if progress is not None:
             progress("Encoding", len(batch), len(ids))

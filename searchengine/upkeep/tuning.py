@@ -1,17 +1,19 @@
-"""Tuning a collection: documents as queries, the rebuild, and the result in words."""
+"""Tuning a collection, and how it ranks questions that name no mode."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from searchengine.backends.contract import Backend
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.mode import Mode
+from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.encoders.questions import QUESTIONS, check_questions, milliseconds_alone
@@ -30,8 +32,7 @@ from searchengine.indexer.tuning.tune import (
     tune,
 )
 from searchengine.trainer.errors import TrainerError
-from searchengine.upkeep.guarantee import Guarantee
-from searchengine.upkeep.stats import Stats
+from searchengine.upkeep.stats import Guarantee, Stats
 
 MAX_QUERIES = 2000
 """Maximum documents taken as queries, unless the goal needs more."""
@@ -305,3 +306,40 @@ def _encoder(stats: Stats) -> str:
 
 def _asked(source: str) -> str:
     return "queries" if source == "given" else "documents taken as queries"
+
+
+def set_default(
+    collection: Backend, mode: Mode | str | None, weight: float | None, *, chosen: bool = True
+) -> None:
+    """Store the mode and the weight of the cosine, in one commit; None leaves one as it is.
+
+    `chosen`: by a user, so that neither languages nor another encoder change the mode. Raises
+    QueryError.
+    """
+    values: dict[str, Any] = {}
+    if mode is not None:
+        values["mode"] = _checked_mode(collection, mode)
+    if weight is not None:
+        if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 <= weight <= 1:
+            raise QueryError(f"weight must be a number from 0 to 1, got {weight!r}")
+        if collection.words is None:
+            raise _no_words(collection, f"the weight {weight:g}")
+        values["weight"] = float(weight)
+    if not values:
+        raise QueryError("set_default takes a mode, a weight or both, got neither")
+    collection.configure(values | {CHOSEN: True if chosen else None})
+
+
+def _checked_mode(collection: Backend, mode: Mode | str) -> Mode:
+    modes = [each for each in Mode if each is not Mode.AUTO]
+    if mode not in modes:
+        raise QueryError(f"the default mode must be one of {', '.join(modes)}, got {mode!r}")
+    if mode != Mode.VECTOR and collection.words is None:
+        raise _no_words(collection, f"the mode {mode}")
+    return Mode(mode)
+
+
+def _no_words(collection: Backend, what: str) -> QueryError:
+    return QueryError(
+        f"{collection.path} has no index of words, which {what} needs; its mode is vector"
+    )

@@ -25,7 +25,7 @@ from searchengine.trainer.model.card import (
     hub_name,
     names_only,
 )
-from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.outcome import summary
 from searchengine.trainer.training.train_config import TrainConfig

@@ -22,7 +22,7 @@ from searchengine.trainer.errors import (
     TrainingError,
 )
 from searchengine.trainer.model.network import _check_weights
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.training.cross_encoder_training import (
     CrossEncoderConfig,
     train_cross_encoder,

@@ -31,8 +31,8 @@ from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import graph as graph_module
 from searchengine.trainer.runtimes import measure, tracing
-from searchengine.trainer.runtimes.config import Precision, RuntimeConfig
 from searchengine.trainer.runtimes.graph import Accuracy, Graph
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
 from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
@@ -145,7 +145,7 @@ def test_bounds_by_hand() -> None:
 SCORE = """
 import sys
 from searchengine.trainer.cross_encoder import CrossEncoder
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 scorer = CrossEncoder.load(sys.argv[1], RuntimeConfig("openvino", "fp32"))
 print(scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist(), scorer.runs_on)
 print(sorted(name for name in ("torch", "transformers") if name in sys.modules))
@@ -250,7 +250,7 @@ def test_the_graph_of_an_encoder_is_another_one(model: Path) -> None:
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice of the runtime is free."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.runtime_config.gpu_here", lambda: False)
 
 
 def test_an_inaccurate_graph_is_refused_with_a_word(

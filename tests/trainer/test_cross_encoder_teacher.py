@@ -10,7 +10,7 @@ import pytest
 
 from searchengine.trainer.cross_encoder import CrossEncoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import DistillationLoss, Objective, TrainConfig
 from tests.tiny_model import WORDS, write_cross_encoder

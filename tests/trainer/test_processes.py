@@ -147,7 +147,7 @@ from pathlib import Path
 from transformers import BertModel
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.model.loading import read
+from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.loop import train
 

@@ -14,9 +14,9 @@ from openvino import opset13 as op
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Description, Tokenization
 from searchengine.trainer.runtimes import measure, quantize
-from searchengine.trainer.runtimes.config import Precision
 from searchengine.trainer.runtimes.graph import Accuracy, Graph
 from searchengine.trainer.runtimes.openvino_runtime import core, import_openvino
+from searchengine.trainer.runtimes.runtime_config import Precision
 
 WIDTH, INNER = 8, 32
 LARGE = [3, 17, 21, 30]  # of INNER channels, an eighth: as many as are split off

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 
 from searchengine.trainer.encoder import ROTATION, Encoder
 from searchengine.trainer.errors import ConfigError, ModelError
-from searchengine.trainer.model.loading import keep_layers
 from searchengine.trainer.model.modules import Normalize
+from searchengine.trainer.model.torch_model import keep_layers
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.objectives import Distillation
 from searchengine.trainer.training.posthoc import LinearMap, baked

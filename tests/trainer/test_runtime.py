@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Padded
-from searchengine.trainer.runtimes.config import (
+from searchengine.trainer.runtimes.runtime import fastest_budget, token_budget_batches
+from searchengine.trainer.runtimes.runtime_config import (
     Precision,
     RuntimeConfig,
     RuntimeKind,
     cpu_has_native_bf16,
 )
-from searchengine.trainer.runtimes.runtime import fastest_budget, token_budget_batches
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 
 
@@ -154,7 +154,7 @@ def test_auto_takes_openvino_where_there_is_no_gpu(
     monkeypatch: pytest.MonkeyPatch, gpu: bool
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: gpu)
+    monkeypatch.setattr("searchengine.trainer.runtimes.runtime_config.gpu_here", lambda: gpu)
     assert RuntimeConfig().tries_openvino is not gpu
     assert RuntimeConfig(device="cpu").tries_openvino
     assert not RuntimeConfig(device="cuda").tries_openvino

@@ -13,9 +13,9 @@ pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Description, Padded, Tokenization
-from searchengine.trainer.runtimes.config import Precision
 from searchengine.trainer.runtimes.graph import Accuracy, Graph
 from searchengine.trainer.runtimes.runtime import Runtime, Vectors, speeds
+from searchengine.trainer.runtimes.runtime_config import Precision
 from tests.tiny_model import WIDTH, write_sentence_transformer
 
 pytestmark = pytest.mark.usefixtures("traced_once")
@@ -114,7 +114,7 @@ def test_torch_is_taken_and_remembered_where_it_is_faster(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.runtime_config.gpu_here", lambda: False)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     timed: list[str] = []
 
@@ -142,7 +142,7 @@ def test_torch_is_not_timed_where_openvino_is_always_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.runtime_config.gpu_here", lambda: False)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"))
     assert encoder.encode(["the dog"]).shape == (1, WIDTH) and encoder.runtime == "openvino"
@@ -153,7 +153,7 @@ def test_an_arm_processor_without_openvino_runs_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
+    monkeypatch.setattr("searchengine.trainer.runtimes.runtime_config.gpu_here", lambda: False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     model = write_sentence_transformer(tmp_path / "model")
     assert Encoder.load(model).runtime == "torch"
@@ -166,8 +166,10 @@ def test_torch_computes_in_float32_where_bf16_is_clearly_slower(
     rate: float, expected: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr("searchengine.trainer.runtimes.config.gpu_here", lambda: False)
-    monkeypatch.setattr("searchengine.trainer.runtimes.config.cpu_has_native_bf16", lambda: True)
+    monkeypatch.setattr("searchengine.trainer.runtimes.runtime_config.gpu_here", lambda: False)
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.runtime_config.cpu_has_native_bf16", lambda: True
+    )
     monkeypatch.setattr(
         "searchengine.trainer.runtimes.measure.min_cosine", lambda found, exact: 1.0
     )

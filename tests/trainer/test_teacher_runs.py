@@ -12,8 +12,8 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingError
-from searchengine.trainer.model.loading import keep_layers
 from searchengine.trainer.model.modules import Dense, SentenceModule
+from searchengine.trainer.model.torch_model import keep_layers
 from searchengine.trainer.training.head import IDENTITY, rotate_head, with_linear_head
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.teachers import FixedEncoder, load_fixed

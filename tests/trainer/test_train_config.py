@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.setting_kinds import about, card_lines, settings_table
-from searchengine.trainer.training.train_config import GROUPS, TrainConfig
+from searchengine.trainer.training.setting_kinds import (
+    Range,
+    card_lines,
+    kinds,
+    limits,
+    settings_table,
+)
+from searchengine.trainer.training.train_config import CARD, DEFAULTS, GROUPS, TrainConfig
 from tests.conftest import REPOSITORY
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
@@ -61,7 +67,7 @@ def test_integers_of_numpy_become_plain_ones() -> None:
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"prefixes": (64, 128)}, "prefixes is 64, 128: expected different lengths, descending"),
         ({"prefixes": (64, 64)}, "prefixes is 64, 64"),
-        ({"prefixes": (64, 0)}, "prefixes is 64, 0"),
+        ({"prefixes": (64, 0)}, "prefixes is 0: expected a whole number of at least 1"),
         ({"prefixes": (64, 32), "prefix_weights": (1,)}, "1 numbers for 2 prefixes: give"),
         ({"prefixes": (64,), "prefix_weights": (0,)}, "not all 0"),
         ({"precision": "fp8"}, "precision is 'fp8': expected one of auto, fp32, bf16"),
@@ -93,24 +99,26 @@ def test_json_that_is_no_configuration(text: str, message: str) -> None:
 
 def test_every_setting_is_documented() -> None:
     docs = (REPOSITORY / "docs" / "training-reference.md").read_text(encoding="utf-8")
-    assert settings_table(TrainConfig, GROUPS) in docs, "run `make docs`"
-    names = re.findall(r"^\| `([a-z0-9_]+)` \|", settings_table(TrainConfig, GROUPS), re.MULTILINE)
+    table = settings_table(TrainConfig, GROUPS, DEFAULTS)
+    assert table in docs, "run `make docs`"
+    names = re.findall(r"^\| `([a-z0-9_]+)` \|", table, re.MULTILINE)
     assert names == [field.name for field in fields(TrainConfig)]
 
 
 def test_every_number_has_a_range() -> None:
     hints = get_type_hints(TrainConfig)
-    ranges = {field.name: about(field).range for field in fields(TrainConfig)}
+    ranges = {name: limits(kind) for name, kind in kinds(TrainConfig).items()}
+    ranges = {name: range for name, range in ranges.items() if isinstance(range, Range)}
     numbers = {name for name, hint in hints.items() if re.search(r"\b(int|float)\b", str(hint))}
-    assert numbers == {name for name, range in ranges.items() if range is not None}
+    assert numbers == ranges.keys()
     whole = {name for name in numbers if "int" in str(hints[name])}
-    assert whole == {name for name, range in ranges.items() if range is not None and range.whole}
+    assert whole == {name for name, range in ranges.items() if range.whole}
 
 
 @pytest.mark.parametrize("field", fields(TrainConfig), ids=lambda field: field.name)
 def test_nothing_outside_a_range_is_taken(field: Any) -> None:
-    range = about(field).range
-    if range is None:
+    range = limits(kinds(TrainConfig)[field.name])
+    if not isinstance(range, Range):
         return
     for wrong in (range.low - 1, range.high * 10, float("nan"), "1", True):
         value = (wrong,) if isinstance(field.default, tuple) else wrong
@@ -120,16 +128,15 @@ def test_nothing_outside_a_range_is_taken(field: Any) -> None:
 
 def test_a_changed_setting_of_the_objective_is_on_the_card() -> None:
     config = TrainConfig(train=(Path("a"),), out=Path("b"))
-    assert card_lines(config) == []
+    assert card_lines(config, CARD) == []
     in_the_loss_line = {"objective", "temperature", "label_weight", "label_temperature"}
     in_the_loss_line |= {"similarity_loss", "distillation_loss", "teacher"}
     about_prefixes = {"nested", "prefixes", "rotate"}
     names = [field.name for field in fields(TrainConfig)]
     of_the_loss = names[names.index("objective") : names.index("batch_size")]
-    silent = {field.name for field in fields(TrainConfig) if not about(field).card}
-    assert silent & set(of_the_loss) == in_the_loss_line | about_prefixes
+    assert set(of_the_loss) - CARD.keys() == in_the_loss_line | about_prefixes
     config = replace(config, mask_above=0.9, hard_negative_weight=2, prefixes_per_step=1)
-    assert card_lines(config) == [
+    assert card_lines(config, CARD) == [
         "An anchor's own negatives weigh 2",
         "Candidates with a cosine above 0.9 are not used as negatives",
         "Prefixes drawn for each update: 1",

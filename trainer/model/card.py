@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.source import Starter
 
 # What the packaged encoder is called where models are published.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.network import runs_remote_code
 from searchengine.trainer.model.pairs import PairModel
 from searchengine.trainer.model.tokens import normalised

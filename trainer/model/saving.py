@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.card import card
 from searchengine.trainer.model.disk import new_folder, write_json
-from searchengine.trainer.model.folder import CLASSIFIER, HISTORY, Model
 from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
@@ -24,7 +23,7 @@ from searchengine.trainer.model.layout import (
     WEIGHTS,
     Route,
 )
-from searchengine.trainer.model.loading import TokenTable
+from searchengine.trainer.model.model_folder import CLASSIFIER, HISTORY, Model
 from searchengine.trainer.model.modules import (
     POOLING_SWITCHES,
     Dense,
@@ -37,6 +36,7 @@ from searchengine.trainer.model.network import TRANSFORMER_CONFIG, lowercases, q
 from searchengine.trainer.model.source import CHECKPOINT
 from searchengine.trainer.model.static import KIND, TOKENIZER
 from searchengine.trainer.model.tokens import UNLIMITED
+from searchengine.trainer.model.torch_model import TokenTable
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
 MODULE_TYPE = "sentence_transformers.models.{}"

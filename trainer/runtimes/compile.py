@@ -16,14 +16,14 @@ from searchengine.trainer.errors import ModelError, first_line
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import measure
-from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
 from searchengine.trainer.runtimes.graph import GRAPH, Graph, empty_folder, keep_graph
 from searchengine.trainer.runtimes.openvino_runtime import import_openvino
 from searchengine.trainer.runtimes.quantize import quantize
 from searchengine.trainer.runtimes.runtime import Runtime, Vectors
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind, cpu_has_native_bf16
 
 if TYPE_CHECKING:  # which is torch; a graph that is there does without
-    from searchengine.trainer.model.folder import Model
+    from searchengine.trainer.model.model_folder import Model
     from searchengine.trainer.model.pairs import PairModel
 
 # The least cosine of a packed graph's vectors to float32 ones: it computes the same, or the network
@@ -46,7 +46,7 @@ def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str
     replaced since. Raises ModelError where it cannot be compiled for now: no memory, no room.
     """
     from searchengine.trainer.model.fingerprint import fingerprint
-    from searchengine.trainer.model.loading import describe
+    from searchengine.trainer.model.torch_model import describe
     from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
     from searchengine.trainer.runtimes.tracing import trace
 

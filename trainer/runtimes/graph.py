@@ -31,8 +31,8 @@ from searchengine.trainer.model.disk import (
 )
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import Description
-from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
 from searchengine.trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind, cpu_has_native_bf16
 
 FORMAT = 5
 RECORD, GRAPH, TOKENIZER = "graph.json", "graph.xml", "tokenizer.json"

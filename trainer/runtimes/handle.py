@@ -21,13 +21,13 @@ from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.static import static_place
 from searchengine.trainer.model.tokens import Description, TokenIds
 from searchengine.trainer.runtimes import compile
-from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 from searchengine.trainer.runtimes.graph import Graph, find_graph
 from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime, StaticHandle
 from searchengine.trainer.runtimes.runtime import Runtime
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:
-    from searchengine.trainer.model.folder import Model
+    from searchengine.trainer.model.model_folder import Model
     from searchengine.trainer.model.pairs import PairModel
     from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
@@ -164,7 +164,7 @@ class ModelHandle:
     def _describe(self) -> Description:
         if (known := self._known) is not None:
             return known.description
-        from searchengine.trainer.model.loading import describe
+        from searchengine.trainer.model.torch_model import describe
 
         return describe(self.model)
 
@@ -264,7 +264,7 @@ def _read(source: Source) -> "Model | PairModel":
         from searchengine.trainer.model.pairs import read_pairs
 
         return read_pairs(source)
-    from searchengine.trainer.model.loading import read
+    from searchengine.trainer.model.torch_model import read
 
     return read(source)
 

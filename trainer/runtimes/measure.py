@@ -9,7 +9,6 @@ import numpy as np
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Ids, Text, TokenIds
-from searchengine.trainer.runtimes.config import Precision, cpu_has_native_bf16
 from searchengine.trainer.runtimes.graph import GRAPH, MIN_AGREEMENT, Accuracy, Graph
 from searchengine.trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
 from searchengine.trainer.runtimes.runtime import (
@@ -20,6 +19,7 @@ from searchengine.trainer.runtimes.runtime import (
     speeds,
     token_budget_batches,
 )
+from searchengine.trainer.runtimes.runtime_config import Precision, cpu_has_native_bf16
 
 TEXTS = Path(__file__).with_name("sample_texts.txt")
 # Tokens of a batch: few, so that there are batches of several shapes.

@@ -27,13 +27,13 @@ from searchengine.trainer.model.packaged import (
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.static import StaticModel, read_static
 from searchengine.trainer.model.tokens import Padded
-from searchengine.trainer.runtimes.config import Precision, RuntimeConfig
 from searchengine.trainer.runtimes.runtime import Vectors
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-    from searchengine.trainer.model.folder import Model
+    from searchengine.trainer.model.model_folder import Model
 
 Array = NDArray[Any]  # of float32
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: |error| ≤ 1.5e-7.
@@ -268,6 +268,6 @@ class StaticHandle:
         """All parts, as torch modules, for saving."""
         import torch
 
-        from searchengine.trainer.model.loading import static_model
+        from searchengine.trainer.model.torch_model import static_model
 
         return static_model(torch.from_numpy(self._table), self.description)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Padded
-from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
 from searchengine.trainer.runtimes.runtime import Vectors
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind, cpu_has_native_bf16
 
 # Tokens of a padded batch; the fastest is chosen.
 BUDGETS = (512, 1024, 2048, 4096)

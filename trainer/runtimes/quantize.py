@@ -47,7 +47,7 @@ def quantize(graph: Path, samples: Sequence[Padded], packed: bool, *, split: boo
     the samples show. Raises ModelError for a graph that nncf does not take.
     """
     model = core().read_model(str(graph))
-    import nncf  # searchengine.trainer.runtimes.config checks that it is installed
+    import nncf  # searchengine.trainer.runtimes.runtime_config checks that it is installed
 
     nncf.set_log_level(logging.ERROR)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.model.tokens import Ids, Padded, TokenIds
-from searchengine.trainer.runtimes.config import Precision
+from searchengine.trainer.runtimes.runtime_config import Precision
 
 Vectors = NDArray[np.float32]
 Item = TypeVar("Item")

@@ -25,9 +25,9 @@ from searchengine.trainer.model.modules import Batch, SentenceModule
 from searchengine.trainer.model.pairs import PairModule
 from searchengine.trainer.model.tokens import Padded, TokenIds
 from searchengine.trainer.runtimes import measure
-from searchengine.trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
 from searchengine.trainer.runtimes.graph import FP32_GAIN, Accuracy
 from searchengine.trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget, speeds
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind, cpu_has_native_bf16
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to fit the cache.
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}

@@ -14,7 +14,7 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.model_folder import Model
 
 PAPER = "https://arxiv.org/abs/2109.01903"
 

@@ -25,7 +25,7 @@ from searchengine.trainer.model.disk import new_folder
 from searchengine.trainer.model.layout import require_safetensors
 from searchengine.trainer.model.network import max_tokens, quiet
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.runtimes.config import (
+from searchengine.trainer.runtimes.runtime_config import (
     Precision,
     RuntimeConfig,
     RuntimeKind,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Classifier, Dense, Normalize, SentenceModule
 from searchengine.trainer.training.example_files import texts_without_label
 from searchengine.trainer.training.examples import Examples

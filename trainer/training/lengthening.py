@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from searchengine.trainer.errors import ConfigError, ModelError
-from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import SentenceModule
 from searchengine.trainer.model.network import position_offset
 from searchengine.trainer.training.train_config import TrainConfig

@@ -11,7 +11,7 @@ import functools
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, normalize, pad
 from torch.utils.checkpoint import checkpoint
 
 from searchengine.trainer.encoder import Role
-from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.training.losses import (
     PrefixScores,
     cosent,
@@ -74,15 +74,27 @@ class PrefixObjective:
             places = sorted(rng.sample(places, self.config.prefixes_per_step))  # type: ignore[assignment]
         return [self.dims[i] for i in places], [self.weights[i] for i in places]
 
+    def views(self, rows: Batch) -> list[View]:
+        """The texts of this process: anchors, positives and negatives."""
+        mine = rows[self.processes.mine(len(rows))]
+        # Two views of one sentence are not question and answer: prompts would tell them apart.
+        role: Role = "document" if rows[0].one_text else "query"  # a batch has rows of one kind
+        return [
+            View([row.anchor for row in mine], role),
+            View([row.positive for row in mine], "document"),
+            View([text for row in mine for text in row.negatives], "document"),
+        ]
+
     def gather(self, vectors: Tensor, rows: Batch) -> Tensor:
         """The anchors or positives of all processes: (…, n, D) of this one to (…, B, D)."""
         return self.processes.gather(vectors, self.processes.sizes(len(rows)))
 
-    def gather_negatives(self, vectors: Tensor, rows: Batch) -> Tensor:
-        """The negatives of all processes: (…, n, D) of this one to (…, N, D)."""
+    def gather_candidates(self, positives: Tensor, negatives: Tensor, rows: Batch) -> Tensor:
+        """Positives, then negatives, of all processes: (…, n, D) of this one to (…, N, D)."""
         blocks = self.processes.parts(len(rows))
         counts = [sum(len(row.negatives) for row in rows[block]) for block in blocks]
-        return self.processes.gather(vectors, counts)
+        others = self.processes.gather(negatives, counts)
+        return torch.cat([self.gather(positives, rows), others], dim=-2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +128,6 @@ class Contrastive(PrefixObjective):
         self.training_model = training_model
         self.guide = guide
 
-    def views(self, rows: Batch) -> list[View]:
-        mine = rows[self.processes.mine(len(rows))]
-        # Two views of one sentence are not question and answer: prompts would tell them apart.
-        role: Role = "document" if rows[0].one_text else "query"  # a batch has rows of one kind
-        return [
-            View([row.anchor for row in mine], role),
-            View([row.positive for row in mine], "document"),
-            View([text for row in mine for text in row.negatives], "document"),
-        ]
-
     def layers(self, step: int) -> tuple[int, ...]:
         last = self.training_model.sentence.layers
         count = min(self.config.layers_per_step, last - 1)
@@ -135,7 +137,10 @@ class Contrastive(PrefixObjective):
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         anchors, positives, _ = vectors
         candidates = self._candidates(vectors, rows)
-        guide = self._guide_vectors(rows)
+        guide = None
+        if self.guide is not None:
+            guides = [self.guide(view.texts, view.role) for view in self.views(rows)]
+            guide = guides[0], self._joined(guides, rows)
         mine = self.processes.mine(len(rows))
         labels = torch.arange(len(rows), device=positives.device)[mine]
         if not len(labels):  # no anchors here, but gradients must flow back through the gathering
@@ -185,17 +190,10 @@ class Contrastive(PrefixObjective):
     def _joined(self, vectors: Sequence[Tensor], rows: Batch) -> Tensor:
         """The candidates of a batch without the queue, of all processes: (…, N, D)."""
         anchors, positives, negatives = vectors
-        blocks = [self.gather(positives, rows), self.gather_negatives(negatives, rows)]
-        if self.config.contrast_anchors:
-            blocks.append(self.gather(anchors, rows))
-        return torch.cat(blocks, dim=-2)
-
-    def _guide_vectors(self, rows: Batch) -> tuple[Tensor, Tensor] | None:
-        """The guide's vectors of this process's anchors (n, D) and of all candidates (N, D)."""
-        if self.guide is None:
-            return None
-        vectors = [self.guide(view.texts, view.role) for view in self.views(rows)]
-        return vectors[0], self._joined(vectors, rows)
+        candidates = self.gather_candidates(positives, negatives, rows)
+        if not self.config.contrast_anchors:
+            return candidates
+        return torch.cat([candidates, self.gather(anchors, rows)], dim=-2)
 
     def _of_anchors(
         self,
@@ -324,8 +322,7 @@ class Classification(PrefixObjective):
         self._place = {label: i for i, label in enumerate(self.classifier.labels)}
 
     def views(self, rows: Batch) -> list[View]:
-        mine = rows[self.processes.mine(len(rows))]
-        return [View([row.anchor for row in mine], "document")]
+        return [replace(super().views(rows)[0], role="document")]
 
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         # All processes compute the whole loss: an anchor's positives may be with any of them.
@@ -351,12 +348,9 @@ class Similarity(PrefixObjective):
     """CoSENT, AnglE or the squared error of the scores, over every prefix."""
 
     def views(self, rows: Batch) -> list[View]:
-        mine = rows[self.processes.mine(len(rows))]
+        anchors, positives, _ = super().views(rows)
         # The two texts have one role: a query prompt for one of them would tell them apart.
-        return [
-            View([row.anchor for row in mine], "document"),
-            View([row.positive for row in mine], "document"),
-        ]
+        return [replace(anchors, role="document"), positives]
 
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         # All processes compute the whole loss: a pair is compared with those of all.
@@ -396,19 +390,13 @@ class Distillation(PrefixObjective):
         self.teacher_temperature = config.teacher_temperature or default
 
     def views(self, rows: Batch) -> list[View]:
-        mine = rows[self.processes.mine(len(rows))]
+        anchors, positives, negatives = super().views(rows)
+        nothing = View([], "document")
         if self.config.question_encoder:  # documents have an encoder of their own
-            nothing = View([], "document")
-            return [View([row.anchor for row in mine], "query"), nothing, nothing]
-        one_text = rows[0].one_text  # a batch has rows of one kind
-        role: Role = "document" if one_text else "query"
+            return [replace(anchors, role="query"), nothing, nothing]
         # A sentence is one text to compare with the teacher's vector of it, not two.
-        alone = one_text and self.config.learns_vectors
-        return [
-            View([row.anchor for row in mine], role),
-            View([] if alone else [row.positive for row in mine], "document"),
-            View([text for row in mine for text in row.negatives], "document"),
-        ]
+        alone = rows[0].one_text and self.config.learns_vectors
+        return [anchors, nothing if alone else positives, negatives]
 
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         students = [v[0] for v in vectors]
@@ -420,14 +408,16 @@ class Distillation(PrefixObjective):
             assert teachers is not None
             return self._of_vectors(torch.cat(students), torch.cat(teachers), rows, dims, weights)
         # All processes compute the whole loss, for the candidates of all.
-        anchors, *others = self._gathered(students, rows)
-        candidates = torch.cat(others)
+        anchors = self.gather(students[0], rows)
+        candidates = self.gather_candidates(students[1], students[2], rows)
         config = self.config
+        if teachers is not None:
+            queries = self.gather(teachers[0], rows)
+            documents = self.gather_candidates(teachers[1], teachers[2], rows)
         if config.distillation_loss is DistillationLoss.KL and teachers is not None:
-            queries, *others = self._gathered(teachers, rows)
             loss = functools.partial(
                 distillation,
-                teacher=cosines(queries, torch.cat(others)),
+                teacher=cosines(queries, documents),
                 temperature=config.temperature,
                 teacher_temperature=self.teacher_temperature,
             )
@@ -441,20 +431,10 @@ class Distillation(PrefixObjective):
             elif teachers is None:
                 scores = torch.tensor(flat_scores(rows), device=candidates.device)
             else:
-                queries, *others = self._gathered(teachers, rows)
-                (scores,) = paired_cosines(queries[own], torch.cat(others), (queries.shape[1],))
+                (scores,) = paired_cosines(queries[own], documents, (queries.shape[1],))
             loss = functools.partial(self._of_own, scores=scores, rows=rows)
             form, anchors = paired_cosines, anchors[own]
         return matryoshka(loss, dims, weights, form)(anchors, candidates) / self.processes.count
-
-    def _gathered(self, vectors: Sequence[Tensor], rows: Batch) -> list[Tensor]:
-        """Anchors, positives and negatives of all processes. vectors: (n, D) of this one."""
-        anchors, positives, negatives = vectors
-        return [
-            self.gather(anchors, rows),
-            self.gather(positives, rows),
-            self.gather_negatives(negatives, rows),
-        ]
 
     def _of_own(self, cosines: Tensor, scores: Tensor, rows: Batch) -> Tensor:
         """The loss of a prefix over each row's own candidates.
@@ -466,12 +446,9 @@ class Distillation(PrefixObjective):
         places += [(i, k) for i, row in enumerate(rows) for k in range(1, 1 + len(row.negatives))]
         index = tuple(torch.tensor(places, device=cosines.device).T)
         shape = len(rows), 1 + max(len(row.negatives) for row in rows)
-        valid = torch.zeros(shape, dtype=torch.bool, device=cosines.device).index_put(
-            index, torch.tensor(True, device=cosines.device)
-        )
-        student, teacher = (
+        student, teacher, valid = (
             torch.zeros(shape, device=x.device, dtype=x.dtype).index_put(index, x)
-            for x in (cosines, scores)
+            for x in (cosines, scores, torch.ones_like(cosines, dtype=torch.bool))
         )
         if config.distillation_loss is DistillationLoss.MARGIN_MSE:
             return margin_mse(

@@ -10,8 +10,8 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
-from searchengine.trainer.model.folder import Model
-from searchengine.trainer.model.loading import TokenTable, move_head_into_table
+from searchengine.trainer.model.model_folder import Model
+from searchengine.trainer.model.torch_model import TokenTable, move_head_into_table
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import restore as restore_attention
 from searchengine.trainer.training.batches import BatchPlan
@@ -24,6 +24,7 @@ from searchengine.trainer.training.setting_kinds import card_lines
 from searchengine.trainer.training.step_judging import MIN_HELD_OUT, Judge, Scores, Split
 from searchengine.trainer.training.teachers import FixedEncoder, teacher_title
 from searchengine.trainer.training.train_config import (
+    CARD,
     DistillationLoss,
     Objective,
     SimilarityLoss,
@@ -206,7 +207,7 @@ def summary(config: TrainConfig, dims: Sequence[int], data: Sequence[DataSet] = 
         lines.append("The vectors were first rotated towards the teacher's")
     elif nested and config.rotate and config.objective is not Objective.CLASSIFICATION:
         lines.append("The vectors were first rotated, strongest axes first")
-    lines += card_lines(config)
+    lines += card_lines(config, CARD)
     axes = config.learns_axes
     titles = [teacher_title(item.config, item.fixed, dims[0], axes) for item in data]
     return lines + list(dict.fromkeys(title for title in titles if title))

@@ -24,7 +24,7 @@ from torch.nn import functional
 from searchengine.trainer.encoder import ROTATION, Encoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
-from searchengine.trainer.runtimes.config import Precision
+from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.training.head import IDENTITY
 from searchengine.trainer.training.losses import distillation, info_nce, matryoshka
 

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from searchengine.trainer.errors import ConfigError, DataError, ModelError
-from searchengine.trainer.model.folder import Model
-from searchengine.trainer.model.loading import TokenTable, keep_layers, read, weigh_by_rarity
+from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Batch, Dense
 from searchengine.trainer.model.network import truncated
 from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
-from searchengine.trainer.runtimes.config import Precision
+from searchengine.trainer.model.torch_model import TokenTable, keep_layers, read, weigh_by_rarity
+from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import use_groups, use_plain

@@ -10,9 +10,9 @@ from searchengine.trainer.cross_encoder import CrossEncoder
 from searchengine.trainer.encoder import Encoder, Role
 from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.model import pairs
-from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 from searchengine.trainer.training.attention import use_plain
 from searchengine.trainer.training.posthoc import pca
 from searchengine.trainer.training.train_config import TrainConfig

@@ -1,8 +1,7 @@
-# ruff: noqa: RUF009  (`setting` returns a dataclass field)
 """A training run as one frozen dataclass that checks itself and is written as JSON.
 
-A new setting needs a field here and the code that reads it: the option `--set`, the table in
-docs/training-reference.md and the model card follow from the field.
+A new setting needs a field here with a line in the docstring, and the code that reads it: the
+option `--set` and the table in docs/training-reference.md follow from them.
 """
 
 import difflib
@@ -11,32 +10,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.runtimes.config import TRAINING, Precision
+from searchengine.trainer.runtimes.runtime_config import TRAINING, Precision
 from searchengine.trainer.training.rows import Augment, Kind, Reading
 from searchengine.trainer.training.setting_kinds import (
-    BELOW_ONE,
     COSINE,
     FRACTION,
-    NAMES,
-    NOT_NEGATIVE,
-    OBJECTS,
-    PATH,
-    PATHS,
-    POSITIVE,
-    REQUIRED,
     SEED,
-    SWITCH,
-    TEXT,
-    about,
+    BelowOne,
+    NotNegative,
+    NotNegativeInt,
+    Positive,
+    PositiveInt,
     at_least,
     changed,
+    convert,
     convert_all,
-    list_of,
-    one_of,
-    setting,
 )
 
 
@@ -95,6 +86,73 @@ GROUPS = {
     "dev": "Evaluation",
     "out": "Output",
 }
+# Defaults in words, for the docs, where the value does not say it.
+DEFAULTS = {
+    "train": "required",
+    "columns": "by name",
+    "expects": "any",
+    "kept_layers": "all",
+    "dropout": "the base's",
+    "window": "the base's",
+    "kept_positions": "half of the base's",
+    "teacher_temperature": "`temperature` with a `teacher`, 1 for scores of the files",
+    "prefixes": "the base model's; else its width and 512, 256, 128, 64 below it",
+    "prefix_weights": "1 each",
+}
+# Sentences of the model card without their full stop, for values that are not the default, {}.
+CARD = {
+    "augment": "Positive of a single sentence: {}",
+    "augment_share": "Share of the words left out of a positive: {}",
+    "pooling": "Pooling: {}",
+    "kept_layers": "Layers kept of the base model: {}",
+    "dropout": "Dropout {}",
+    "fixed_dropout": "One dropout mask for a sentence and its positive",
+    "frozen_embeddings": "Embeddings were not trained",
+    "head_only": "Only the Dense layers were trained",
+    "window": "Window lengthened to {} tokens by position interpolation",
+    "kept_positions": "Positions not stretched: {}",
+    "attention_group": "Shifted sparse attention in training, groups of {} tokens",
+    "adapter_rank": "Low-rank adapters of the attention, rank {}, merged",
+    "adapter_extras": "Embeddings and norms were not trained",
+    "mlm_weight": "Masked-language-model loss, weight {}",
+    "mlm_probability": "Share of tokens masked: {}",
+    "hard_negative_weight": "An anchor's own negatives weigh {}",
+    "mask_above": "Candidates with a cosine above {} are not used as negatives",
+    "guide": "Guide that leaves out false negatives: {}",
+    "guide_margin": "Margin of the guide: {}",
+    "contrast_anchors": "Other anchors were candidates too",
+    "contrast_positives": "Other positives were compared with the positive too",
+    "queue_size": "A queue of {} earlier vectors as further negatives",
+    "queue_momentum": "Momentum of the queue's encoder: {}",
+    "teacher_temperature": "Temperature of the teacher: {}",
+    "question_encoder": "It encodes questions only; the teacher beside it encodes the documents",
+    "prefix_weights": "Weights of the prefixes: {}",
+    "prefixes_per_step": "Prefixes drawn for each update: {}",
+    "prefix_distillation": "Prefix distillation, weight {}",
+    "layers_per_step": "Encoders of fewer layers drawn for each update: {}",
+    "layer_weight": "Weight of the loss of encoders of fewer layers: {}",
+    "layer_distillation": "Layer distillation, weight {}",
+    "patience": "Stopped early after evaluations without a better score: {}",
+}
+# Settings that are for one objective alone.
+OF_OBJECTIVES = {
+    "augment": Objective.CONTRASTIVE,
+    "fixed_dropout": Objective.CONTRASTIVE,
+    "similarity_loss": Objective.SIMILARITY,
+    "hard_negative_weight": Objective.CONTRASTIVE,
+    "mask_above": Objective.CONTRASTIVE,
+    "guide": Objective.CONTRASTIVE,
+    "guide_margin": Objective.CONTRASTIVE,
+    "contrast_anchors": Objective.CONTRASTIVE,
+    "contrast_positives": Objective.CONTRASTIVE,
+    "queue_size": Objective.CONTRASTIVE,
+    "teacher": Objective.DISTILLATION,
+    "distillation_loss": Objective.DISTILLATION,
+    "teacher_temperature": Objective.DISTILLATION,
+    "question_encoder": Objective.DISTILLATION,
+    "prefix_distillation": Objective.CONTRASTIVE,
+    "layers_per_step": Objective.CONTRASTIVE,
+}
 # Settings that have no effect where a table of token vectors is trained instead of a network.
 OF_NETWORKS = frozenset({
     "adapter_rank", "attention_group", "frozen_embeddings", "gradient_checkpointing", "head_only",
@@ -107,7 +165,7 @@ OF_DATA_SETS = frozenset({
     "contrast_anchors", "contrast_positives", "teacher", "distillation_loss", "teacher_temperature",
 })  # fmt: skip
 PROMPTS = {"query_prompt": "query", "document_prompt": "document"}
-WEIGHTS = {"weight": NOT_NEGATIVE, "loss_weight": POSITIVE}
+WEIGHTS = {"weight": NotNegative, "loss_weight": Positive}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,411 +174,204 @@ class TrainConfig:
 
     Lists become tuples, strings paths and choices. Raises ConfigError for values out of range, and
     for settings that exclude one another.
+
+    Attributes:
+        train: Files of examples: TSV, JSONL, Parquet; or Hugging Face datasets
+        data_sets: [Several data sets](training.md#several-data-sets) in place of `train`, each
+            with an objective of its own
+        columns: Columns to read: anchor, positive, negatives; then scores where they are learnt;
+            or text, label
+        expects: Kinds of examples that the files may hold
+        exclude: Files of sentences to leave out of training
+        augment: Positive of a single sentence: `none` the sentence itself, `delete-word` without
+            one of its words, `delete` or `crop` without a share of them, `next-sentence` the next
+            sentence of the file
+        augment_share: Share of a sentence's words that `delete` and `crop` leave out
+        base: Base model: a folder, a hub name, `starter` or `starter-768`
+        trust_remote_code: Run Python code that comes with the base model ([models with
+            code](encoding.md#models-that-come-with-code))
+        pooling: Pooling, instead of the base model's: `cls` with a tanh layer that is kept,
+            `cls-before-pooler` with one in training only, `mean`, `first-last`, `last-two`
+        kept_layers: Number of the base's layers to keep, evenly spread; 0, of a question encoder:
+            a table with a vector for each token ([static](encoding.md#static-models))
+        dropout: Dropout rate of the whole network; 0 for none
+        fixed_dropout: One dropout mask for both views of a sentence
+        frozen_embeddings: Do not train the embeddings of tokens and positions, so that tokens
+            missing from the training texts still fit the others
+        head_only: Train only the Dense layers, on fixed vectors: a linear adapter. Each text is
+            encoded once; training then takes seconds
+        window: Tokens that the trained model reads; above the base's positions these are
+            [interpolated](special-encoders.md#longer-texts)
+        kept_positions: Learned positions that stay as they are in a longer window, so that short
+            texts keep their vectors; the others are stretched over the rest. 0: all are
+            stretched, as rotary ones always are
+        attention_group: Tokens in a group of shifted sparse attention, for texts longer than that
+            in training; 0: full attention
+        adapter_rank: Rank of low-rank adapters ([LoRA](https://arxiv.org/abs/2106.09685)) of the
+            attention, trained in place of the network and merged in the end; 0: train all weights
+        adapter_alpha: α of the adapters, which are scaled by α / rank
+        adapter_extras: Train embeddings and norms beside the adapters (LoRA⁺)
+        objective: Task: tell pairs from other texts, predict the labels of texts, order pairs by
+            their scores, or follow a teacher
+        temperature: Temperature, by which cosines are divided
+        similarity_loss: Loss of objective `similarity`: `cosent` and `angle` learn the order of
+            the scores, `mse` their values, which must be cosines
+        mlm_weight: Weight of a masked-language-model loss on the anchors, the mean over all
+            masked tokens of a batch
+        mlm_probability: Share of the tokens that this loss masks
+        hard_negative_weight: α, the weight of an anchor's hard negatives
+        mask_above: Cosine to the anchor above which a candidate is left out as a false negative;
+            repeated texts always are
+        guide: Model that finds false negatives ([GISTEmbed](https://arxiv.org/abs/2402.16829)): a
+            candidate that it scores above the positive, less `guide_margin`, is left out
+        guide_margin: Distance below the guide's cosine of the positive from which candidates are
+            left out
+        contrast_anchors: Other anchors are candidates too
+        contrast_positives: Other positives are compared with the positive too
+        queue_size: Positives of earlier batches as further negatives, encoded by a momentum
+            encoder ([MoCo](https://arxiv.org/abs/1911.05722))
+        queue_momentum: Momentum of the momentum encoder
+        label_weight: λ in (1−λ) · cross-entropy + λ · supervised contrastive
+        label_temperature: Temperature of the supervised contrastive loss
+        teacher: Model whose vectors or cosines are learnt, or a
+            [cross-encoder](special-encoders.md#cross-encoders): its scores of a row's candidates;
+            without one the files have scores
+        distillation_loss: `kl`: the teacher's ranking of the candidates; `margin-mse`: its
+            margins between positive and negatives; `cosine`, `mse`: its vectors
+        teacher_temperature: Temperature, by which the teacher's scores are divided
+        question_encoder: Train a [question encoder](special-encoders.md#question-encoders): what
+            is trained learns the teacher's vectors of questions, and is saved beside the teacher,
+            which encodes the documents. Without a `teacher`, that is the `base`
+        nested: Train prefixes as well; false: only the full width
+        prefixes: Trained prefix lengths, descending, the full width first
+        prefix_weights: Weight of each prefix in the loss and in choosing the best step
+        prefixes_per_step: Number of prefixes in every update, chosen at random; 0 for all
+        prefix_distillation: Weight of KL(full width's ranking of the candidates ‖ the prefix's)
+        rotate: With several prefixes, begin by rotating the vectors
+            ([why](training.md#the-rotation-at-the-start))
+        layers_per_step: Number of random truncated encoders (first layers only) for every update;
+            then `Encoder.truncate(layers=n)` still works
+        layer_weight: Weight of the loss of truncated encoders
+        layer_distillation: Weight of the KL divergence of a truncated encoder's vectors from the
+            full encoder's
+        batch_size: Examples that are each other's negatives, over all processes
+        accumulation: Batches per update
+        gradient_cache: [Gradient caching](https://arxiv.org/abs/2101.06983): memory that does not
+            grow with the batch, for a second forward pass
+        gradient_checkpointing: Keep the inputs of layers only, and compute the layers again for
+            the gradient: less memory, a third more time
+        chunk_tokens: Tokens in one pass through the network, padding included; 0: chosen for the
+            device
+        max_tokens: Maximum tokens of a text in training; the model's own limit applies as well
+        epochs: Passes over the examples
+        max_steps: Number of updates, instead of `epochs`
+        learning_rate: Peak learning rate
+        classifier_learning_rate: Peak learning rate of the classifier, which starts untrained
+        warmup_ratio: Share of the updates in which the rate rises; then it falls to 0
+        weight_decay: Weight decay of AdamW, except for biases and norms
+        max_grad_norm: Maximum norm of an update's gradient
+        seed: Seed of all random choices: order, prefixes, layers, held-out examples, dropout
+        precision: `bf16`: autocast with float32 weights; `fp32`; `auto`: `bf16` where the
+            hardware computes it natively
+        dev: STS files to choose the best step by; labelled files in a classification
+        eval_every: Updates between evaluations; 0: only at the end
+        keep_last: Keep the last step, not the best
+        patience: Evaluations in a row without a better score after which the run stops; 0: never
+        out: Folder of the model
+        checkpoint_every: Updates between checkpoints; 0 for none
     """
 
     # Data: files, and how an example becomes a training pair.
-
-    train: tuple[Path, ...] = setting(
-        (),
-        PATHS,
-        "Files of examples: TSV, JSONL, Parquet; or Hugging Face datasets",
-        shown="required",
-    )
-    data_sets: tuple[dict[str, Any], ...] = setting(
-        (),
-        OBJECTS,
-        "[Several data sets](training.md#several-data-sets) in place of `train`, each with an "
-        "objective of its own",
-    )
-    columns: tuple[str, ...] = setting(
-        (),
-        NAMES,
-        "Columns to read: anchor, positive, negatives; then scores where they are learnt; or "
-        "text, label",
-        shown="by name",
-    )
-    expects: tuple[Kind, ...] = setting(
-        (), list_of(one_of(Kind)), "Kinds of examples that the files may hold", shown="any"
-    )
-    exclude: tuple[Path, ...] = setting((), PATHS, "Files of sentences to leave out of training")
-    augment: Augment = setting(
-        Augment.NONE,
-        one_of(Augment),
-        "Positive of a single sentence: `none` the sentence itself, `delete-word` without one "
-        "of its words, `delete` or `crop` without a share of them, `next-sentence` the next "
-        "sentence of the file",
-        card="Positive of a single sentence: {}",
-        objective=Objective.CONTRASTIVE,
-    )
-    augment_share: float = setting(
-        0.1,
-        BELOW_ONE,
-        "Share of a sentence's words that `delete` and `crop` leave out",
-        card="Share of the words left out of a positive: {}",
-    )
+    train: tuple[Path, ...] = ()
+    data_sets: tuple[dict[str, Any], ...] = ()
+    columns: tuple[str, ...] = ()
+    expects: tuple[Kind, ...] = ()
+    exclude: tuple[Path, ...] = ()
+    augment: Augment = Augment.NONE
+    augment_share: BelowOne = 0.1
 
     # Model: where training starts, and what it changes.
-
-    base: str = setting(
-        "starter-768", TEXT, "Base model: a folder, a hub name, `starter` or `starter-768`"
-    )
-    trust_remote_code: bool = setting(
-        False,
-        SWITCH,
-        "Run Python code that comes with the base model "
-        "([models with code](encoding.md#models-that-come-with-code))",
-    )
-    pooling: Pooler = setting(
-        Pooler.BASE,
-        one_of(Pooler),
-        "Pooling, instead of the base model's: `cls` with a tanh layer that is kept, "
-        "`cls-before-pooler` with one in training only, `mean`, `first-last`, `last-two`",
-        card="Pooling: {}",
-    )
-    kept_layers: int | None = setting(
-        None,
-        at_least(0),
-        "Number of the base's layers to keep, evenly spread; 0, of a question encoder: a "
-        "table with a vector for each token ([static](encoding.md#static-models))",
-        shown="all",
-        card="Layers kept of the base model: {}",
-    )
-    dropout: float | None = setting(
-        None,
-        BELOW_ONE,
-        "Dropout rate of the whole network; 0 for none",
-        shown="the base's",
-        card="Dropout {}",
-    )
-    fixed_dropout: bool = setting(
-        False,
-        SWITCH,
-        "One dropout mask for both views of a sentence",
-        card="One dropout mask for a sentence and its positive",
-        objective=Objective.CONTRASTIVE,
-    )
-    frozen_embeddings: bool = setting(
-        False,
-        SWITCH,
-        "Do not train the embeddings of tokens and positions, so that tokens missing from the "
-        "training texts still fit the others",
-        card="Embeddings were not trained",
-    )
-    head_only: bool = setting(
-        False,
-        SWITCH,
-        "Train only the Dense layers, on fixed vectors: a linear adapter. Each text is "
-        "encoded once; training then takes seconds",
-        card="Only the Dense layers were trained",
-    )
+    base: str = "starter-768"
+    trust_remote_code: bool = False
+    pooling: Pooler = Pooler.BASE
+    kept_layers: NotNegativeInt | None = None
+    dropout: BelowOne | None = None
+    fixed_dropout: bool = False
+    frozen_embeddings: bool = False
+    head_only: bool = False
 
     # Longer texts: LongLoRA, arXiv 2309.12307.
-
-    window: int | None = setting(
-        None,
-        at_least(3),
-        "Tokens that the trained model reads; above the base's positions these are "
-        "[interpolated](special-encoders.md#longer-texts)",
-        shown="the base's",
-        card="Window lengthened to {} tokens by position interpolation",
-    )
-    kept_positions: int | None = setting(
-        None,
-        at_least(0),
-        "Learned positions that stay as they are in a longer window, so that short texts keep "
-        "their vectors; the others are stretched over the rest. 0: all are stretched, as rotary "
-        "ones always are",
-        shown="half of the base's",
-        card="Positions not stretched: {}",
-    )
-    attention_group: int = setting(
-        0,
-        at_least(0),
-        "Tokens in a group of shifted sparse attention, for texts longer than that in "
-        "training; 0: full attention",
-        card="Shifted sparse attention in training, groups of {} tokens",
-    )
-    adapter_rank: int = setting(
-        0,
-        at_least(0),
-        "Rank of low-rank adapters ([LoRA](https://arxiv.org/abs/2106.09685)) of the "
-        "attention, trained in place of the network and merged in the end; 0: train all weights",
-        card="Low-rank adapters of the attention, rank {}, merged",
-    )
-    adapter_alpha: float = setting(
-        16.0, POSITIVE, "α of the adapters, which are scaled by α / rank"
-    )
-    adapter_extras: bool = setting(
-        True,
-        SWITCH,
-        "Train embeddings and norms beside the adapters (LoRA⁺)",
-        card="Embeddings and norms were not trained",
-    )
+    window: Annotated[int, at_least(3)] | None = None
+    kept_positions: NotNegativeInt | None = None
+    attention_group: NotNegativeInt = 0
+    adapter_rank: NotNegativeInt = 0
+    adapter_alpha: Positive = 16.0
+    adapter_extras: bool = True
 
     # Objective: what is learnt, and settings of several objectives.
-
-    objective: Objective = setting(
-        Objective.CONTRASTIVE,
-        one_of(Objective),
-        "Task: tell pairs from other texts, predict the labels of texts, order pairs by their "
-        "scores, or follow a teacher",
-    )
-    temperature: float = setting(0.05, POSITIVE, "Temperature, by which cosines are divided")
-    similarity_loss: SimilarityLoss = setting(
-        SimilarityLoss.COSENT,
-        one_of(SimilarityLoss),
-        "Loss of objective `similarity`: `cosent` and `angle` learn the order of the scores, "
-        "`mse` their values, which must be cosines",
-        objective=Objective.SIMILARITY,
-    )
-    mlm_weight: float = setting(
-        0.0,
-        NOT_NEGATIVE,
-        "Weight of a masked-language-model loss on the anchors, the mean over all masked "
-        "tokens of a batch",
-        card="Masked-language-model loss, weight {}",
-    )
-    mlm_probability: float = setting(
-        0.15,
-        BELOW_ONE,
-        "Share of the tokens that this loss masks",
-        card="Share of tokens masked: {}",
-    )
+    objective: Objective = Objective.CONTRASTIVE
+    temperature: Positive = 0.05
+    similarity_loss: SimilarityLoss = SimilarityLoss.COSENT
+    mlm_weight: NotNegative = 0.0
+    mlm_probability: BelowOne = 0.15
 
     # Objective contrastive: the candidates, and which of them are negatives.
-
-    hard_negative_weight: float = setting(
-        1.0,
-        POSITIVE,
-        "α, the weight of an anchor's hard negatives",
-        card="An anchor's own negatives weigh {}",
-        objective=Objective.CONTRASTIVE,
-    )
-    mask_above: float | None = setting(
-        None,
-        COSINE,
-        "Cosine to the anchor above which a candidate is left out as a false negative; "
-        "repeated texts always are",
-        card="Candidates with a cosine above {} are not used as negatives",
-        objective=Objective.CONTRASTIVE,
-    )
-    guide: str = setting(
-        "",
-        TEXT,
-        "Model that finds false negatives ([GISTEmbed](https://arxiv.org/abs/2402.16829)): a "
-        "candidate that it scores above the positive, less `guide_margin`, is left out",
-        shown="none",
-        card="Guide that leaves out false negatives: {}",
-        objective=Objective.CONTRASTIVE,
-    )
-    guide_margin: float = setting(
-        0.0,
-        NOT_NEGATIVE,
-        "Distance below the guide's cosine of the positive from which candidates are left out",
-        card="Margin of the guide: {}",
-        objective=Objective.CONTRASTIVE,
-    )
-    contrast_anchors: bool = setting(
-        False,
-        SWITCH,
-        "Other anchors are candidates too",
-        card="Other anchors were candidates too",
-        objective=Objective.CONTRASTIVE,
-    )
-    contrast_positives: bool = setting(
-        False,
-        SWITCH,
-        "Other positives are compared with the positive too",
-        card="Other positives were compared with the positive too",
-        objective=Objective.CONTRASTIVE,
-    )
-    queue_size: int = setting(
-        0,
-        at_least(0),
-        "Positives of earlier batches as further negatives, encoded by a momentum encoder "
-        "([MoCo](https://arxiv.org/abs/1911.05722))",
-        card="A queue of {} earlier vectors as further negatives",
-        objective=Objective.CONTRASTIVE,
-    )
-    queue_momentum: float = setting(
-        0.999,
-        BELOW_ONE,
-        "Momentum of the momentum encoder",
-        card="Momentum of the queue's encoder: {}",
-    )
+    hard_negative_weight: Positive = 1.0
+    mask_above: Annotated[float, COSINE] | None = None
+    guide: str = ""
+    guide_margin: NotNegative = 0.0
+    contrast_anchors: bool = False
+    contrast_positives: bool = False
+    queue_size: NotNegativeInt = 0
+    queue_momentum: BelowOne = 0.999
 
     # Objective classification: supervised contrastive, arXiv 2011.01403.
-
-    label_weight: float = setting(
-        0.9, FRACTION, "λ in (1−λ) · cross-entropy + λ · supervised contrastive"
-    )
-    label_temperature: float = setting(
-        0.3, POSITIVE, "Temperature of the supervised contrastive loss"
-    )
+    label_weight: Annotated[float, FRACTION] = 0.9
+    label_temperature: Positive = 0.3
 
     # Objective distillation: the teacher, and what is learnt from it.
-
-    teacher: str = setting(
-        "",
-        TEXT,
-        "Model whose vectors or cosines are learnt, or a "
-        "[cross-encoder](special-encoders.md#cross-encoders): "
-        "its scores of a row's candidates; without one the files have scores",
-        shown="none",
-        objective=Objective.DISTILLATION,
-    )
-    distillation_loss: DistillationLoss = setting(
-        DistillationLoss.KL,
-        one_of(DistillationLoss),
-        "`kl`: the teacher's ranking of the candidates; `margin-mse`: its margins between "
-        "positive and negatives; `cosine`, `mse`: its vectors",
-        objective=Objective.DISTILLATION,
-    )
-    teacher_temperature: float | None = setting(
-        None,
-        POSITIVE,
-        "Temperature, by which the teacher's scores are divided",
-        shown="`temperature` with a `teacher`, 1 for scores of the files",
-        card="Temperature of the teacher: {}",
-        objective=Objective.DISTILLATION,
-    )
-    question_encoder: bool = setting(
-        False,
-        SWITCH,
-        "Train a [question encoder](special-encoders.md#question-encoders): what is trained "
-        "learns the teacher's vectors of questions, and is saved beside the teacher, which encodes "
-        "the documents. Without a `teacher`, that is the `base`",
-        card="It encodes questions only; the teacher beside it encodes the documents",
-        objective=Objective.DISTILLATION,
-    )
+    teacher: str = ""
+    distillation_loss: DistillationLoss = DistillationLoss.KL
+    teacher_temperature: Positive | None = None
+    question_encoder: bool = False
 
     # Prefixes and layers: Matryoshka, arXiv 2205.13147; over layers too, arXiv 2402.14776.
-
-    nested: bool = setting(True, SWITCH, "Train prefixes as well; false: only the full width")
-    prefixes: tuple[int, ...] = setting(
-        (),
-        list_of(at_least(1), expected="different lengths, descending, such as 768,256,64"),
-        "Trained prefix lengths, descending, the full width first",
-        shown="the base model's; else its width and 512, 256, 128, 64 below it",
-    )
-    prefix_weights: tuple[float, ...] = setting(
-        (),
-        list_of(NOT_NEGATIVE, expected="one number of 0 or more for each prefix"),
-        "Weight of each prefix in the loss and in choosing the best step",
-        shown="1 each",
-        card="Weights of the prefixes: {}",
-    )
-    prefixes_per_step: int = setting(
-        0,
-        at_least(0),
-        "Number of prefixes in every update, chosen at random; 0 for all",
-        card="Prefixes drawn for each update: {}",
-    )
-    prefix_distillation: float = setting(
-        0.0,
-        NOT_NEGATIVE,
-        "Weight of KL(full width's ranking of the candidates ‖ the prefix's)",
-        card="Prefix distillation, weight {}",
-        objective=Objective.CONTRASTIVE,
-    )
-    rotate: bool = setting(
-        True,
-        SWITCH,
-        "With several prefixes, begin by rotating the vectors "
-        "([why](training.md#the-rotation-at-the-start))",
-    )
-    layers_per_step: int = setting(
-        0,
-        at_least(0),
-        "Number of random truncated encoders (first layers only) for every update; then "
-        "`Encoder.truncate(layers=n)` still works",
-        card="Encoders of fewer layers drawn for each update: {}",
-        objective=Objective.CONTRASTIVE,
-    )
-    layer_weight: float = setting(
-        1.0,
-        NOT_NEGATIVE,
-        "Weight of the loss of truncated encoders",
-        card="Weight of the loss of encoders of fewer layers: {}",
-    )
-    layer_distillation: float = setting(
-        1.0,
-        NOT_NEGATIVE,
-        "Weight of the KL divergence of a truncated encoder's vectors from the full encoder's",
-        card="Layer distillation, weight {}",
-    )
+    nested: bool = True
+    prefixes: tuple[PositiveInt, ...] = ()
+    prefix_weights: tuple[NotNegative, ...] = ()
+    prefixes_per_step: NotNegativeInt = 0
+    prefix_distillation: NotNegative = 0.0
+    rotate: bool = True
+    layers_per_step: NotNegativeInt = 0
+    layer_weight: NotNegative = 1.0
+    layer_distillation: NotNegative = 1.0
 
     # Optimisation: batches, optimizer and schedule.
-
-    batch_size: int = setting(
-        32, at_least(2), "Examples that are each other's negatives, over all processes"
-    )
-    accumulation: int = setting(1, at_least(1), "Batches per update")
-    gradient_cache: bool = setting(
-        False,
-        SWITCH,
-        "[Gradient caching](https://arxiv.org/abs/2101.06983): memory that does not grow "
-        "with the batch, for a second forward pass",
-    )
-    gradient_checkpointing: bool = setting(
-        False,
-        SWITCH,
-        "Keep the inputs of layers only, and compute the layers again for the gradient: less "
-        "memory, a third more time",
-    )
-    chunk_tokens: int = setting(
-        0,
-        at_least(0),
-        "Tokens in one pass through the network, padding included; 0: chosen for the device",
-    )
-    max_tokens: int = setting(
-        128,
-        at_least(3),
-        "Maximum tokens of a text in training; the model's own limit applies as well",
-    )
-    epochs: int = setting(3, at_least(1), "Passes over the examples")
-    max_steps: int | None = setting(None, at_least(1), "Number of updates, instead of `epochs`")
-    learning_rate: float = setting(5e-5, POSITIVE, "Peak learning rate")
-    classifier_learning_rate: float = setting(
-        1e-3, POSITIVE, "Peak learning rate of the classifier, which starts untrained"
-    )
-    warmup_ratio: float = setting(
-        0.1, BELOW_ONE, "Share of the updates in which the rate rises; then it falls to 0"
-    )
-    weight_decay: float = setting(
-        0.01, NOT_NEGATIVE, "Weight decay of AdamW, except for biases and norms"
-    )
-    max_grad_norm: float = setting(1.0, POSITIVE, "Maximum norm of an update's gradient")
-    seed: int = setting(
-        0,
-        SEED,
-        "Seed of all random choices: order, prefixes, layers, held-out examples, dropout",
-    )
-    precision: Precision = setting(
-        Precision.AUTO,
-        one_of(TRAINING),
-        "`bf16`: autocast with float32 weights; `fp32`; `auto`: `bf16` where the hardware "
-        "computes it natively",
-    )
+    batch_size: Annotated[int, at_least(2)] = 32
+    accumulation: PositiveInt = 1
+    gradient_cache: bool = False
+    gradient_checkpointing: bool = False
+    chunk_tokens: NotNegativeInt = 0
+    max_tokens: Annotated[int, at_least(3)] = 128
+    epochs: PositiveInt = 3
+    max_steps: PositiveInt | None = None
+    learning_rate: Positive = 5e-5
+    classifier_learning_rate: Positive = 1e-3
+    warmup_ratio: BelowOne = 0.1
+    weight_decay: NotNegative = 0.01
+    max_grad_norm: Positive = 1.0
+    seed: Annotated[int, SEED] = 0
+    precision: Annotated[Precision, TRAINING] = Precision.AUTO
 
     # Evaluation: how the step that is kept is chosen.
-
-    dev: tuple[Path, ...] = setting(
-        (), PATHS, "STS files to choose the best step by; labelled files in a classification"
-    )
-    eval_every: int = setting(100, at_least(0), "Updates between evaluations; 0: only at the end")
-    keep_last: bool = setting(False, SWITCH, "Keep the last step, not the best")
-    patience: int = setting(
-        0,
-        at_least(0),
-        "Evaluations in a row without a better score after which the run stops; 0: never",
-        card="Stopped early after evaluations without a better score: {}",
-    )
+    dev: tuple[Path, ...] = ()
+    eval_every: NotNegativeInt = 100
+    keep_last: bool = False
+    patience: NotNegativeInt = 0
 
     # Output.
-
-    out: Path = setting(REQUIRED, PATH, "Folder of the model")
-    checkpoint_every: int = setting(100, at_least(0), "Updates between checkpoints; 0 for none")
+    out: Path
+    checkpoint_every: NotNegativeInt = 100
 
     def __post_init__(self) -> None:
         convert_all(self)
@@ -567,12 +418,12 @@ class TrainConfig:
     def _conflicts(self) -> Iterator[str]:
         """Settings that exclude one another, or that have no effect beside others."""
         labels = self.objective is Objective.CLASSIFICATION
-        for name, item, _ in changed(self):
-            if item.objective not in ("", self.objective):
-                if labels and item.objective == Objective.CONTRASTIVE:
-                    yield f"objective classification has no pairs for {name}"
-                else:
-                    yield f"{name} needs objective {item.objective}"
+        for name in changed(self):
+            objective = OF_OBJECTIVES.get(name, self.objective)
+            if labels and objective is Objective.CONTRASTIVE:
+                yield f"objective classification has no pairs for {name}"
+            elif objective is not self.objective:
+                yield f"{name} needs objective {objective}"
             if self.kept_layers == 0 and self.question_encoder and name in OF_NETWORKS:
                 table = "for a table choose preset static-question-encoder"
                 yield f"kept_layers 0 leaves no network for {name} ({table})"
@@ -736,16 +587,14 @@ def _part(config: TrainConfig, values: Mapping[str, Any]) -> Part:
     foreign = {
         item.name: item.default
         for item in fields(config)
-        if about(item).objective not in ("", objective)
+        if OF_OBJECTIVES.get(item.name, objective) != objective
     }
     part = replace(config, **{**foreign, "data_sets": (), "expects": (), **own})
     if part.objective is Objective.CLASSIFICATION:
         raise ConfigError("labels are learnt alone: give their files as `train`, in another run")
-    prompts = {}
-    for name, role in PROMPTS.items():
-        if name in values:
-            if not isinstance(values[name], str):
-                raise ConfigError(f"{name} is {values[name]!r}: expected text")
-            prompts[role] = values[name]
-    weights = {name: range.convert(name, values.get(name, 1.0)) for name, range in WEIGHTS.items()}
+    prompts = {role: values[name] for name, role in PROMPTS.items() if name in values}
+    for role, prompt in prompts.items():
+        if not isinstance(prompt, str):
+            raise ConfigError(f"{role}_prompt is {prompt!r}: expected text")
+    weights = {name: convert(kind, name, values.get(name, 1.0)) for name, kind in WEIGHTS.items()}
     return Part(part, **weights, prompts=prompts)

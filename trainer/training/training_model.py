@@ -15,7 +15,7 @@ import transformers
 from torch import Tensor, nn
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.model.folder import Model
+from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import (
     Batch,
     Classifier,

@@ -119,7 +119,7 @@ class Collection(WritableView):
                 if any(spans):
                     writer.append(_blocks(entries))
             self._upserted.update(writer.opened)
-            self.merge_due(store, made=self._upserted)
+            self.merge_due(store, written=self._upserted)
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
         with self.own_store() as store:
@@ -217,14 +217,14 @@ class Collection(WritableView):
         store: Store,
         progress: Progress | None = None,
         *,
-        made: Iterable[SegmentRow] = (),
+        written: Iterable[SegmentRow] = (),
         finished: int = 0,
     ) -> None:
-        """Merge segments while there are too many of those that the caller made.
+        """Merge segments while there are too many of those that the caller has written.
 
         Each merge is a commit. `finished`: as for merging.to_merge.
         """
-        merging = Merging(self, store, progress, set(made))
+        merging = Merging(self, store, progress, set(written))
 
         def misfits(rows: Sequence[SegmentRow]) -> Sequence[SegmentRow]:
             row = misfit({row: s for row, s in self.segments.items() if row in rows})
@@ -232,7 +232,7 @@ class Collection(WritableView):
 
         try:
             merging.go_on()
-            while merging.merge(lambda rows: due(store, rows, merging.made, finished)):
+            while merging.merge(lambda rows: due(store, rows, merging.written, finished)):
                 pass
             while merging.merge(misfits, refit=True):
                 pass

@@ -280,7 +280,7 @@ def _is_scratch(name: str) -> bool:
 def remove_dead_scratch(parent: Path) -> None:
     """Remove the scratch folders in `parent` whose process is dead.
 
-    A scratch folder without a lock file is left alone: an older version may be filling it.
+    A scratch folder without a lock file is left alone: it may be somebody's own.
     """
     from filelock import Timeout
 

@@ -396,7 +396,7 @@ class _Fts5:
             "GROUP BY parts.rowid ORDER BY score DESC, parts.rowid LIMIT ?"
         )
         matches = [
-            each for weight, equal in by_weight.items() for each in (weight, " OR ".join(equal))
+            bound for times, equal in by_weight.items() for bound in (times, " OR ".join(equal))
         ]
         rows = self.read(sql, (*matches, *self.parameters, k))
         return [(row[0], row[1]) for row in rows]

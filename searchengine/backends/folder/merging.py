@@ -80,7 +80,7 @@ def tier(live: int) -> int:
 
 
 def to_merge(
-    segments: Sequence[tuple[int, int]], *, made: Collection[int], finished: int = 0
+    segments: Sequence[tuple[int, int]], *, written: Collection[int], finished: int = 0
 ) -> list[int]:
     """Positions of the segments, given as (live, rows), that a call should merge; empty if none.
 
@@ -89,7 +89,7 @@ def to_merge(
 
     Args:
         segments: the segments.
-        made: the positions of those that this call has written.
+        written: the positions of those that this call has written.
         finished: documents added by a long `add`, if this is its last call and searches come next;
             0 during such an `add`, and for a short one.
     """
@@ -101,7 +101,7 @@ def to_merge(
         if largest >= LARGE and len(sizes) > 2:
             return [i for i in range(len(sizes)) if i != sizes.index(largest)]
     tiers = [tier(live) for live, _ in segments]
-    for full in sorted({tiers[i] for i in made}):
+    for full in sorted({tiers[i] for i in written}):
         if tiers.count(full) >= FAN:
             return [i for i, number in enumerate(tiers) if number <= full]
     return [i for i, (live, rows) in enumerate(segments) if 2 * live <= rows][:1]
@@ -137,13 +137,13 @@ class Merging:
         view: the collection.
         store: its connection for writing.
         progress: progress callback.
-        made: the segments that the caller has written, and those merged here.
+        written: the segments that the caller has written, and those merged here.
     """
 
     view: WritableView
     store: Store
     progress: Progress | None = None
-    made: set[SegmentRow] = field(default_factory=set)
+    written: set[SegmentRow] = field(default_factory=set)
 
     def merge(self, choose: Choose, refit: bool | None = None) -> bool:
         """Merge the segments that `choose` picks; False if there was nothing to merge.
@@ -161,7 +161,7 @@ class Merging:
                 chosen = choose(free(self.view.path, self.store))
                 if self._is_small(chosen):
                     writer.merge(chosen, refit=refit, progress=self.progress)
-                    self.made.update(writer.opened)
+                    self.written.update(writer.opened)
                     return bool(chosen)
         claimed = self._claim(choose)
         if claimed is None:
@@ -347,11 +347,11 @@ class Merging:
             writer.changes.remove_segments(work.inputs, keep_tombstones=True)
             pending.leave(self.store, work)
             writer.adopt(owner.folder / _SEGMENT, work.first)
-            self.made.update(writer.opened)
+            self.written.update(writer.opened)
 
     def _check_inputs(self, work: Work) -> None:
         """Raise Gone if another process has replaced a segment to merge, or dropped the work."""
-        known = work.id in {each.id for each in pending.works(self.store)}
+        known = work.id in {other.id for other in pending.works(self.store)}
         if not known or not set(work.inputs) <= set(self.store.segments()):
             raise Gone
 
@@ -389,12 +389,12 @@ class Merging:
 
 
 def due(
-    store: Store, committed: Sequence[SegmentRow], made: Collection[SegmentRow], finished: int
+    store: Store, committed: Sequence[SegmentRow], written: Collection[SegmentRow], finished: int
 ) -> list[SegmentRow]:
-    """The segments of these to merge by `to_merge`, with `made` and `finished` as there."""
+    """The segments of these to merge by `to_merge`, with `written` and `finished` as there."""
     sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
-    positions = [i for i, row in enumerate(committed) if row in made]
-    return [committed[i] for i in to_merge(sizes, made=positions, finished=finished)]
+    positions = [i for i, row in enumerate(committed) if row in written]
+    return [committed[i] for i in to_merge(sizes, written=positions, finished=finished)]
 
 
 def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:

@@ -208,7 +208,7 @@ class Snapshot(contract.Snapshot):
             )
 
         scored = best(k, required)
-        added = self._added_by(each for each, _ in quoted(question) if each not in required)
+        added = self._added_by(text for text, _ in quoted(question) if text not in required)
         if not added:
             return scored
         scores, gains = dict(scored), defaultdict[int, float](float)
@@ -321,7 +321,7 @@ class Snapshot(contract.Snapshot):
         """The k best of the results of `search` in each segment; rows become passage ids."""
         if not self.segments:
             raise CollectionError(f"{self.path} is empty; add documents first: searchengine index")
-        results = [search(row, each, self.live[row]) for row, each in self.segments.items()]
+        results = [search(row, part, self.live[row]) for row, part in self.segments.items()]
         return merge(results, [row.base for row in self.segments], k)
 
     def vectors(self, passages: Ids) -> Floats:

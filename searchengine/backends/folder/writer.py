@@ -55,10 +55,10 @@ Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half
 _log = logging.getLogger(__name__)
 TUNED = "tuned"
-"""The setting that names the segments of the last tuning: see maintenance.guarantee."""
+"""The setting that names the segments of the last tuning: see upkeep.guarantee."""
 
 
-class Way(NamedTuple):
+class BuildPlan(NamedTuple):
     """What a new segment depends on, beside its rows and the rotation that it shares."""
 
     config: SegmentConfig
@@ -71,11 +71,11 @@ class Way(NamedTuple):
         return {"encoder": self.encoder}
 
 
-class Ahead(NamedTuple):
+class BuiltSegment(NamedTuple):
     """A segment that was built before the transaction that adds it."""
 
     path: Path
-    way: Way
+    plan: BuildPlan
 
 
 class Writer:
@@ -108,7 +108,7 @@ class Writer:
         vectors: Blocks,
         progress: Progress | None = None,
         rows: int | None = None,
-        ahead: Ahead | None = None,
+        ahead: BuiltSegment | None = None,
     ) -> None:
         """Add a segment of vectors (n, D), of passages `changes.next_passage` and on.
 
@@ -116,8 +116,8 @@ class Writer:
         built in another way by now.
         """
         base = self.changes.next_passage()
-        way, largest = way_to_build(self.store, rows)
-        if ahead is not None and ahead.way == way:
+        plan, largest = build_plan(self.store, rows)
+        if ahead is not None and ahead.plan == plan:
             self.adopt(ahead.path, base)
             return
 
@@ -125,8 +125,8 @@ class Writer:
             return Segment.build(
                 path,
                 vectors,
-                way.config,
-                provenance=way.provenance,
+                plan.config,
+                provenance=plan.provenance,
                 progress=progress,
                 rotation_of=None if largest is None else self._open_segment(largest),
                 words=self._words(base),
@@ -164,15 +164,15 @@ class Writer:
                 parts.append((segment, live))
         self.changes.remove_segments(segments)
 
-        way, _ = way_to_build(self.store, None)
+        plan, _ = build_plan(self.store, None)
 
         def build(path: Path) -> Segment:
             return Segment.merge(
                 path,
                 parts,
-                way.config,
+                plan.config,
                 refit=refit,
-                provenance=way.provenance,
+                provenance=plan.provenance,
                 tuning=tuning,
                 progress=progress,
                 words=self._words(base),
@@ -244,7 +244,7 @@ class Writer:
         return terms.writer(self.store.read, partial(self.store.numbers, sql, (base,)))
 
 
-def way_to_build(store: Store, rows: int | None) -> tuple[Way, SegmentRow | None]:
+def build_plan(store: Store, rows: int | None) -> tuple[BuildPlan, SegmentRow | None]:
     """How a segment of new rows is built, if their number is known, and the largest segment.
 
     Beside a larger segment, a few thousand rows get no graph or lists until they are merged:
@@ -255,7 +255,7 @@ def way_to_build(store: Store, rows: int | None) -> tuple[Way, SegmentRow | None
     config = SegmentConfig.from_dict(settings["index"])
     if largest is not None and rows is not None and rows <= min(SCANNED, largest.rows):
         config = config.scanned()
-    return Way(config, settings["encoder"]["fingerprint"], analyzer(store.read)), largest
+    return BuildPlan(config, settings["encoder"]["fingerprint"], analyzer(store.read)), largest
 
 
 @contextmanager
@@ -402,7 +402,7 @@ def built_ahead(
     vectors: Callable[[], Blocks],
     texts: Callable[[], Iterable[terms.Text]],
     progress: Progress | None = None,
-) -> Iterator[Ahead | None]:
+) -> Iterator[BuiltSegment | None]:
     """Build a segment that `Writer.append` can take; it is removed at the end if it was not.
 
     None: it is small, or the first of the collection, for which nothing is chosen yet.
@@ -420,7 +420,7 @@ def built_ahead(
     if rows < MIN_ROWS:
         yield None
         return
-    way, largest = way_to_build(store, rows)
+    plan, largest = build_plan(store, rows)
     view.check_made_by(made_by, store)
     if largest is None:
         yield None
@@ -434,15 +434,15 @@ def built_ahead(
                 Segment.build(
                     folder,
                     vectors(),
-                    way.config,
-                    provenance=way.provenance,
+                    plan.config,
+                    provenance=plan.provenance,
                     progress=progress,
                     rotation_of=view.opened([largest])[largest],
-                    words=terms.writer_of(way.analyzer, lambda: (rows, texts())),
+                    words=terms.writer_of(plan.analyzer, lambda: (rows, texts())),
                 ).close()
                 # Its checksums are computed and remembered now, not while others wait.
                 Segment.open(folder, checksum=checksum).close()
-            ahead = Ahead(folder, way)
+            ahead = BuiltSegment(folder, plan)
         except CollectionError:
             if largest in store.segments():
                 raise

@@ -1,7 +1,7 @@
 """Filters as conditions of PostgreSQL, over the JSONB columns `fields` and `dates`.
 
 `fields` is the metadata. `dates` is its shadow: in place of every text that is a date, the
-microsecond that it begins with (storage.filters.dates), and nothing else. So dates are read by one
+microsecond that it begins with (filters.dates), and nothing else. So dates are read by one
 function, in Python, when a document is stored. All values of the user are bound as parameters.
 
 Tests for equality and `contains` are written with @>, which the GIN index of `fields` answers.
@@ -43,8 +43,8 @@ def condition(where: str | None) -> tuple[str, list[Any]]:
 
 def compiled(node: Filter) -> tuple[str, list[Any]]:
     """The condition of a filter's tree, and its parameters."""
-    found = _Jsonb().condition(node)
-    return f"({found.text})", list(found.parameters)
+    whole = _Jsonb().condition(node)
+    return f"({whole.text})", list(whole.parameters)
 
 
 def dates_of(metadata: Any) -> Any:

@@ -48,7 +48,7 @@ def words_config(settings: Mapping[str, Any]) -> str | None:
         return _WORDS.get(analyzer.tokenizer)
     if not set(analyzer.languages).isdisjoint(UNSPACED_LANGUAGES):
         return None  # its parser cuts words at spaces only
-    first = next((each for each in analyzer.languages if each in _STEMMERS), None)
+    first = next((name for name in analyzer.languages if name in _STEMMERS), None)
     return "simple" if first is None else ALGORITHMS[first][0]
 
 

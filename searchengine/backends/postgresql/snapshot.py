@@ -177,19 +177,19 @@ class PostgresSnapshot(Snapshot):
         adds a share of the rank, all of them as much as the rank itself.
         """
         config = self._words_config
-        added = [storable(each) for each, _ in phrases_of(question) if each not in required]
+        added = [storable(text) for text, _ in phrases_of(question) if text not in required]
         question = storable(question)
         _, holds, values = self._matches(where, required)
         last = unfinished(question) if as_you_type else None
         # The words that plainto_tsquery demands together; one is enough here, as in FTS5.
-        asked = f"replace(plainto_tsquery('pg_catalog.{config}', %s)::text, ' & ', ' | ')::tsquery"
+        terms = f"replace(plainto_tsquery('pg_catalog.{config}', %s)::text, ' & ', ' | ')::tsquery"
         if last is not None:
-            asked += f" || to_tsquery('pg_catalog.{config}', quote_literal(%s) || ':*')"
+            terms += f" || to_tsquery('pg_catalog.{config}', quote_literal(%s) || ':*')"
         phrase = f"(words @@ phraseto_tsquery('pg_catalog.{config}', %s))::int"
         share = f" * (1 + ({' + '.join([phrase] * len(added))}) / {len(added)}.0)" if added else ""
         sql = (
             f"SELECT id, ts_rank(words, query, 1){share} FROM documents, "
-            f"(SELECT {asked} AS query) AS asked WHERE words @@ query AND {holds} "
+            f"(SELECT {terms} AS query) AS question WHERE words @@ query AND {holds} "
             "ORDER BY 2 DESC, 1 LIMIT %s"
         )
         words = (question,) if last is None else (question, last)

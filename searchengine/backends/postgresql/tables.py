@@ -1,4 +1,4 @@
-"""The documents and passages of one commit, read from PostgreSQL; see storage.documents.tables."""
+"""The documents and passages of one commit, read from PostgreSQL."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any

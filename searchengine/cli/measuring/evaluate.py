@@ -9,26 +9,22 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from searchengine.cli.options import AS_JSON, PLOTS, TRUST, complete_path, numbers, runs
+from searchengine.cli.options import (
+    AS_JSON,
+    MODEL,
+    MODELS,
+    PLOTS,
+    PREFIXES,
+    TRUST,
+    complete_path,
+    numbers,
+    runs,
+)
 
 if TYPE_CHECKING:
     from searchengine.measure.judgements import Qrels
     from searchengine.trainer.evaluation.sts import Setting, StsTask
 
-MODEL = click.option(
-    "--encoder", default="starter", shell_complete=complete_path, help="Model folder or hub name."
-)
-MODELS = click.option(
-    "--encoder",
-    "encoders",
-    multiple=True,
-    default=("starter",),
-    shell_complete=complete_path,
-    help="Model folder or hub name; repeatable, to compare models.",
-)
-PREFIXES = click.option(
-    "--prefixes", type=numbers(), help="Prefix lengths [default: those of the model]."
-)
 SETTINGS = ("all", "mean", "weighted")
 
 

@@ -12,10 +12,11 @@ from click.core import ParameterSource
 
 from searchengine.backends.mode import Mode
 from searchengine.cli.console import counted
-from searchengine.cli.measuring.evaluate import PREFIXES, load_all, titles_of
+from searchengine.cli.measuring.evaluate import load_all, titles_of
 from searchengine.cli.options import (
     AS_JSON,
     PLOTS,
+    PREFIXES,
     QUERY_ENCODER,
     Address,
     complete_path,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, TRUST, complete_path, numbers
+from searchengine.cli.options import AS_JSON, MODEL, TRUST, complete_path, numbers
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.presets import PRESETS, preset
 
@@ -209,9 +209,7 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="New .tsv or .jsonl file."
 )
-@click.option(
-    "--encoder", default="starter", shell_complete=complete_path, help="Model folder or hub name."
-)
+@MODEL
 @click.option(
     "--corpus", type=click.Path(path_type=Path), help="Corpus of further candidates, as for index."
 )

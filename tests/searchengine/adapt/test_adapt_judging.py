@@ -7,8 +7,8 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.adapt.questions import Kind, Part, Question
-from searchengine.adapt.sample import Sample
+from searchengine.adapt.material import Sample
+from searchengine.adapt.sampled_questions import Kind, Part, Question
 from searchengine.adapt.validation import Corpus, Row, judge, objection, rows_of
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.measure.judgements import MAIN

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.adapt.questions import (
+from searchengine.adapt.sampled_questions import (
     MAX_SHARED,
     Kind,
     Part,

@@ -11,9 +11,8 @@ from adapting import NOISE, TOPICS, documents, titled, write_axes
 from searchengine import SearchEngine
 from searchengine.adapt import adapting, rotation
 from searchengine.adapt.adapting import Adaptation, adapt
-from searchengine.adapt.material import Material, read_material
-from searchengine.adapt.questions import Part
-from searchengine.adapt.sample import Sample
+from searchengine.adapt.material import Material, Sample, read_material
+from searchengine.adapt.sampled_questions import Part
 from searchengine.adapt.validation import Corpus
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.corpus.analyzer import Tokenizer
@@ -23,7 +22,7 @@ from searchengine.ingest.settings import CollectionSettings
 from searchengine.trainer.encoder import ROTATION, Encoder
 from searchengine.trainer.training import posthoc
 from searchengine.trainer.training.posthoc import LinearMap, baked, unit
-from searchengine.upkeep.reindexing import settings_for
+from searchengine.upkeep.reindex import settings_for
 
 PREFIX = 8
 CONFIG = {"prefix": PREFIX, "shortlist": 25}

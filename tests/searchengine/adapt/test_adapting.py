@@ -11,15 +11,14 @@ from adapting import documents, write_bag_of_words
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.adapt import adapting
-from searchengine.adapt import validation as judging
+from searchengine.adapt import adapting, validation
 from searchengine.adapt.adapting import (
     Material,
     adapt,
     read_material,
     train_and_judge,
 )
-from searchengine.adapt.questions import Kind, Part
+from searchengine.adapt.sampled_questions import Kind, Part
 from searchengine.adapt.validation import objection
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError, CorpusError, EncoderMismatch, QueryError
@@ -189,11 +188,11 @@ def test_no_map_if_validation_says_so(material: Material, snapshot: Snapshot) ->
         material.sample, vectors=rows[[places[i] for i in material.sample.documents.tolist()]]
     )
     config = adapting.SegmentConfig(prefix=64)
-    found = judging.best(
+    found = validation.best(
         replace(material, sample=sample, asked=asked, vectors=vectors),
-        judging.Corpus.of_sample(sample),
+        validation.Corpus.of_sample(sample),
         [LinearMap("same", np.eye(COUNT, dtype=np.float32))],
-        lambda corpus, *rest: judging.judge(corpus, *rest[:2], config, rest[2]),
+        lambda corpus, *rest: validation.judge(corpus, *rest[:2], config, rest[2]),
         no_progress,
     )
     assert found is None

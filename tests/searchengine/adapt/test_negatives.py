@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from searchengine.adapt.negatives import hard_negatives
+from searchengine.adapt.adapting import hard_negatives
 from searchengine.measure.mining import MiningConfig
 
 

@@ -15,8 +15,8 @@ from postgres_server import new_url
 from searchengine import SearchEngine
 from searchengine.backends.contract import scan
 from searchengine.errors import BackendUnavailable, CollectionError, EncoderMismatch
-from searchengine.upkeep import copying
-from searchengine.upkeep.copying import copy
+from searchengine.upkeep import copies
+from searchengine.upkeep.copies import copy
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_rotation_shortlist_and_index_config_travel(tmp_path: Path, url: str) ->
 def test_an_interrupted_copy_continues(
     source: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "_BATCH", 10)
+    monkeypatch.setattr(copies, "_BATCH", 10)
     steps: list[str] = []
 
     def interrupt(step: str, done: int, total: int | None) -> None:

@@ -14,7 +14,7 @@ from searchengine.cli.options import Bytes
 from searchengine.cli.tune import tune
 from searchengine.indexer.config import Code, RotationKind, Structure
 from searchengine.indexer.tuning.tune import Objective
-from searchengine.trainer.runtimes.config import Precision, RuntimeKind
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
 pytestmark = pytest.mark.usefixtures("small_grid")

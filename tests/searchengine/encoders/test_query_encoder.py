@@ -17,8 +17,8 @@ from searchengine.cli import cli
 from searchengine.errors import EncoderMismatch, QueryError
 from searchengine.server.server_settings import of_collections
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.model.loading import keep_layers
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.model.torch_model import keep_layers
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 TEXTS = ["a whale sings near the sea", "the dog sleeps", "two birds", "a child eats slowly"]
 TORCH = RuntimeConfig("torch", "fp32")

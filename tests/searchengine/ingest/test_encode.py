@@ -1,4 +1,4 @@
-"""searchengine.ingest.encoding: a corpus encoded into a folder, and indexed from it."""
+"""searchengine.ingest.bulk: a corpus encoded into a folder, and indexed from it."""
 
 import json
 import os
@@ -33,12 +33,23 @@ from searchengine.errors import (
     QueryError,
     ServerError,
 )
-from searchengine.ingest import ingestion
-from searchengine.ingest.encoding.folder import Block, EncodedFolder, Entry, locked, write_part
-from searchengine.ingest.encoding.on_ray import check_reachable
-from searchengine.ingest.encoding.reader import EncodedReader
-from searchengine.ingest.encoding.run import EncodeOptions, EncodeSummary, encode_corpus
-from searchengine.ingest.encoding.unit import Work, encode_part
+from searchengine.ingest import pipeline
+from searchengine.ingest.bulk import (
+    EncodeOptions,
+    EncodeSummary,
+    Work,
+    check_reachable,
+    encode_corpus,
+    encode_part,
+)
+from searchengine.ingest.encoded_folder import (
+    Block,
+    EncodedFolder,
+    EncodedReader,
+    Entry,
+    locked,
+    write_part,
+)
 
 WORDS = ("a", "bb", "ccc", "dddd", "eeeee")
 
@@ -93,7 +104,7 @@ def export(path: Path, documents: Path, vectors: Path | None) -> tuple[bytes, by
 def test_indexing_from_the_folder_equals_indexing(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingestion, "BATCH", 4)  # a batch ends in the middle of a document
+    monkeypatch.setattr(pipeline, "BATCH", 4)  # a batch ends in the middle of a document
     encoder = Words()
     summary = encode(corpus, tmp_path / "out", encoder)
     assert (summary.documents, summary.encoded) == (90, summary.parts)

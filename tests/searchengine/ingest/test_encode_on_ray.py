@@ -17,8 +17,8 @@ import pytest
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.errors import CorpusError, ServerError
-from searchengine.ingest.encoding.folder import EncodedFolder
-from searchengine.ingest.encoding.run import EncodeOptions, EncodeSummary, encode_corpus
+from searchengine.ingest.bulk import EncodeOptions, EncodeSummary, encode_corpus
+from searchengine.ingest.encoded_folder import EncodedFolder
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 from ray.cluster_utils import Cluster  # noqa: E402

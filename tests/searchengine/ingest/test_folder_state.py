@@ -16,9 +16,9 @@ from test_mirror import write
 from searchengine import SearchEngine
 from searchengine.corpus.files import Unread, folders_below, read_corpus
 from searchengine.errors import CorpusError
-from searchengine.ingest import folder_state
-from searchengine.ingest.folder_state import FolderState
-from searchengine.ingest.mirrors import MirrorOptions
+from searchengine.ingest import mirror, watching
+from searchengine.ingest.mirror import MirrorOptions
+from searchengine.ingest.watching import FolderState
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_file_just_written_is_read_again(notes: Path, monkeypatch: pytest.Monk
     assert sorted(files.changed) == sorted(files.unsettled) == ["a.txt", "one/b.txt"]
     assert not state.done(files)  # a write in the same tick of the clock would not be seen
     assert state.has_changed(state.look(Unread()))
-    monkeypatch.setattr(folder_state, "RECENT", 0)
+    monkeypatch.setattr(watching, "RECENT", 0)
     files = state.look(Unread())
     assert state.done(files)
     assert not state.has_changed(state.look(Unread()))
@@ -59,7 +59,7 @@ def test_a_file_just_written_is_read_again(notes: Path, monkeypatch: pytest.Monk
 def test_a_file_with_another_content_of_the_same_size_and_time(
     notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_state, "RECENT", 0)
+    monkeypatch.setattr(watching, "RECENT", 0)
     state = FolderState(notes)
     state.done(state.look(Unread()))
     before = (notes / "a.txt").stat()
@@ -75,10 +75,16 @@ def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
     (notes / "a.txt").write_text("")  # an editor has emptied it, and is about to write
     state, options = FolderState(notes), MirrorOptions()
     files = state.look(Unread())
-    assert engine._pass(state, files, options, Unread(), None).removed == 0
+    assert (
+        mirror._pass(engine.local, engine._reader, state, files, options, Unread(), None).removed
+        == 0
+    )
     assert "a.txt" in engine
     settled = files._replace(unsettled=set())
-    assert engine._pass(state, settled, options, Unread(), None).removed == 1
+    assert (
+        mirror._pass(engine.local, engine._reader, state, settled, options, Unread(), None).removed
+        == 1
+    )
 
 
 def test_a_clock_behind_the_times_of_the_files(
@@ -91,13 +97,13 @@ def test_a_clock_behind_the_times_of_the_files(
     (notes / "a.txt").write_text("")
     behind, seconds = time.time() - 3600, 0.0
     clock = SimpleNamespace(time=lambda: behind + seconds, monotonic=lambda: 7 + seconds)
-    monkeypatch.setattr(folder_state, "time", clock)
+    monkeypatch.setattr(watching, "time", clock)
     state, options = FolderState(notes), MirrorOptions()
 
     def read() -> tuple[int, int, bool]:
         """Files that were read, documents that were removed, whether all was settled."""
         files = state.look(Unread())
-        summary = engine._pass(state, files, options, Unread(), None)
+        summary = mirror._pass(engine.local, engine._reader, state, files, options, Unread(), None)
         return len(files.changed), summary.removed, state.done(files)
 
     assert read() == (3, 0, False)

@@ -13,7 +13,7 @@ from cut_documents import Words
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.indexer.building import build
-from searchengine.ingest import ingestion, spool
+from searchengine.ingest import pipeline, spool
 from searchengine.ingest.settings import AddOptions
 
 
@@ -69,8 +69,8 @@ def test_an_add_of_several_commits_ends_in_one_segment(tmp_path: Path) -> None:
 def test_a_block_ends_with_the_document_that_fills_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingestion, "_FIRST_BLOCK", (100, 12))  # documents and characters
-    monkeypatch.setattr(ingestion, "_LARGEST_BLOCK", (100, 24))
+    monkeypatch.setattr(pipeline, "FIRST_BLOCK", (100, 12))  # documents and characters
+    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (100, 24))
     documents = [{"_id": f"k{i}", "title": "aa", "text": "bbbb"} for i in range(11)]
     blocks: list[int] = []
     with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
@@ -81,8 +81,8 @@ def test_a_block_ends_with_the_document_that_fills_it(
 def test_the_passages_of_a_long_document_are_reported_while_it_is_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingestion, "_LARGEST_BLOCK", (2048, 100))
-    monkeypatch.setattr(ingestion, "BATCH", 4)
+    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (2048, 100))
+    monkeypatch.setattr(pipeline, "BATCH", 4)
 
     class Reporting(Words):
         def encode(

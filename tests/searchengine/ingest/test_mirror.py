@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from searchengine import Document, SearchEngine
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import CorpusError, EmptyCorpus
-from searchengine.ingest import mirrors
-from searchengine.ingest.folder_state import FolderState
-from searchengine.ingest.mirror import Scope
-from searchengine.ingest.mirrors import MirrorOptions
+from searchengine.ingest import mirror as mirroring
+from searchengine.ingest.mirror import MirrorOptions, Scope
 from searchengine.ingest.settings import AddOptions
+from searchengine.ingest.watching import FolderState
 
 
 @pytest.fixture
@@ -227,7 +226,7 @@ def test_a_file_that_another_process_has_added_meanwhile_stays(
     files = state.look(Unread())
     write(notes, {"b.txt": "bb"})
     engine.add(read_corpus(notes))
-    change = mirrors._pass(
+    change = mirroring._pass(
         engine.local, engine._reader, state, files, MirrorOptions(), Unread(), None
     )
     assert change.removed == 0

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from searchengine import SearchEngine
 from searchengine.backends.folder.collection import Collection
 from searchengine.errors import CollectionError, SearchEngineError
-from searchengine.ingest import ingestion
+from searchengine.ingest import pipeline
 
 EVERY = 600  # documents to a commit: blocks of 512 and 88, then one of 600 that is read ahead
 SOON = 20  # seconds after which a test that waits for another thread has failed
@@ -92,8 +92,8 @@ def test_what_comes_next_is_read_while_the_encoder_is_busy(path: Path) -> None:
 def test_one_batch_waits_for_the_encoder_and_no_more(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingestion, "_FIRST_BLOCK", (4, 1 << 16))
-    monkeypatch.setattr(ingestion, "_LARGEST_BLOCK", (4, 1 << 16))
+    monkeypatch.setattr(pipeline, "FIRST_BLOCK", (4, 1 << 16))
+    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (4, 1 << 16))
     third_block, fourth_block = threading.Event(), threading.Event()
     begun: list[int] = []
 
@@ -310,9 +310,9 @@ def test_however_it_is_divided_each_passage_has_its_vector(
     encoder = Words(4)
     reported: list[int] = []
     with (
-        patch.object(ingestion, "_FIRST_BLOCK", first),
-        patch.object(ingestion, "_LARGEST_BLOCK", largest),
-        patch.object(ingestion, "BATCH", at_once),
+        patch.object(pipeline, "FIRST_BLOCK", first),
+        patch.object(pipeline, "LARGEST_BLOCK", largest),
+        patch.object(pipeline, "BATCH", at_once),
         SearchEngine.create(path, encoder, EXACT) as engine,
     ):
         if old:

@@ -22,10 +22,10 @@ from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
-from searchengine.ingest import folder_state, mirrors
+from searchengine.ingest import mirror
 from searchengine.ingest import watching as watcher
-from searchengine.ingest.folder_state import FolderState
-from searchengine.ingest.mirrors import MirrorOptions, Pass
+from searchengine.ingest.mirror import MirrorOptions, Pass
+from searchengine.ingest.watching import FolderState
 
 DEADLINE = 60  # seconds; nothing here takes more than one, on a machine with nothing else to do
 
@@ -45,7 +45,7 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirrors, "RETRY", 0.05)
+    monkeypatch.setattr(mirror, "RETRY", 0.05)
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -105,7 +105,7 @@ def test_every_change_is_found(engine: SearchEngine, notes: Path) -> None:
 def test_a_folder_that_is_gone_is_waited_for(
     engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_state, "RECENT", 0)
+    monkeypatch.setattr(watcher, "RECENT", 0)
     with watching(engine, notes) as passes:
         notes.rename(notes.with_name("away"))
         until(lambda: "no such file or folder" in passes[-1].problem)
@@ -177,7 +177,7 @@ def test_a_restored_backup_catches_up(
     engine: SearchEngine, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files are the same, but the collection has not read what the one before has."""
-    monkeypatch.setattr(folder_state, "RECENT", 0)
+    monkeypatch.setattr(watcher, "RECENT", 0)
     monkeypatch.setattr(watcher, "_LOOK", 0.1)
     engine.mirror(notes)
     engine.backup(tmp_path / "backup")
@@ -202,7 +202,7 @@ def test_a_collection_that_is_away_is_waited_for(
         path.rename(tmp_path / "old")
         write(notes, {"c.txt": "ccc"})
         until(lambda: "is missing" in passes[-1].problem)
-        time.sleep(10 * mirrors.RETRY)  # it is said once
+        time.sleep(10 * mirror.RETRY)  # it is said once
         (tmp_path / "old").rename(path)
         until(lambda: "c.txt" in keys(engine))
         until(lambda: passes[-1].changes == {"added": 1})

@@ -17,7 +17,7 @@ from tiny_model import static_table, write_cross_encoder, write_model2vec
 from searchengine import SearchEngine
 from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 pytestmark = needs("mcp", "mcp")
 mcp, ours = Lazy("mcp"), Lazy("searchengine.integrations.mcp_server")

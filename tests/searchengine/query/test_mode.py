@@ -11,7 +11,7 @@ from searchengine import SearchEngine
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.errors import QueryError
-from searchengine.upkeep.copying import copy as copy_collection
+from searchengine.upkeep.copies import copy as copy_collection
 
 DOCUMENTS = [{"_id": str(i), "text": "a" * (i % 5 + 1) + " bb" * (i % 3)} for i in range(30)]
 

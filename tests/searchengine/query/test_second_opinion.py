@@ -13,7 +13,7 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import QueryError
 from searchengine.trainer.cross_encoder import CrossEncoder
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 QUESTION = "the dog sleeps"
 WORDS = ("dog", "cat", "whale", "bird", "house", "sea")

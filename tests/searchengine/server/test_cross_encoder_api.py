@@ -14,7 +14,7 @@ from searchengine import Client, SearchEngine
 from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError
 from searchengine.server import server_settings as limits
-from searchengine.trainer.runtimes.config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 CPU = RuntimeConfig("torch", "fp32", "cpu")
 

@@ -258,7 +258,7 @@ class Changes:
             self.index_text(text_index.analyzer(self.store.read))
 
     def merge_text(self, pages: int) -> bool:
-        """Merge pages of the index of words; see storage.documents.text_index.merge."""
+        """Merge pages of the index of words; see text_index.merge."""
         with self.store.writing() as connection:
             return text_index.merge(connection, pages)
 

@@ -300,7 +300,7 @@ inherit(turns)
 def way_out(path: Path) -> str:
     """What to do where SQLite cannot read or write: another user may own one of its files."""
     files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
-    for each in (path.parent, *filter(Path.exists, files)):
-        if not os.access(each, os.W_OK):
-            return f"this user cannot write {each}: change its owner or its mode"
+    for entry in (path.parent, *filter(Path.exists, files)):
+        if not os.access(entry, os.W_OK):
+            return f"this user cannot write {entry}: change its owner or its mode"
     return "check that the disk has room and the folder can be written"

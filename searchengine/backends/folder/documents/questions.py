@@ -65,18 +65,18 @@ def phrases(question: str) -> tuple[Phrase, ...]:
     """
     if _ALL_MARKS.isdisjoint(question):
         return ()
-    found: dict[str, bool] = {}
+    required: dict[str, bool] = {}
     opened = None
     for place, mark in enumerate(question):
         if opened is not None and _closes(question, place, mark):
             text = " ".join(question[opened + 1 : place].split())
             if runs(text):
                 plus = _at(question, opened - 1) == "+" and _at(question, opened - 2).isspace()
-                found[text] = found.get(text, False) or plus
+                required[text] = required.get(text, False) or plus
             opened = None
         elif opened is None and _opens(question, place, mark):
             opened = place
-    return tuple(Phrase(*each) for each in found.items())[:PHRASES]
+    return tuple(Phrase(*pair) for pair in required.items())[:PHRASES]
 
 
 def joins_words(phrase: str) -> bool:

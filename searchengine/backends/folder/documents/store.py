@@ -49,7 +49,7 @@ class Store(Database, Tables):
     def passages(self, ids: Iterable[int]) -> list[Passage]:
         order = [int(i) for i in ids]
         sql = "SELECT id, document, start, end FROM passages WHERE id IN ({})"
-        passages = {each.id: each for each in self._passages(self._rows(sql, _distinct(order)))}
+        passages = {p.id: p for p in self._passages(self._rows(sql, _distinct(order)))}
         return self._in_order(passages, order, self._lost_passage)
 
     def documents_of(self, passages: Iterable[int]) -> list[int]:

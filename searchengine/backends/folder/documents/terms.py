@@ -42,10 +42,10 @@ _ENDS = 2 * _END
 def notes(used: Analyzer) -> dict[str, str]:
     """What a words file notes: how its terms were made."""
     tokenize = TOKENIZE[used.tokenizer].replace("''", "'")
-    made = {"tokenizer": tokenize, "title": repr(TITLE_WEIGHT)}
+    noted = {"tokenizer": tokenize, "title": repr(TITLE_WEIGHT)}
     if used.tokenizer is Tokenizer.STEM:
-        return made | {"terms": used.label}
-    return made | {"ends": _ENDS} if used.tokenizer is Tokenizer.TRIGRAM else made
+        return noted | {"terms": used.label}
+    return noted | {"ends": _ENDS} if used.tokenizer is Tokenizer.TRIGRAM else noted
 
 
 class _Table:
@@ -129,7 +129,7 @@ class Terms:
         for i, end in enumerate(ended):
             if end:
                 terms[i] = [term.rstrip(_END.encode()) for term in terms[i][:1]]
-        return {word: tuple(each) for word, each in zip(words, terms, strict=True)}
+        return {word: tuple(cut) for word, cut in zip(words, terms, strict=True)}
 
 
 @cache

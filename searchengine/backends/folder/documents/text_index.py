@@ -193,7 +193,7 @@ def containing(used: Analyzer, phrases: Sequence[str]) -> tuple[str, list[str]]:
         text = "".join(c if c != "\0" and unicodedata.category(c) != "Cs" else " " for c in text)
         if kind is Tokenizer.TRIGRAM and len(text) < 3:  # FTS5 has no term for it
             columns = ("documents.title", "documents.text")
-            contained = " OR ".join(f"instr(lower({each}), lower(?))" for each in columns)
+            contained = " OR ".join(f"instr(lower({column}), lower(?))" for column in columns)
             conditions.append(f"({contained})")
             parameters += [text, text]
         else:

@@ -14,7 +14,7 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.tuning.tune import Goal
-from searchengine.upkeep.guarantee import Guarantee
+from searchengine.upkeep.stats import Guarantee
 from searchengine.upkeep.tuning import described
 
 pytestmark = pytest.mark.usefixtures("small_grid")

@@ -19,7 +19,7 @@ from searchengine import SearchEngine
 from searchengine.errors import CollectionError
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment
-from searchengine.upkeep.copying import copy
+from searchengine.upkeep.copies import copy
 
 _PAUSE = 0.1  # seconds for a file
 SLOW: dict[str, tuple[object, str]] = {

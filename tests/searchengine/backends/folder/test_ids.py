@@ -14,9 +14,8 @@ from searchengine import SearchEngine
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.merging import Merging
 from searchengine.errors import CollectionError
-from searchengine.upkeep import blocks
-from searchengine.upkeep.blocks import Blocks
-from searchengine.upkeep.reindexing import Reindexing
+from searchengine.ingest import pipeline
+from searchengine.upkeep.reindex import Blocks, Reindexing
 
 TABLES = ("documents", "passages", "segments")
 
@@ -101,9 +100,9 @@ def test_a_document_added_during_a_reindex_in_place_of_the_newest_gets_its_vecto
     path: Path, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deleted before its block was read, and another added before the block was recorded."""
-    monkeypatch.setattr(blocks, "DOCUMENTS", 2)
+    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (2, 1 << 19))
     with SearchEngine.open(path, WordLengths()) as also, monkeypatch.context() as patch:
-        during(patch, Blocks, "_encoded", lambda: also.delete(["d4"]), 3)
+        during(patch, Blocks, "_written", lambda: also.delete(["d4"]), 3)
         during(patch, Reindexing, "_record", lambda: also.add([document(7)]), 3)
         engine.reindex(WordLengths(8, "narrow"))
     engine.verify()

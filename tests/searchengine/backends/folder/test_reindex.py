@@ -21,8 +21,9 @@ from searchengine.backends.folder.documents.store import Store
 from searchengine.encoders.functions import PROBE, FunctionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.upkeep import blocks, reindexing
-from searchengine.upkeep.blocks import Blocks
+from searchengine.ingest import pipeline
+from searchengine.upkeep import reindex
+from searchengine.upkeep.reindex import Blocks
 
 CONFIG = SegmentConfig(prefix=8)
 COUNT = 30
@@ -44,8 +45,8 @@ def other() -> FunctionEncoder:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "DOCUMENTS", 4)
-    monkeypatch.setattr(reindexing, "REST", 3)
+    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (4, 1 << 19))
+    monkeypatch.setattr(reindex, "REST", 3)
 
 
 @pytest.fixture
@@ -97,13 +98,13 @@ def _ranked(hits: Any) -> dict[str, float]:
 
 
 MOMENTS: list[tuple[type, str, int]] = [
-    (Blocks, "_encoded", 1),
-    (Blocks, "_encoded", 4),
-    (reindexing.Reindexing, "_record", 3),
-    (reindexing.Reindexing, "_build", 1),
-    (reindexing.Reindexing, "_catch_up", 1),
-    (reindexing.Reindexing, "_swap", 1),
-    (reindexing.Merging, "end", 1),
+    (Blocks, "_written", 1),
+    (Blocks, "_written", 4),
+    (reindex.Reindexing, "_record", 3),
+    (reindex.Reindexing, "_build", 1),
+    (reindex.Reindexing, "_catch_up", 1),
+    (reindex.Reindexing, "_swap", 1),
+    (reindex.Merging, "end", 1),
 ]
 
 
@@ -182,7 +183,7 @@ def test_a_killed_reindex_goes_on(
         if step == "end":  # the swap is committed
             break
     # A run that is killed before its fourth block has recorded three.
-    expected = {"end": (1,), "_encoded": (3,) if when == 1 else (2, 3), "_record": (3,)}
+    expected = {"end": (1,), "_written": (3,) if when == 1 else (2, 3), "_record": (3,)}
     assert killed in expected.get(step, (3,))
     if killed == 3:
         encoded: list[str] = []
@@ -232,7 +233,7 @@ def test_a_preview_changes_nothing_and_keeps_what_is_encoded(
     assert line.startswith("reindex by letters: 30 passages encoded; started ")
     calls: list[object] = []
     with monkeypatch.context() as patch:
-        during(patch, Blocks, "_encoded", lambda: calls.append(1), 1)
+        during(patch, Blocks, "_written", lambda: calls.append(1), 1)
         engine.reindex(other())
     assert not calls
     for preview, hits in zip(
@@ -270,7 +271,7 @@ def test_only_one_process_reindexes(engine: SearchEngine, monkeypatch: pytest.Mo
                 also.discard_reindex()
 
     with monkeypatch.context() as patch:
-        during(patch, Blocks, "_encoded", act, 2)
+        during(patch, Blocks, "_written", act, 2)
         engine.reindex(other())
     as_fresh(path, KEYS)
 

@@ -14,9 +14,8 @@ from searchengine import Document, SearchEngine
 from searchengine.backends.folder.collection import Collection
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.errors import CollectionError, QueryError
-from searchengine.upkeep import blocks
-from searchengine.upkeep.blocks import Blocks
-from searchengine.upkeep.reindexing import Reindexing
+from searchengine.ingest import pipeline
+from searchengine.upkeep.reindex import Blocks, Reindexing
 
 
 def lengths(texts: Sequence[str]) -> np.ndarray:
@@ -65,15 +64,15 @@ def test_a_full_disk_is_an_error_and_what_is_encoded_stays(
 ) -> None:
     def full(self: Path, mode: str = "r", **options: Any) -> Any:
         file = original(self, mode, **options)
-        if mode == "ab" and "pending" in self.parts:
+        if mode == "wb" and "pending" in self.parts:
             file.close()
-            return Path("/dev/full").open("ab")
+            return Path("/dev/full").open("wb")
         return file
 
     original = Path.open
-    monkeypatch.setattr(blocks, "DOCUMENTS", 2)
+    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (2, 1 << 19))
     with monkeypatch.context() as patch:
-        during(patch, Blocks, "_encoded", lambda: patch.setattr(Path, "open", full), 2)
+        during(patch, Blocks, "_written", lambda: patch.setattr(Path, "open", full), 2)
         with pytest.raises(CollectionError, match=r"c: No space left on device"):
             engine.reindex(other())
     assert engine.stats().pending[0].startswith("reindex by lengths: 2 passages encoded")

@@ -20,11 +20,12 @@ from searchengine.backends.folder.writer import WritableView
 from searchengine.corpus.files import read_corpus
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch
-from searchengine.ingest.encoding.run import encode_corpus
-from searchengine.ingest.ingestion import Ingestion
+from searchengine.ingest.bulk import encode_corpus
+from searchengine.ingest.ingestion import FolderIngestion
 from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.pipeline import Pipeline
 from searchengine.upkeep import repair
-from searchengine.upkeep.reindexing import Reindexing
+from searchengine.upkeep.reindex import Reindexing
 
 Act = Callable[[SearchEngine], object]
 
@@ -57,11 +58,11 @@ def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None
 
 
 @pytest.mark.parametrize("owner, step, when", [
-    (Ingestion, "_read_block", 1),
-    (Ingestion, "_read_block", 2),
-    (Ingestion, "_collect", 1),
-    (Ingestion, "_write", 1),
-    (Ingestion, "_write", 2),
+    (FolderIngestion, "_read_block", 1),
+    (FolderIngestion, "_read_block", 2),
+    (Pipeline, "_start", 1),
+    (FolderIngestion, "_write", 1),
+    (FolderIngestion, "_write", 2),
     (WritableView, "own_store", 2),
     (WritableView, "opened", 1),
     (PassageReader, "cut", 1),
@@ -76,7 +77,7 @@ def test_what_was_encoded_before_a_reindex_is_encoded_again(
     every: int | None,
     ahead_of: int,
 ) -> None:
-    monkeypatch.setattr("searchengine.ingest.ingestion._FIRST_BLOCK", (2, 1 << 16))
+    monkeypatch.setattr("searchengine.ingest.pipeline.FIRST_BLOCK", (2, 1 << 16))
     monkeypatch.setattr(ahead, "MIN_ROWS", ahead_of)
     called: list[object] = []
 
@@ -125,7 +126,7 @@ def test_vectors_that_came_with_documents_are_not_stored_beside_those_of_another
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        during(patch, Ingestion, "_write", lambda: engine.reindex(Remainders()))
+        during(patch, FolderIngestion, "_write", lambda: engine.reindex(Remainders()))
         with pytest.raises(EncoderMismatch, match="reindexed by the encoder remainders after"):
             engine.add([document(7)], np.eye(1, 16))
     holds(engine, set(range(5)), Remainders())
@@ -138,7 +139,7 @@ def test_an_encoded_folder_of_the_former_encoder_is_refused(
     (tmp_path / "corpus" / "a.txt").write_text("x xx")
     encode_corpus(tmp_path / "corpus", tmp_path / "out", WordLengths())
     with monkeypatch.context() as patch:
-        during(patch, Ingestion, "_write", lambda: engine.reindex(Remainders()))
+        during(patch, FolderIngestion, "_write", lambda: engine.reindex(Remainders()))
         with pytest.raises(EncoderMismatch, match="encode the corpus by the encoder of the coll"):
             engine.add(read_corpus(tmp_path / "corpus"), tmp_path / "out")
     holds(engine, set(range(5)), Remainders())
@@ -157,7 +158,7 @@ def test_another_engine_loses_its_add_and_stores_nothing(
                 engine.collection.refresh()
 
         with monkeypatch.context() as patch:
-            during(patch, Ingestion, "_write", reindex)
+            during(patch, FolderIngestion, "_write", reindex)
             with pytest.raises(EncoderMismatch, match=r"remainders|in memory"):
                 engine.add([document(7)])
         holds(other, set(range(5)), Remainders())
@@ -183,7 +184,9 @@ def test_a_reindex_by_the_same_encoder_with_other_passages_counts_too(
     with SearchEngine.create(path, Cutting(), passages=True) as engine:
         engine.add([document(1)])
         with monkeypatch.context() as patch:
-            during(patch, Ingestion, "_write", lambda: engine.reindex(Cutting(), passages=False))
+            during(
+                patch, FolderIngestion, "_write", lambda: engine.reindex(Cutting(), passages=False)
+            )
             engine.add([Document("d9", " ".join(["x"] * 30))])
         assert engine.stats().passages == 2
         holds(engine, {1, 9}, Cutting())
@@ -197,7 +200,7 @@ def test_a_mirror_of_a_folder_goes_on(
     for i in range(4):
         (folder / f"d{i}.txt").write_text(document(i + 9).text)
     with monkeypatch.context() as patch:
-        during(patch, Ingestion, "_write", lambda: engine.reindex(Remainders()))
+        during(patch, FolderIngestion, "_write", lambda: engine.reindex(Remainders()))
         assert engine.mirror(folder).added == 4
     engine.delete([f"d{i}" for i in range(5)])
     for key, (vector,) in zip(engine.keys(), engine.vectors(list(engine.keys())), strict=True):

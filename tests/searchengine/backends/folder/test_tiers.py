@@ -29,7 +29,7 @@ def test_tiers_grow_by_the_fan(live: int, expected: int) -> None:
     ],
 )
 def test_what_is_due(segments: list[tuple[int, int]], expected: list[int]) -> None:
-    assert to_merge(segments, made=range(len(segments))) == expected
+    assert to_merge(segments, written=range(len(segments))) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,22 +51,22 @@ def test_what_is_due(segments: list[tuple[int, int]], expected: list[int]) -> No
 def test_a_long_add_ends_in_one_segment(
     segments: list[tuple[int, int]], expected: list[int]
 ) -> None:
-    assert to_merge(segments, made=(), finished=10**7) == expected
+    assert to_merge(segments, written=(), finished=10**7) == expected
 
 
 def test_a_call_merges_the_tiers_that_it_has_filled() -> None:
     segments = [(5000, 5000)] * 4 + [(1, 1)] * 4
-    assert to_merge(segments, made=[]) == []
-    assert to_merge(segments, made=[7]) == [4, 5, 6, 7]
-    assert to_merge(segments, made=[3]) == [*range(8)]
-    assert to_merge(segments, made=[3, 7]) == [4, 5, 6, 7]
-    assert to_merge([*segments, (10, 20)], made=[]) == [8]
+    assert to_merge(segments, written=[]) == []
+    assert to_merge(segments, written=[7]) == [4, 5, 6, 7]
+    assert to_merge(segments, written=[3]) == [*range(8)]
+    assert to_merge(segments, written=[3, 7]) == [4, 5, 6, 7]
+    assert to_merge([*segments, (10, 20)], written=[]) == [8]
 
 
 def test_a_few_documents_are_not_followed_by_a_large_merge() -> None:
     segments = [(640_000, 640_000), (50_000, 50_000)]
-    assert to_merge(segments, made=(), finished=9_999) == []
-    assert to_merge(segments, made=(), finished=10_000) == [0, 1]
+    assert to_merge(segments, written=(), finished=9_999) == []
+    assert to_merge(segments, written=(), finished=10_000) == [0, 1]
 
 
 @given(batches=st.lists(st.integers(1, 3000), max_size=400))
@@ -75,7 +75,7 @@ def test_segments_stay_few_and_rows_are_copied_seldom(batches: list[int]) -> Non
     copied = 0
     for batch in batches:
         segments.append(batch)
-        while chosen := to_merge([(n, n) for n in segments], made=[len(segments) - 1]):
+        while chosen := to_merge([(n, n) for n in segments], written=[len(segments) - 1]):
             merged = sum(segments[i] for i in chosen)
             copied += merged
             segments = [rows for i, rows in enumerate(segments) if i not in chosen] + [merged]

@@ -14,7 +14,7 @@ from tiny_model import write_sentence_transformer
 
 from searchengine import Document, SearchEngine
 from searchengine.errors import CollectionError, QueryError
-from searchengine.upkeep import encoded
+from searchengine.upkeep import verify
 
 
 class Impostor(Remainders):
@@ -82,7 +82,7 @@ def test_every_segment_is_looked_at(engine: SearchEngine, path: Path) -> None:
 def test_many_documents_are_counted(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoded, "_NAMED", 2)
+    monkeypatch.setattr(verify, "_NAMED", 2)
     spoil(path, *"abcde")
     engine.refresh()
     with pytest.raises(CollectionError, match=r"and 3 more; delete and"):

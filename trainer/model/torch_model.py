@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.folder import Model, read_model
+from searchengine.trainer.model.model_folder import Model, read_model
 from searchengine.trainer.model.modules import (
     Batch,
     Dense,

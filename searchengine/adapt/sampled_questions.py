@@ -1,8 +1,7 @@
 """Questions whose answers are known: titles and sentences of documents, and logged clicks.
 
 A document is in one of three parts, and so is every question about it. Documents with the same
-title are about the same, so they are in the same part.
-"""
+title are about the same, so they are in the same part."""
 
 import itertools
 import random

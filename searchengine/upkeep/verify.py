@@ -1,0 +1,278 @@
+"""What verify checks: files, checksums, tables, and that vectors are those of the encoder."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from io import BufferedReader
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+
+from searchengine.backends.contract import Ids
+from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.documents.schema import BEHIND
+from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.folders import folder_of
+from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.encoders.loading import CollectionEncoder
+from searchengine.encoders.protocol import NO_ENCODER
+from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.storage.manifest import MANIFEST, altered
+from searchengine.ingest.passages import BATCH, PassageReader
+from searchengine.ingest.settings import CollectionSettings
+
+_TRIES = 20  # segments may be replaced between the opening of a commit and that of its files
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFile:
+    """An open file of a segment.
+
+    Attributes:
+        row: the segment.
+        path: the name under which it was opened.
+        sha256: the checksum that it must have.
+        file: the bytes.
+    """
+
+    row: SegmentRow
+    path: Path
+    sha256: str
+    file: BufferedReader
+
+    @property
+    def intact(self) -> bool:
+        """Whether it has its checksum; reads all of it."""
+        self.file.seek(0)
+        return hashlib.file_digest(self.file, "sha256").hexdigest() == self.sha256
+
+
+class Held(NamedTuple):
+    """A commit and the files of its segments."""
+
+    snapshot: Snapshot
+    files: list[HeldFile]
+
+
+@contextmanager
+def held(collection: Collection) -> Iterator[Held]:
+    """The newest commit, with all files of its segments open during the block.
+
+    Raises CollectionError if a file is missing.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        with ExitStack() as stack:
+            try:
+                snapshot = stack.enter_context(collection.newest())
+                files = list(_opened(collection, snapshot, stack))
+            except CollectionError:
+                if tries_left:
+                    continue
+                raise
+            yield Held(snapshot, files)
+            return
+
+
+def _opened(collection: Collection, snapshot: Snapshot, stack: ExitStack) -> Iterator[HeldFile]:
+    for row, segment in snapshot.segments.items():
+        checksums = {name: entry.sha256 for name, entry in segment.manifest.files.items()}
+        for name, checksum in (checksums | {MANIFEST: row.manifest_sha256}).items():
+            path = folder_of(snapshot.path, row.id) / name
+            with collection.named_segment(row):
+                try:
+                    file = stack.enter_context(path.open("rb"))
+                except FileNotFoundError:
+                    raise SegmentError(f"{path} is missing") from None
+            yield HeldFile(row, path, checksum, file)
+
+
+_CHUNK = 1 << 24  # bytes per read
+
+# SQLite's length of a text ends at a NUL; the length of its bytes does not.
+_INVARIANTS = {
+    "SELECT count(*) FROM live_passages AS p WHERE NOT EXISTS (SELECT 1 FROM segments WHERE p.id "
+    "BETWEEN base AND base + rows - 1)": "passages without a row",
+    "SELECT count(*) FROM passages WHERE document NOT IN (SELECT id FROM documents)": (
+        "passages without a document"
+    ),
+    "SELECT count(*) FROM documents WHERE vectors IS NOT x'' "
+    "AND id NOT IN (SELECT document FROM live_passages)": "documents without a passage",
+    "SELECT count(*) FROM passages JOIN tombstones ON tombstones.passage = passages.id": (
+        "passages that are deleted"
+    ),
+    "SELECT count(*) FROM segments WHERE rows != "
+    "(SELECT count(*) FROM passages WHERE id BETWEEN base AND base + rows - 1) + "
+    "(SELECT count(*) FROM tombstones WHERE passage BETWEEN base AND base + rows - 1)": (
+        "segments with rows that are neither passages nor deleted"
+    ),
+    "SELECT count(*) FROM passages JOIN documents ON documents.id = passages.document "
+    "WHERE start < 0 OR start > end OR end > length(CAST(text AS BLOB))": (
+        "passages outside of their text"
+    ),
+    BEHIND: "next ids that are used already",
+}
+
+
+def warm(snapshot: Snapshot) -> int:
+    """Read the tables and segments once into the system's cache; returns bytes.
+
+    A search touches scattered pages and would wait for each: the first hundreds of queries over
+    200,000 passages would take 8 to 12 ms instead of 3. Raises CollectionError if reading fails.
+    """
+    folders = [segment.path for segment in snapshot.segments.values()]
+    try:
+        return snapshot.store.warm() + sum(map(_read_all, folders))
+    except OSError as error:
+        raise CollectionError(f"{snapshot.store.path.parent} cannot be read: {error}") from error
+
+
+def _read_all(folder: Path) -> int:
+    read = 0
+    with suppress(FileNotFoundError):  # replaced by a newer commit; the one shown stays mapped
+        for path in folder.iterdir():
+            read += _read(path)
+    return read
+
+
+def _read(path: Path) -> int:
+    read = 0
+    with path.open("rb", buffering=0) as file:
+        while size := len(file.read(_CHUNK)):
+            read += size
+    return read
+
+
+def verify(collection: Collection) -> None:
+    """Check checksums, SQLite's integrity and the index of words, and that they agree.
+
+    Raises CollectionError on the first fault.
+    """
+    with held(collection) as (snapshot, files):
+        path = snapshot.store.path
+        check_pages(snapshot.store, path, "integrity_check")
+        for sql, what in _INVARIANTS.items():
+            count = snapshot.store.scan(sql)[0][0]
+            if count:
+                raise damaged(path, f"it has {count} {what}")
+        check_texts(snapshot.store)
+        # FTS5 checks its index by a statement that takes the write lock: run it on a copy.
+        with TemporaryDirectory() as scratch:
+            copy = Path(scratch) / "documents.db"
+            snapshot.store.copy_to(copy)
+            with Store(copy) as store:
+                complaint = store.index_complaint()
+        if complaint is not None:
+            raise damaged(path, " ".join(complaint.split()))
+        for file in files:
+            if not file.intact:
+                with collection.named_segment(file.row):
+                    raise altered(file.path)
+
+
+def check_pages(store: Store, path: Path, pragma: str) -> None:
+    """Have SQLite check the file of a store; an error names `path`."""
+    complaint = store.scan(f"PRAGMA {pragma}")[0][0]
+    if complaint != "ok":
+        raise damaged(path, " ".join(complaint.split()))
+
+
+def check_texts(store: Store) -> None:
+    altered = store.altered()
+    if altered is not None:
+        raise CollectionError(
+            f"{store.path}: the text of {altered!r} differs from what was stored; "
+            "restore it from a copy, add the document again, or encode the present text "
+            f"with: searchengine repair {store.path.parent}"
+        )
+
+
+def damaged(path: Path, how: str) -> CollectionError:
+    return CollectionError(
+        f"{path} is damaged ({how}); restore it from a copy, or repair it: "
+        f"searchengine repair {path.parent}"
+    )
+
+
+MIN_COSINE = 0.95
+"""Of a stored vector and the encoder's. An int8 runtime may have 0.99 to float32, and so two of
+different machines cos(2 · acos(0.99)) = 0.96 to each other; bf16 and float16 lose far less."""
+_NAMED = 20  # documents that an error names; the others are counted
+
+
+def check_encoded(collection: Collection, encoder: CollectionEncoder, count: int) -> int:
+    """Encode at most `count` passages of the newest commit again; returns how many.
+
+    They are chosen at random, in turn from every segment. Vectors that came with their documents
+    are left out. Raises CollectionError, with the keys of the documents whose vectors differ,
+    QueryError (no encoder) and EncoderMismatch.
+    """
+    with collection.newest() as snapshot:
+        if snapshot.settings["encoder"]["fingerprint"] == NO_ENCODER:
+            raise QueryError(
+                f"{collection.path} has no encoder, so no vector can be computed again; leave "
+                "encode out"
+            )
+        passages = CollectionSettings.from_stored(snapshot.settings).passages
+        try:
+            reader = PassageReader(encoder.load(snapshot.settings), passages)
+        except EncoderMismatch:
+            if not encoder.is_past(snapshot.settings):
+                raise
+            return check_encoded(collection, encoder, count)  # reindexed meanwhile
+        chosen, least = _chosen(snapshot, count), dict[str, float]()
+        for start in range(0, len(chosen), BATCH):
+            for key, cosine in _cosines(snapshot, reader, chosen[start : start + BATCH]):
+                least[key] = min(cosine, least.get(key, 1.0))
+        if far := {key: cosine for key, cosine in least.items() if cosine < MIN_COSINE}:
+            raise _differ(collection, snapshot, far)
+        return len(chosen)
+
+
+def _chosen(snapshot: Snapshot, count: int) -> Ids:
+    """Ids of encoded passages: one of each segment, then a second one of each, and so on."""
+    random = np.random.default_rng()
+    sql = (
+        "SELECT p.id FROM live_passages AS p JOIN documents ON documents.id = p.document "
+        "WHERE p.id BETWEEN ? AND ? AND documents.vectors IS NULL"
+    )
+    ids = [random.permutation(snapshot.store.numbers(sql, row.ends)) for row in snapshot.segments]
+    if not ids:
+        return np.empty(0, np.int64)
+    together = np.concatenate(ids)
+    turns = np.concatenate([np.arange(len(each)) for each in ids])
+    return together[np.lexsort((random.random(len(together)), turns))[:count]]
+
+
+def _cosines(snapshot: Snapshot, reader: PassageReader, ids: Ids) -> list[tuple[str, float]]:
+    """The key of each passage's document, and the cosine of the stored and the new vector."""
+    passages = snapshot.store.passages(ids)
+    numbers = list(dict.fromkeys(passage.document for passage in passages))
+    documents = dict(zip(numbers, snapshot.store.documents(numbers), strict=True))
+    pairs = [
+        (replace(documents[each.document], origin="verify"), (each.start, each.end))
+        for each in passages
+    ]
+    encoded = reader.encode(pairs, reader.texts(pairs), lambda _: None)
+    stored = snapshot.vectors(ids)
+    norms = np.linalg.norm(encoded, axis=1) * np.linalg.norm(stored, axis=1)
+    cosines = (encoded * stored).sum(axis=1) / norms
+    return [(doc.key, float(c)) for (doc, _), c in zip(pairs, cosines, strict=True)]
+
+
+def _differ(
+    collection: Collection, snapshot: Snapshot, far: Mapping[str, float]
+) -> CollectionError:
+    worst = sorted(far, key=lambda key: (round(far[key], 2), key))
+    named = ", ".join(f"{key!r} (cosine {far[key]:.2f})" for key in worst[:_NAMED])
+    more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
+    source = snapshot.settings["encoder"]["source"] or "ENCODER"
+    return CollectionError(
+        f"{collection.path} holds vectors that are not those of its encoder, of "
+        f"{'this document' if len(worst) == 1 else 'these documents'}: {named}{more}; delete and "
+        "add them again, or encode all documents again: "
+        f"searchengine reindex {collection.path} --encoder {source}"
+    )
