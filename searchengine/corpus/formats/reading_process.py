@@ -16,7 +16,6 @@ Requests and answers are JSON, over the connection that the descriptor FD is one
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -32,11 +31,15 @@ from searchengine.corpus.formats.kinds import Heading, Kind, Text
 from searchengine.corpus.text_files import LONGEST, bad, too_long
 from searchengine.errors import CorpusError, UnreadableFile
 
+if sys.platform != "win32":  # where no process with limits can be started
+    import resource
+
 MEMORY = 2 << 30
 """Bytes that the process may hold."""
 SECONDS = 120
 """Processor time for one text of a file."""
-_WAITING = 5  # times SECONDS to wait for an answer: a file may be on a slow disk
+WAITING = 600.0
+"""Seconds to wait for an answer: a file may be on a slow disk."""
 # Libraries that start a thread for each core would take the memory that readers need.
 _ONE_THREAD = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -50,8 +53,10 @@ _RECORDS = 64  # of an answer
 class Parser:
     """A process that runs readers, started when it is first needed. A context manager."""
 
-    def __init__(self, memory: int = MEMORY, seconds: int = SECONDS) -> None:
-        self._limits = memory, seconds
+    def __init__(
+        self, memory: int = MEMORY, seconds: int = SECONDS, waiting: float = WAITING
+    ) -> None:
+        self._limits, self._waiting = (memory, seconds), waiting
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._answering = False  # the last answer to a request has not come
@@ -96,11 +101,9 @@ class Parser:
             request = {"reader": kind.reader, "path": str(path), "table": table}
             connection.send_bytes(json.dumps(request).encode())
             while self._answering:
-                if not connection.poll(_WAITING * self._limits[1]):
+                if not connection.poll(self._waiting):
                     self.close()
-                    raise _unreadable(
-                        path, f"gave no text in {_WAITING * self._limits[1]} s; left out"
-                    )
+                    raise _unreadable(path, f"gave no text in {self._waiting:g} s; left out")
                 answer = json.loads(connection.recv_bytes())
                 self._answering = not ("end" in answer or "error" in answer)
                 if "error" in answer:

@@ -197,14 +197,10 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]:
 def test_a_reader_that_fails(
     kinds: dict[str, Kind],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     name: str,
     read: int,
     reason: str,
 ) -> None:
-    monkeypatch.setattr(
-        "searchengine.corpus.formats.reading_process._WAITING", 600
-    )  # a busy machine
     path = tmp_path / "a.pdf"
     limits = {"seconds": 1} if name == "endless" else {"memory": 300 << 20}
     with Parser(**limits) as parser:
@@ -223,11 +219,8 @@ def test_each_text_has_the_whole_time(kinds: dict[str, Kind], tmp_path: Path) ->
     assert texts == ["1", "2", "3"]
 
 
-def test_a_reader_that_waits(
-    kinds: dict[str, Kind], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("searchengine.corpus.formats.reading_process._WAITING", 0.02)
-    with Parser(seconds=50) as parser, pytest.raises(UnreadableFile, match="gave no text in 1"):
+def test_a_reader_that_waits(kinds: dict[str, Kind], tmp_path: Path) -> None:
+    with Parser(waiting=1) as parser, pytest.raises(UnreadableFile, match="gave no text in 1"):
         list(parser.texts(tmp_path / "a.pdf", kinds["waiting"]))
 
 
