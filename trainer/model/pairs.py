@@ -60,16 +60,8 @@ class PairModel:
     def description(self) -> Description:
         """Without its weights; a score is a vector of one dimension."""
         config: Any = self.module.transformer.config
-        return Description(
-            dim=1,
-            layers=int(config.num_hidden_layers),
-            matryoshka_dims=(1,),
-            tokens=Tokenization.of(self.tokenizer, self.max_tokens, pairs=True),
-            prompts={},
-            default_prompt=None,
-            include_prompt=True,
-            recipe={},
-        )
+        tokens = Tokenization.of(self.tokenizer, self.max_tokens, pairs=True)
+        return Description(1, int(config.num_hidden_layers), (1,), tokens)
 
 
 def read_pairs(source: Source) -> PairModel:

@@ -176,7 +176,7 @@ def run_training(
     if resume:
         done, run.best = checkpoint.load(config, origin, plan.steps, training_model, optimizer)
         run.step, run.best_step = done.step, done.best_step
-        run.losses, run.judged = list(done.losses), list(done.judged)
+        run.losses, run.judged = done.losses, done.judged
     else:
         begin(run, report)
 
@@ -194,8 +194,7 @@ def run_training(
                 evaluate(run)
             if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
                 if processes.main:
-                    progress = run.progress
-                    checkpoint.save(config, origin, progress, training_model, optimizer, run.best)
+                    checkpoint.save(config, origin, run, training_model, optimizer, run.best)
                 processes.wait()
             send_report(run, report)
 

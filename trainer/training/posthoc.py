@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -34,17 +34,6 @@ Batch = TypeVar("Batch")
 RELATIVE_RANK = 1e-9
 # Frozen vectors with a cosine above this belong to equal texts.
 EQUAL_TEXT_COSINE = 1 - 1e-5
-
-
-class Reduction(Protocol):
-    """A fitted map from vectors to fewer dimensions."""
-
-    @property
-    def name(self) -> str:
-        """Name of the map."""
-
-    def __call__(self, vectors: ArrayLike) -> Rows:
-        """(n, D) to (n, width) float32 unit rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
