@@ -47,11 +47,9 @@ def contrastive(
 
 def bias(found: Contrastive, batch: list[Drawn] = ROWS) -> list[list[float]]:
     negatives = rows(0, sum(len(row.negatives) for row in batch))
-    candidates = found._candidates([rows(0, len(batch)), rows(0, len(batch)), negatives], batch)
-    mine = found.processes.mine(len(batch))
-    anchors = text_ids([row.anchor for row in batch[mine]])
-    labels = torch.arange(len(batch))[mine]
-    return found._text_bias(candidates, labels, anchors, len(batch)).tolist()
+    contrast = found._contrast([rows(0, len(batch)), rows(0, len(batch)), negatives], batch)
+    bias: list[list[float]] = found._text_bias(contrast, slice(None)).tolist()
+    return bias
 
 
 def test_candidates_with_the_text_of_anchor_or_positive_are_left_out(base: Path) -> None:
@@ -140,9 +138,9 @@ def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
     shapes: set[int] = set()
     of_anchors = found._of_anchors
 
-    def counted(anchors: Tensor, **rest: Any) -> Tensor:
+    def counted(contrast: Any, block: slice, step: int, anchors: Tensor) -> Tensor:
         shapes.add(anchors.shape[1])
-        return of_anchors(anchors, **rest)
+        return of_anchors(contrast, block, step, anchors)
 
     monkeypatch.setattr(found, "_of_anchors", counted)
     values, gradients = [], []

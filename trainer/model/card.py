@@ -12,7 +12,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.source import Starter
+from searchengine.trainer.model.source import Starter, may_be_hub_name
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
@@ -93,10 +93,7 @@ def hub_name(base: str) -> str | None:
     """The name of a base model on the model hub; None for a folder."""
     if base in list(Starter):
         return STARTER_ON_THE_HUB
-    parts = base.split("/")
-    if len(parts) > 2 or not all(parts) or parts[0] in (".", "..", "~") or "\\" in base:
-        return None
-    return None if Path(base).is_dir() else base  # as `Encoder.load` decides
+    return base if may_be_hub_name(base) and not Path(base).is_dir() else None
 
 
 def _base(base: str) -> str:

@@ -141,11 +141,6 @@ class Graph:
         outdated = self.refused and self.torch != version("torch")  # another version may trace it
         return wanted == present and not outdated and source.files(checksums) == self.files
 
-    def is_undamaged(self, checksums: Checksums) -> bool:
-        """Whether its files have their checksums: flipped bits would give other vectors."""
-        written = self.sha256.items()
-        return all(checksums.of(self.folder / name) == digest for name, digest in written)
-
     def is_accurate(self, precision: Precision) -> bool:
         """Whether its outputs in a precision were measured, and are near enough to float32's."""
         accuracy = self.accuracies.get(precision)
@@ -247,7 +242,8 @@ def find_graph(source: Source, int8: bool = False) -> Graph | None:
             graph = read_graph(path, key)
             if graph is None or not graph.matches(source, int8, checksums):
                 continue
-            if graph.is_undamaged(checksums):
+            written = graph.sha256.items()  # flipped bits would give other vectors
+            if all(checksums.of(graph.folder / name) == digest for name, digest in written):
                 return graph
     return None
 

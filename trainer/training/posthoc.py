@@ -64,21 +64,15 @@ class LinearMap:
         """This map and then one without bias, which sees no difference between x and x / |x|."""
         if following.bias is not None:
             raise ConfigError(f"the map {following.name} has a bias: expected one without")
-        return LinearMap(
-            f"{self.name}, {following.name}",
-            following.weight @ self.weight,
-            None if self.bias is None else following.weight @ self.bias,
-            following.dims,
-        )
+        name, weight = f"{self.name}, {following.name}", following.weight @ self.weight
+        bias = None if self.bias is None else following.weight @ self.bias
+        return LinearMap(name, weight, bias, following.dims)
 
     def first(self, width: int) -> "LinearMap":
         """The map to the first `width` of its dimensions; fitting to that width gives the same."""
         check_width(width, self.width)
-        return replace(
-            self,
-            weight=self.weight[:width],
-            bias=None if self.bias is None else self.bias[:width],
-        )
+        bias = None if self.bias is None else self.bias[:width]
+        return replace(self, weight=self.weight[:width], bias=bias)
 
 
 def vectors_of(vectors: ArrayLike, dim: int | None = None) -> Rows:
@@ -197,9 +191,8 @@ def adapter(
         candidates = torch.cat([y[batch], last])
         return matryoshka(nce, dims)(x[batch] @ weight.T, candidates @ weight.T)
 
-    descend(
-        [weight], row_batches(len(x), batch_size, steps, seed), loss, steps, learning_rate, report
-    )
+    batches = row_batches(len(x), batch_size, steps, seed)
+    descend([weight], batches, loss, steps, learning_rate, report)
     return LinearMap("adapter", weight.detach().numpy())
 
 

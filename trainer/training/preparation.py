@@ -13,7 +13,7 @@ import torch
 from searchengine.trainer.errors import ConfigError, DataError, ModelError
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Batch, Dense
-from searchengine.trainer.model.network import truncated
+from searchengine.trainer.model.network import with_layers
 from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
@@ -299,7 +299,7 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
     with torch.no_grad():
         full = network(**inputs, output_hidden_states=True)
         try:
-            first = truncated(network, 1)(**inputs)[0]
+            first = with_layers(network, range(1))(**inputs)[0]
         except ModelError:
             first = None  # layers that share their weights, as ALBERT's do
     pairs = ((first, full.hidden_states[1]), (full[0], full.hidden_states[-1]))
