@@ -61,7 +61,7 @@ def card(model: Model) -> str:
     if recipe:
         if scores := recipe.scores("best"):
             parts.append(_scores(recipe, scores))
-        parts += [_use(model), _made(recipe), _again(recipe)]
+        parts += [_use(model), _training(recipe), _again(recipe)]
     else:
         parts.append(_use(model))
         if model.recipe:
@@ -209,7 +209,7 @@ searchengine search notes.index "{QUESTION}"
 ```"""
 
 
-def _made(recipe: Recipe) -> str:
+def _training(recipe: Recipe) -> str:
     results, number = recipe.results, recipe.number
     steps = number("max_steps")
     length = f"{steps:g} updates" if steps else f"{number('epochs'):g} epochs"

@@ -306,7 +306,9 @@ def begin(run: Run, report: OnReport | None) -> None:
     send_report(run, report)
     plan, processes, training_model = run.plan, run.processes, run.training_model
     of_vectors = [data_set for data_set in plan.data if data_set.config.learns_vectors]
-    texts = sample_texts([each.examples for each in of_vectors or plan.data], run.config.seed)
+    texts = sample_texts(
+        [data_set.examples for data_set in of_vectors or plan.data], run.config.seed
+    )
     targets = None
     if of_vectors and isinstance(of_vectors[0].fixed, FixedEncoder):
         targets = teacher_targets(training_model, of_vectors[0].fixed, texts)
