@@ -83,8 +83,7 @@ class TracedPacked(nn.Module):
     def __init__(self, module: SentenceModule):
         super().__init__()
         self.packed = PackedTransformer(module.transformer)
-        parts: Any = (module.pooling, list(module.head), module.mix)
-        self.traced = Traced(SentenceModule(self.packed, *parts))
+        self.traced = Traced(module.changed(transformer=self.packed))
 
     def forward(
         self, ids: Tensor, mask: Tensor, prompt_tokens: Tensor, slots: Tensor, places: Tensor

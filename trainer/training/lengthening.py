@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.modules import SentenceModule
 from searchengine.trainer.model.network import position_offset
 from searchengine.trainer.training.train_config import TrainConfig
 
@@ -56,8 +55,7 @@ def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
         network = _stretched(network, window, positions, kept)
     tokenizer = copy.deepcopy(model.tokenizer)
     tokenizer.model_max_length = window
-    head: Any = list(module.head)
-    changed = SentenceModule(network, module.pooling, head, module.mix).eval()
+    changed = module.changed(transformer=network)
     return replace(model, module=changed, tokenizer=tokenizer, max_tokens=window)
 
 

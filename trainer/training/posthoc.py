@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from searchengine.trainer.encoder import ROTATION, Encoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
+from searchengine.trainer.model.modules import Dense, Normalize
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.training.head import IDENTITY
 from searchengine.trainer.training.losses import distillation, info_nce, matryoshka
@@ -323,13 +323,12 @@ def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
             dense.linear.bias.copy_(torch.from_numpy(reduction.bias))
     model, old = encoder.model, copy.deepcopy(encoder.module)
     shorter = encoder.matryoshka_dims if reduction.dims is None else reduction.dims
-    layers = cast(list[HeadLayer], list(old.head))
+    layers = list(old.head)
     if not layers or not isinstance(layers[-1], Normalize):
         layers.append(Normalize())  # what encode does with the rows of such a model
-    module = SentenceModule(old.transformer, old.pooling, [*layers, dense, Normalize()], old.mix)
     reduced = replace(
         model,
-        module=module.eval(),
+        module=old.changed(head=[*layers, dense, Normalize()]),
         matryoshka_dims=(width, *(d for d in shorter if d < width)),
         recipe={**model.recipe, "posthoc": {"map": reduction.name, "width": width}},
         classifier=None,
