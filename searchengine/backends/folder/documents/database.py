@@ -89,10 +89,10 @@ class Database:
         _sync_fully(connection)
 
     def _begin(self, create: bool) -> None:
-        """Create the tables, or check that they are those of a collection of this version."""
+        """Create the tables, or bring those of a collection up to this version."""
         if create:
             self.connection.execute("PRAGMA journal_mode = wal")
-            schema.create(self.connection)
+            schema.upgrade(self.connection, str(self.path))
             return
         if self._frozen is not None:
             self.connection.execute("PRAGMA query_only = 1")
@@ -101,7 +101,12 @@ class Database:
             raise CollectionError(
                 f"{self.path} has no table of documents, so {self.path.parent} is not a collection"
             )
-        schema.check(self.connection, str(self.path))
+        if not schema.outdated(self.connection, str(self.path)):
+            return
+        if self._read_only and self._frozen is None:
+            Database(self.path).close()  # a connection that can write upgrades the file
+        else:
+            schema.upgrade(self.connection, str(self.path))
 
     @property
     def connection(self) -> sqlite3.Connection:

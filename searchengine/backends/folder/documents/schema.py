@@ -1,4 +1,4 @@
-"""The tables of documents.db, created in one place. The file's user_version says which they are.
+"""The tables of documents.db, as numbered migrations. Never edit one that was released: add one.
 
 documents     one row per document: key, title, text, metadata (a JSON object) and digest; source is
               the metadata as last added, if an update has changed it since (else NULL);
@@ -16,15 +16,19 @@ ids           the next id of each kind: an id is never used again, whatever was 
 settings      name → JSON value: the encoder, the index config and other settings
 fields, field_values    metadata that is indexed on request (filters.fields)
 text_index    words (documents.text_index), once a tokenizer is chosen
+
+sqlite-utils runs the migrations. It takes longer to import than a search takes, so it is imported
+only for a database that lacks one.
 """
 
 import sqlite3
+from typing import TYPE_CHECKING
 
 from searchengine.backends.folder.filters import fields
 from searchengine.errors import CollectionError
 
-VERSION = 1
-"""The version of these tables; a file of another one is refused."""
+if TYPE_CHECKING:
+    import sqlite_utils
 
 SPACE = 1 << 40
 """From the first passage id of one encoder to that of the next: additions and merges stay below."""
@@ -96,32 +100,63 @@ BEHIND = (
 """Number of kinds whose next id is used already, or is not stored: there must be none."""
 
 
-def create(connection: sqlite3.Connection) -> None:
-    """Create the tables in a new file, in one transaction."""
-    connection.execute("BEGIN IMMEDIATE")
+def m001_tables(db: "sqlite_utils.Database") -> None:
+    """All tables of 1.0."""
+    for statement in (*_TABLES, *fields.SCHEMA):
+        db.execute(statement)
+    catch_up(db.conn)
+
+
+MIGRATIONS = {function.__name__: function for function in (m001_tables,)}
+"""Name → migration, in the order in which they are applied."""
+_PATIENCE_MS = 10_000  # to wait for another process, which may be upgrading
+
+
+def outdated(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether migrations are pending. CollectionError if another version wrote the file `name`."""
+    sql = "SELECT count(*) FROM sqlite_master WHERE name = '_sqlite_migrations'"
+    applied: set[str] = set()
+    if connection.execute(sql).fetchone()[0]:
+        sql = "SELECT name FROM _sqlite_migrations WHERE migration_set = 'searchengine'"
+        applied = {str(row[0]) for row in connection.execute(sql)}
+    if unknown := sorted(applied - MIGRATIONS.keys()):
+        raise CollectionError(
+            f"{name} was written by a newer version of searchengine (its format has "
+            f"{', '.join(unknown)}); upgrade searchengine to open it"
+        )
+    return applied != MIGRATIONS.keys()
+
+
+def upgrade(connection: sqlite3.Connection, name: str) -> None:
+    """Apply the pending migrations in one transaction; to a new database, all of them.
+
+    Raises CollectionError if the file `name` cannot be written.
+    """
+    if connection.execute("PRAGMA query_only").fetchone()[0]:
+        raise CollectionError(
+            f"{name} was written by an older version of searchengine and must be upgraded "
+            "once; make the folder writable and open it again"
+        )
+    import sqlite_utils
+
+    migrations = sqlite_utils.Migrations("searchengine")
+    for migration in MIGRATIONS.values():
+        migrations()(migration)
+    db = sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
+    # If two processes open it at the same time, one upgrades, and the other finds it done.
+    timeout = connection.execute("PRAGMA busy_timeout").fetchone()[0]
+    connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
     try:
-        for statement in (*_TABLES, *fields.SCHEMA):
-            connection.execute(statement)
-        catch_up(connection)
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
+        db.execute("BEGIN IMMEDIATE")
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {timeout}")
+    try:
+        migrations.apply(db)
+        db.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # SQLite ends it by itself where the disk is full
-            connection.execute("ROLLBACK")
+            db.execute("ROLLBACK")
         raise
-
-
-def check(connection: sqlite3.Connection, name: str) -> None:
-    """Raise CollectionError if the file `name` has tables of another version."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != VERSION:
-        way = "create it again with this version"
-        if version > VERSION:
-            way = "upgrade searchengine to open it"
-        raise CollectionError(
-            f"{name} has tables of version {version}, and this searchengine reads version "
-            f"{VERSION}; {way}"
-        )
 
 
 def catch_up(connection: sqlite3.Connection) -> None:

@@ -82,7 +82,10 @@ def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     create(path).close()
     connection = sqlite3.connect(path / "documents.db")
     with connection:
-        connection.execute("PRAGMA user_version = 999")
+        connection.execute(
+            "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) "
+            "VALUES ('searchengine', 'm999_future', '')"
+        )
     connection.close()
-    with pytest.raises(CollectionError, match=r"tables of version 999, and this .*upgrade"):
+    with pytest.raises(CollectionError, match=r"newer version .*m999_future.*upgrade"):
         SearchEngine.open(path, WordLengths())

@@ -90,4 +90,4 @@ def test_a_database_that_finds_no_room_for_its_tables(
     monkeypatch.setattr(schema, "catch_up", full)
     with closing(sqlite3.connect(tmp_path / "documents.db", isolation_level=None)) as connection:
         with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
-            schema.create(connection)
+            schema.upgrade(connection, "documents.db")

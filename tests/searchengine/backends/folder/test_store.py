@@ -2,13 +2,16 @@
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.backends.contract import Passage, as_json
+from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.corpus.documents import Document
@@ -219,17 +222,37 @@ def test_foreign_database(tmp_path: Path) -> None:
         Store(tmp_path / "documents.db")
 
 
-@pytest.mark.parametrize(
-    ("version", "way"), [(0, "create it again"), (2, "upgrade searchengine to open it")]
-)
-@pytest.mark.parametrize("readers", [0, 2])
-def test_another_version_is_refused(store: Store, version: int, way: str, readers: int) -> None:
+def test_newer_format_is_refused(store: Store) -> None:
     store.close()
     db = sqlite3.connect(store.path)
-    db.execute(f"PRAGMA user_version = {version}")
+    db.execute(
+        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) "
+        "VALUES ('searchengine', 'm999_future', '')"
+    )
+    db.commit()
     db.close()
-    with pytest.raises(CollectionError, match=f"has tables of version {version}, and .*; {way}"):
-        Store(store.path, readers=readers)
+    with pytest.raises(CollectionError, match=r"newer version .*m999_future.*upgrade"):
+        Store(store.path)
+
+
+@pytest.mark.parametrize("readers", [0, 2])
+def test_a_file_without_the_last_migration_is_upgraded_once(
+    store: Store, readers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.close()
+    applied = []
+
+    def m002_more(db: Any) -> None:
+        applied.append(db)
+        db.execute("CREATE TABLE more (x)")
+
+    migrations = {**schema.MIGRATIONS, "m002_more": m002_more}
+    monkeypatch.setattr(schema, "MIGRATIONS", migrations)
+    for _ in range(2):
+        with closing(Store(store.path, readers=readers)) as again:
+            assert again.read("SELECT count(*) FROM more") == [(0,)]
+            assert again.documents([0]) == DOCUMENTS[:1]
+    assert len(applied) == 1
 
 
 @pytest.mark.parametrize("column", ["key", "title", "text"])
