@@ -32,8 +32,8 @@ from searchengine.trainer.model.modules import (
     WeightedLayerPooling,
 )
 from searchengine.trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
+from searchengine.trainer.model.numpy_models import KIND, TOKENIZER
 from searchengine.trainer.model.source import CHECKPOINT
-from searchengine.trainer.model.static import KIND, TOKENIZER
 from searchengine.trainer.model.tokens import UNLIMITED
 from searchengine.trainer.model.torch_model import TokenTable
 

@@ -16,9 +16,8 @@ from threading import Lock, RLock, Thread
 from typing import TYPE_CHECKING
 
 from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
-from searchengine.trainer.model.packaged import Packaged, find_packaged
+from searchengine.trainer.model.numpy_models import Packaged, find_packaged, static_place
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.static import static_place
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import compile
 from searchengine.trainer.runtimes.graph import FP32_GAIN, Graph, find_graph
@@ -93,10 +92,10 @@ class ModelHandle:
 
     @cached_property
     def fingerprint(self) -> str:
-        """See searchengine.trainer.model.fingerprint."""
+        """See searchengine.trainer.model.torch_model."""
         if (known := self._known) is not None:
             return known.fingerprint
-        from searchengine.trainer.model.fingerprint import fingerprint
+        from searchengine.trainer.model.torch_model import fingerprint
 
         return fingerprint(self.model)
 

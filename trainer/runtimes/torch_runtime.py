@@ -200,7 +200,7 @@ def compare_once(
 ) -> Comparison:
     """The same on a processor, from the user's cache if it was measured before.
 
-    fingerprint: of the model, see searchengine.trainer.model.fingerprint.
+    fingerprint: of the model, see searchengine.trainer.model.torch_model.
     """
     key = {
         "attention": fast.attention,  # a teacher of a training has another

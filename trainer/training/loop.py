@@ -19,8 +19,8 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
-from searchengine.trainer.model.fingerprint import fingerprint
 from searchengine.trainer.model.saving import remove_folder
+from searchengine.trainer.model.torch_model import fingerprint
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
 from searchengine.trainer.training.checkpoint import JudgedStep
