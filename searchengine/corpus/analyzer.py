@@ -114,12 +114,12 @@ class Analyzer:
         """Equal for analyzers with equal terms, which change with the versions that it names."""
         if self.tokenizer is not Tokenizer.STEM:
             return str(self)
-        made = f"Unicode {unicodedata.unidata_version}"
+        versions = f"Unicode {unicodedata.unidata_version}"
         if any(ALGORITHMS.get(language, ("",))[0] for language in self.languages):
             from Stemmer import version
 
-            made += f", Snowball {version()}"
-        return f"{self} ({made})"
+            versions += f", Snowball {version()}"
+        return f"{self} ({versions})"
 
     def text(self, text: str) -> str:
         """What FTS5 indexes: with STEM the terms, else the text."""

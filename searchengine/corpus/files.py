@@ -7,7 +7,7 @@ field becomes metadata. A CSV cell that reads like a number (12, -3.50; not 007 
 false becomes a number or truth value. How keys are chosen: docs/indexing.md.
 
 Whatever a file holds, memory stays bounded: no line, row or text may be longer than 64 MiB, and
-what a parser reads is read in a process with limits (corpus.formats.parser).
+what a parser reads is read in a process with limits (corpus.formats.reading_process).
 """
 
 import hashlib
@@ -23,8 +23,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from searchengine.corpus.documents import Document, LeftOut
-from searchengine.corpus.formats.kinds import SQLITE, SQLITE_SUFFIXES, Kind, Part, kind_of
-from searchengine.corpus.formats.parser import Parser
+from searchengine.corpus.formats.kinds import SQLITE, SQLITE_SUFFIXES, Kind, Text, kind_of
+from searchengine.corpus.formats.reading_process import Parser
 from searchengine.corpus.tabular import DIALECTS, Columns, check_text, read_table
 from searchengine.corpus.text_files import (
     STDIN,
@@ -509,7 +509,7 @@ def _read_texts(file: Path, format_: Kind, keys: _Keys, parser: Parser) -> Itera
         )
 
 
-def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Part]:
+def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Text]:
     """The texts of a file. Plain text in UTF-8 needs no parser."""
     if kind(file) in _PLAIN:
         data = whole(file)
@@ -518,9 +518,9 @@ def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Part]:
         except UnicodeDecodeError:
             text = "\0"
         if "\0" not in text and "\x1b" not in text:  # neither binary nor ISO-2022
-            yield Part(text)
+            yield Text(text)
             return
-    yield from parser.parts(file, format_)
+    yield from parser.texts(file, format_)
 
 
 def _stat(file: Path) -> dict[str, Any]:

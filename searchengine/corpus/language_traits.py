@@ -90,20 +90,20 @@ def traits(texts: Sequence[str]) -> list[Traits]:
 
     Short texts are judged together with the next ones, so titles in one language are recognised.
     """
-    found: list[Traits] = []
+    result: list[Traits] = []
     pending: list[int] = []  # positions of texts whose language py3langid tells
     joined = ""
     for position, text in enumerate(text[:EXCERPT] for text in texts):
-        found.append(_by_script(text))
-        if found[-1] == Traits():
+        result.append(_by_script(text))
+        if result[-1] == Traits():
             pending.append(position)
             joined += f"{text}\n"
             if _letters(joined) >= _ENOUGH:
-                _tell(found, pending, joined)
+                _tell(result, pending, joined)
                 pending, joined = [], ""
     if pending and _letters(joined) >= _MIN_LETTERS:
-        _tell(found, pending, joined)
-    return found
+        _tell(result, pending, joined)
+    return result
 
 
 def _by_script(text: str) -> Traits:
@@ -119,12 +119,12 @@ def _by_script(text: str) -> Traits:
     return Traits()
 
 
-def _tell(found: list[Traits], positions: Sequence[int], text: str) -> None:
+def _tell(result: list[Traits], positions: Sequence[int], text: str) -> None:
     """Set the language of the texts at these positions, which `text` joins."""
     language, probability = _identifier().classify(text)
     if probability >= _SURE and language != "zxx":  # zxx: no language
         for position in positions:
-            found[position] = Traits(language)
+            result[position] = Traits(language)
 
 
 def _letters(text: str) -> int:

@@ -52,8 +52,8 @@ def _is_end(text: str, match: re.Match[str]) -> bool:
     if match["stop"] != ".":
         return not following.islower()
     before = text[max(0, match.start() - _BACK) : match.start()]
-    found = _LAST_WORD.search(before)
-    word = found.group().casefold() if found else ""
+    match_before = _LAST_WORD.search(before)
+    word = match_before.group().casefold() if match_before else ""
     return not (
         following.islower()
         or word in _ABBREVIATIONS

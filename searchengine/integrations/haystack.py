@@ -237,6 +237,19 @@ class _Retriever:
             arguments["document_store"] = SearchEngineDocumentStore.from_dict(dict(store))
         return cast(Self, default_from_dict(cls, {**data, "init_parameters": arguments}))
 
+    def _search(
+        self, question: str | list[float], filters: dict[str, Any] | None, top_k: int | None
+    ) -> dict[str, list[Document]]:
+        k, options = self._arguments(filters, top_k)
+        return self._documents(self.document_store.engine.search(question, k, **options))
+
+    async def _asearch(
+        self, question: str | list[float], filters: dict[str, Any] | None, top_k: int | None
+    ) -> dict[str, list[Document]]:
+        k, options = self._arguments(filters, top_k)
+        hits = await self.document_store.engine.asearch(question, k, **options)
+        return await to_thread(self._documents, hits)
+
     def _arguments(self, filters: dict[str, Any] | None, top_k: int | None) -> tuple[int, Options]:
         options: dict[str, Any] = dict(self.options or {})
         matching = where_of(apply_filter_policy(self.filter_policy, self.filters, filters))
@@ -258,17 +271,14 @@ class SearchEngineRetriever(_Retriever):
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
         """The documents nearest to a question, best first."""
-        k, options = self._arguments(filters, top_k)
-        return self._documents(self.document_store.engine.search(query, k, **options))
+        return self._search(query, filters, top_k)
 
     @component.output_types(documents=list[Document])
     async def run_async(
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
         """As `run`; what several tasks ask at once is answered together."""
-        k, options = self._arguments(filters, top_k)
-        hits = await self.document_store.engine.asearch(query, k, **options)
-        return await to_thread(self._documents, hits)
+        return await self._asearch(query, filters, top_k)
 
 
 @component
@@ -283,8 +293,7 @@ class SearchEngineEmbeddingRetriever(_Retriever):
         top_k: int | None = None,
     ) -> dict[str, list[Document]]:
         """The documents nearest to an embedding, best first."""
-        k, options = self._arguments(filters, top_k)
-        return self._documents(self.document_store.engine.search(query_embedding, k, **options))
+        return self._search(query_embedding, filters, top_k)
 
     @component.output_types(documents=list[Document])
     async def run_async(
@@ -294,9 +303,7 @@ class SearchEngineEmbeddingRetriever(_Retriever):
         top_k: int | None = None,
     ) -> dict[str, list[Document]]:
         """As `run`."""
-        k, options = self._arguments(filters, top_k)
-        hits = await self.document_store.engine.asearch(query_embedding, k, **options)
-        return await to_thread(self._documents, hits)
+        return await self._asearch(query_embedding, filters, top_k)
 
 
 def _check(document: Any) -> None:

@@ -46,31 +46,31 @@ class Left(Exception):
 
 
 class Guard:
-    """The outermost application."""
+    """The outermost application.
+
+    Attributes:
+        app, settings, shared, metrics: as passed.
+        ids: an id of 16 characters for each request.
+    """
 
     def __init__(
         self, app: App, settings: ServerSettings, shared: Shared, metrics: Metrics
     ) -> None:
-        self._app, self._settings = app, settings
-        self._shared, self._metrics = shared, metrics
+        self.app, self.settings, self.shared, self.metrics = app, settings, shared, metrics
         # Random for each process, then counted: to read random numbers takes longer than all else.
         prefix = secrets.token_hex(4)
-        self._ids = (f"{prefix}{number:08x}" for number in count())
-
-    def new_id(self) -> str:
-        """The id of a request, 16 characters."""
-        return next(self._ids)
+        self.ids = (f"{prefix}{number:08x}" for number in count())
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         await Passing(self, scope, receive, send).run()
 
     def admit(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> str | None:
         """The name of the caller's token; None: no token is needed. Raises Refused."""
-        settings, path = self._settings, scope["path"]
+        settings, path = self.settings, scope["path"]
         if not settings.tokens:
             self._check_host(headers)
         if path in OPEN or not path.startswith(("/v1/", "/metrics")):
@@ -88,8 +88,8 @@ class Guard:
                 {"WWW-Authenticate": "Bearer"},
             )
         token = settings.tokens[position]
-        if settings.rate is not None and not self._shared.within_rate(position, settings.rate):
-            self._metrics.refused.labels("rate").inc()
+        if settings.rate is not None and not self.shared.within_rate(position, settings.rate):
+            self.metrics.refused.labels("rate").inc()
             raise Refused(429, f"more than {settings.rate:g} requests per second; slow down", RETRY)
         if writes and not token.writes:
             raise Refused(403, "this token may read only; use one with the scope write")
@@ -99,7 +99,7 @@ class Guard:
         """Refuse other names of this machine: a web page could make one of its own point here."""
         host = headers.get(b"host", b"").decode("latin1").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if name not in (*_LOOPBACK, self._settings.host.lower()):
+        if name not in (*_LOOPBACK, self.settings.host.lower()):
             raise Refused(421, "without tokens, the server answers to localhost and 127.0.0.1 only")
 
 
@@ -111,9 +111,9 @@ class Passing:
     ) -> None:
         self._guard, self._scope = guard, scope
         self._receive, self._send = receive, send
-        self._settings = guard._settings
+        self._settings = guard.settings
         self._start = time.perf_counter()
-        self._identity = scope["id"] = guard.new_id()
+        self._identity = scope["id"] = next(guard.ids)
         self._status = 0  # of the response; 0: none has begun
         self._read = 0  # bytes of the body
         # Whether the body has been read; that of a GET or DELETE is nobody's.
@@ -133,9 +133,9 @@ class Passing:
             self._token = self._guard.admit(self._scope, headers)
             self._check_length(headers)
             if counted:
-                entered = self._guard._shared.enter(self._settings.max_requests)
+                entered = self._guard.shared.enter(self._settings.max_requests)
                 if not entered:
-                    self._guard._metrics.refused.labels("queue").inc()
+                    self._guard.metrics.refused.labels("queue").inc()
                     raise Refused(429, "too many requests under way; try again", RETRY)
             await self._answer()
             if self._exceeded and not self._status:
@@ -152,7 +152,7 @@ class Passing:
             await self._refuse(500, INTERNAL)
         finally:
             if entered:
-                self._guard._shared.leave()
+                self._guard.shared.leave()
             self._record()
 
     def _check_length(self, headers: dict[bytes, bytes]) -> None:
@@ -169,15 +169,15 @@ class Passing:
     async def _answer(self) -> None:
         """Run the application within the time limit, until it ends or the caller leaves."""
         if self._streams:
-            await self._guard._app(self._scope, self._receive, self._sending)
+            await self._guard.app(self._scope, self._receive, self._sending)
             return
         loop = asyncio.get_running_loop()
         timer = loop.call_later(_WATCH, self._watch, asyncio.current_task())
         try:
             async with asyncio.timeout(self._settings.timeout):
-                await self._guard._app(self._scope, self._receiving, self._sending)
+                await self._guard.app(self._scope, self._receiving, self._sending)
         except TimeoutError:
-            self._guard._metrics.refused.labels("timeout").inc()
+            self._guard.metrics.refused.labels("timeout").inc()
             raise Refused(
                 503, f"not answered within {self._settings.timeout:g} seconds", RETRY
             ) from None
@@ -244,7 +244,7 @@ class Passing:
         seconds = time.perf_counter() - self._start
         route = self._scope.get("route")
         template = getattr(route, "path", "other")
-        self._guard._metrics.answered(template, self._scope["method"], self._status, seconds)
+        self._guard.metrics.answered(template, self._scope["method"], self._status, seconds)
         if self._settings.log == "none":
             return
         client = self._scope.get("client") or ("-", 0)

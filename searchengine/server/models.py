@@ -305,7 +305,7 @@ class BenchPoint(BaseModel):
 class BenchResponse(BaseModel):
     """What `searchengine bench` measured. Without --bench all is null and there are no points."""
 
-    made: str | None = None
+    measured_at: str | None = None
     k: int | None = None
     target: float | None = None
     recommended: str | None = None

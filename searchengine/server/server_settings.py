@@ -192,7 +192,7 @@ def _bench(results: Results) -> dict[str, Any]:
     ]
     target = results.settings["target"]
     return {
-        "made": results.made,
+        "measured_at": results.made,
         "k": results.subject["k"],
         "target": target,
         "recommended": recommend(results, target).name,

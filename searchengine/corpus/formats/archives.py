@@ -25,7 +25,7 @@ def check_size(archive: zipfile.ZipFile, path: Path, suffixes: tuple[str, ...]) 
 
     zipfile never unpacks more of a member than the archive declares.
     """
-    size = sum(each.file_size for each in archive.infolist() if each.filename.endswith(suffixes))
+    size = sum(m.file_size for m in archive.infolist() if m.filename.endswith(suffixes))
     if size > _LARGEST:
         raise bad(path, f"unpacks to {size >> 20:,} MiB of text, more than {_LARGEST >> 20}")
 

@@ -14,7 +14,7 @@ from docx.oxml.ns import nsmap, qn
 from docx.oxml.parser import parse_xml
 
 from searchengine.corpus.formats.archives import check_size, opened
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Part
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text
 from searchengine.corpus.text_files import bad
 
 _OLE = bytes.fromhex("d0cf11e0")  # begins .doc files and encrypted .docx files
@@ -32,7 +32,7 @@ _NAME = re.compile(r"heading (\d)|(title)", re.IGNORECASE)
 _NOTES = ("/footnotes", "/endnotes")  # ends of types of parts
 
 
-def read_docx(path: Path) -> Iterator[Part]:
+def read_docx(path: Path) -> Iterator[Text]:
     """The text of a Word file, notes at the end.
 
     Headings are paragraphs of the styles Title and Heading 1 to 9, and of styles made from them or
@@ -59,7 +59,7 @@ def read_docx(path: Path) -> Iterator[Part]:
         length = start + len(text)
     properties = document.core_properties
     metadata = {"author": properties.author} if properties.author else {}
-    yield Part("\n\n".join(pieces), properties.title or "", metadata, tuple(headings))
+    yield Text("\n\n".join(pieces), properties.title or "", metadata, tuple(headings))
 
 
 def _texts(document: Any) -> Iterator[tuple[Any, str]]:

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from searchengine.corpus.formats.archives import check_size, member, opened
-from searchengine.corpus.formats.kinds import Part
+from searchengine.corpus.formats.kinds import Text
 from searchengine.corpus.formats.markup import decode_html, parse
 from searchengine.corpus.text_files import bad
 
@@ -21,7 +21,7 @@ _TEXTS = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
 _FIELDS = {"author": "creator", "lang": "language", "date": "date"}
 
 
-def read_epub(path: Path) -> Iterator[Part]:
+def read_epub(path: Path) -> Iterator[Text]:
     """The chapters of a book, in reading order; the table of contents is left out.
 
     Raises CorpusError.
@@ -42,7 +42,7 @@ def read_epub(path: Path) -> Iterator[Part]:
             if page.text:
                 chapter += 1
                 fields = metadata | {"chapter": chapter}
-                yield Part(page.text, title or page.title, fields, tuple(page.headings), name)
+                yield Text(page.text, title or page.title, fields, tuple(page.headings), name)
         if not chapter:
             raise bad(path, "holds no text")
 
@@ -61,8 +61,8 @@ def _package(archive: zipfile.ZipFile, path: Path) -> tuple[str, ElementTree.Ele
 
 
 def _metadata(package: ElementTree.Element) -> tuple[dict[str, str], str]:
-    found = {name: package.findtext(f".//{_DC}{tag}") for name, tag in _FIELDS.items()}
-    fields = {name: value.strip() for name, value in found.items() if value and value.strip()}
+    texts = {name: package.findtext(f".//{_DC}{tag}") for name, tag in _FIELDS.items()}
+    fields = {name: value.strip() for name, value in texts.items() if value and value.strip()}
     return fields, (package.findtext(f".//{_DC}title") or "").strip()
 
 
@@ -86,4 +86,4 @@ def _encrypted(archive: zipfile.ZipFile) -> set[str]:
     if name not in archive.namelist():
         return set()
     root = ElementTree.fromstring(member(archive, name))
-    return {unquote(each.get("URI", "")) for each in root.iter(_REFERENCE)}
+    return {unquote(element.get("URI", "")) for element in root.iter(_REFERENCE)}

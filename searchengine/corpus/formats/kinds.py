@@ -30,7 +30,7 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Text:
     """A text of a file: all of it, a page, or a chapter.
 
     Attributes:
@@ -61,7 +61,7 @@ def enclosing(headings: Sequence[Heading]) -> list[Heading]:
 class FileReader(Protocol):
     """Reads the texts of a file; raises CorpusError."""
 
-    def __call__(self, path: Path) -> Iterator[Part]: ...
+    def __call__(self, path: Path) -> Iterator[Text]: ...
 
 
 class RecordReader(Protocol):
@@ -126,5 +126,5 @@ SQLITE_SUFFIXES = {".db", ".sqlite", ".sqlite3"}
 
 def kind_of(path: Path) -> Kind | None:
     """The format of a file by its suffix; None: not one of KINDS."""
-    found = KINDS.get(kind(path))
-    return None if found is None or (path.suffix == ".gz" and not found.packed) else found
+    format_ = KINDS.get(kind(path))
+    return None if format_ and path.suffix == ".gz" and not format_.packed else format_

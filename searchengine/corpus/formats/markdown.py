@@ -11,7 +11,7 @@ import yaml
 from markdown_it import MarkdownIt
 
 from searchengine.corpus.documents import plain_record
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Part
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text
 from searchengine.corpus.text_files import bad, decode, whole
 
 _FRONT = re.compile(
@@ -23,13 +23,13 @@ _BLOCKS = MarkdownIt("zero").enable(
 )
 
 
-def read_text(path: Path) -> Iterator[Part]:
+def read_text(path: Path) -> Iterator[Text]:
     """The text of a file. Raises CorpusError."""
     text, encoding = decode(whole(path), path)
-    yield Part(text, metadata={"encoding": encoding} if encoding else {})
+    yield Text(text, metadata={"encoding": encoding} if encoding else {})
 
 
-def read_markdown(path: Path) -> Iterator[Part]:
+def read_markdown(path: Path) -> Iterator[Text]:
     """The text of a Markdown file. Raises CorpusError, also for broken front matter.
 
     The title is that of the front matter, or else a heading of the first level that begins the
@@ -43,7 +43,7 @@ def read_markdown(path: Path) -> Iterator[Part]:
         title = headings[0].title
     if encoding:
         metadata["encoding"] = encoding
-    yield Part(text, "" if title is None else str(title), metadata, headings)
+    yield Text(text, "" if title is None else str(title), metadata, headings)
 
 
 def _front_matter(text: str, path: Path) -> tuple[dict[str, Any], str]:

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Part
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text
 from searchengine.corpus.text_files import decode, whole
 
 _LEFT_OUT = {"script", "style", "template", "noscript", "svg", "iframe", "object"}
@@ -29,12 +29,12 @@ _XML = re.compile(rb"""\s*<\?xml[^>]{1,200}?encoding\s*=\s*["']([\w.:-]+)""")
 _DECLARATION = 1024  # bytes in which HTML declares its encoding
 
 
-def read_html(path: Path) -> Iterator[Part]:
+def read_html(path: Path) -> Iterator[Text]:
     """The text of an HTML file. Raises CorpusError."""
     text, encoding = decode_html(whole(path), path)
     page = parse(text)
     metadata = page.metadata | ({"encoding": encoding} if encoding else {})
-    yield Part(page.text, page.title, metadata, tuple(page.headings))
+    yield Text(page.text, page.title, metadata, tuple(page.headings))
 
 
 def decode_html(data: bytes, path: Path) -> tuple[str, str]:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pypdfium2
 
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Part, enclosing
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text, enclosing
 from searchengine.corpus.text_files import bad
 
 _HYPHENS = ("\x02", "\ufffe")  # PDFium's mark of a word that a line break divides
 _NO_TITLES = ("untitled", "microsoft word - ", "(anonymous)", "(unspecified)")
 
 
-def read_pdf(path: Path) -> Iterator[Part]:
+def read_pdf(path: Path) -> Iterator[Text]:
     """The pages that have text, each with its number and the headings of the outline.
 
     Words divided at the end of a line are joined. Raises CorpusError, also if no page has text.
@@ -33,7 +33,7 @@ def read_pdf(path: Path) -> Iterator[Part]:
             headings = outline.of_page(number - 1, text)
             if text:
                 empty = False
-                yield Part(text, title, {"page": number}, headings, f"page={number}")
+                yield Text(text, title, {"page": number}, headings, f"page={number}")
         if empty:
             raise bad(path, "has no text; if it is a scan, run OCR first, for example ocrmypdf")
 
@@ -74,7 +74,7 @@ class _Outline:
 
     def of_page(self, page: int, text: str) -> tuple[Heading, ...]:
         """The headings of a page, those first that it begins under. Pages come in order."""
-        headings = [Heading(0, each.level, each.title) for each in self._open]
+        headings = [Heading(0, heading.level, heading.title) for heading in self._open]
         after = 0
         while self._entries and self._entries[0][0] <= page:
             _, level, title = self._entries.popleft()

@@ -57,7 +57,7 @@ def _check_table(connection: sqlite3.Connection, path: Path, table: str) -> None
     )
     tables = [row[0] for row in connection.execute(sql)]
     if table not in tables:
-        some = ", ".join([f"{name!r:.80}" for name in tables[:10]] + ["…"] * (len(tables) > 10))
+        listed = ", ".join([f"{name!r:.80}" for name in tables[:10]] + ["…"] * (len(tables) > 10))
         example = f"sqlite:///{path}?table={tables[0] if tables else 'NAME'}"
         what = f"no table {table!r}" if table else "is a database; name one of its tables"
-        raise bad(path, f"{what} (tables: {some or 'none'}), for example: {example}")
+        raise bad(path, f"{what} (tables: {listed or 'none'}), for example: {example}")

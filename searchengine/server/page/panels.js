@@ -125,6 +125,6 @@ export function showBench(bench) {
     cls: point.name === bench.recommended ? "chosen" : point.kind === "cascade" ? "dot" : "other",
   })).sort((one, other) => (one.cls === "chosen") - (other.cls === "chosen")); // the chosen one on top
   showPoints("bench", points, bench.target, `Recall@${bench.k} against the median milliseconds of a search, ` +
-    `measured on ${bench.made?.slice(0, 10)}. Dashed: the target, ${bench.target}. ` +
+    `measured on ${bench.measured_at?.slice(0, 10)}. Dashed: the target, ${bench.target}. ` +
     `${bench.recommended ? `Large dot: the recommended one, ${bench.recommended}. ` : ""}Rings: other kinds of search.`);
 }

@@ -31,7 +31,7 @@ from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.corpus.formats import kinds
-from searchengine.corpus.formats.kinds import KINDS, Heading, Part
+from searchengine.corpus.formats.kinds import KINDS, Heading, Text
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import detected
 from searchengine.errors import CorpusError, DuplicateKey
@@ -51,7 +51,7 @@ def read(path: Path, content: str | bytes) -> Document:
     return document
 
 
-def part(path: Path, content: str | bytes) -> Part:
+def part(path: Path, content: str | bytes) -> Text:
     """What the reader makes of a file with this content, without a process of its own."""
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     module, function = KINDS[path.suffix].reader.split(":")
@@ -148,7 +148,7 @@ def test_front_matter(tmp_path: Path) -> None:
     assert own(document) == {**expected, "headings": [(0, 1, "H")]}
     found = part(file, '+++\ntitle = "T"\nyear = 2016\n+++\ntext')
     assert (found.title, found.text, found.metadata) == ("T", "text", {"year": 2016})
-    assert part(file, "---\n---\ntext") == Part("text")
+    assert part(file, "---\n---\ntext") == Text("text")
     assert read(file, "---\nmodified: 2001-01-01\n---\nx").metadata["modified"] == "2001-01-01"
     for text in ("---\nonly a text\n---\nmore", "---\nno end", "text\n---\na: 1\n---\n"):
         assert part(file, text).text == text

@@ -12,7 +12,7 @@ from reportlab.pdfgen.canvas import Canvas
 
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.corpus.formats.kinds import KINDS, Kind
-from searchengine.corpus.formats.parser import Parser
+from searchengine.corpus.formats.reading_process import Parser
 from searchengine.errors import UnreadableFile
 
 GOOD = "<h1>Good</h1><p>still read</p>"
@@ -92,7 +92,7 @@ def test_front_matter_that_expands(tmp_path: Path) -> None:
         Parser(memory=100 << 20) as parser,
         pytest.raises(UnreadableFile, match=r"needs too much memory|its reader ended"),
     ):
-        list(parser.parts(path, KINDS[".md"]))
+        list(parser.texts(path, KINDS[".md"]))
 
 
 def test_encrypted_books(tmp_path: Path) -> None:
@@ -140,20 +140,20 @@ def test_links_devices_and_collections_are_not_followed(tmp_path: Path) -> None:
 
 READERS = """
 import os, signal, time
-from searchengine.corpus.formats.kinds import Part
+from searchengine.corpus.formats.kinds import Text
 
 def good(path):
-    yield Part("good")
+    yield Text("good")
 
 def pid(path):
-    yield Part(str(os.getpid()))
+    yield Text(str(os.getpid()))
 
 def greedy(path):
-    yield Part("first")
+    yield Text("first")
     held = [bytearray(1 << 20) for _ in range(4096)]
 
 def endless(path):
-    yield Part("first")
+    yield Text("first")
     while True:
         pass
 
@@ -161,14 +161,14 @@ def steady(path):
     for i in range(1, 4):
         while time.process_time() < 0.8 * i:
             pass
-        yield Part(str(i))
+        yield Text(str(i))
 
 def waiting(path):
     time.sleep(3600)
-    yield Part("late")
+    yield Text("late")
 
 def crashing(path):
-    yield Part("first")
+    yield Text("first")
     os.kill(os.getpid(), signal.SIGSEGV)
 
 def loud(path):
@@ -197,36 +197,31 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]:
 def test_a_reader_that_fails(
     kinds: dict[str, Kind],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     name: str,
     read: int,
     reason: str,
 ) -> None:
-    monkeypatch.setattr("searchengine.corpus.formats.parser._WAITING", 600)  # a busy machine
     path = tmp_path / "a.pdf"
     limits = {"seconds": 1} if name == "endless" else {"memory": 300 << 20}
     with Parser(**limits) as parser:
         texts = []
         with pytest.raises(UnreadableFile, match=f"^{path}: {reason}"):
-            for part in parser.parts(path, kinds[name]):
+            for part in parser.texts(path, kinds[name]):
                 texts.append(part.text)
         assert texts == ["first"] * read
-        assert [part.text for part in parser.parts(path, kinds["good"])] == ["good"]
+        assert [part.text for part in parser.texts(path, kinds["good"])] == ["good"]
 
 
 @pytest.mark.long
 def test_each_text_has_the_whole_time(kinds: dict[str, Kind], tmp_path: Path) -> None:
     with Parser(seconds=1) as parser:
-        texts = [part.text for part in parser.parts(tmp_path / "a.pdf", kinds["steady"])]
+        texts = [part.text for part in parser.texts(tmp_path / "a.pdf", kinds["steady"])]
     assert texts == ["1", "2", "3"]
 
 
-def test_a_reader_that_waits(
-    kinds: dict[str, Kind], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("searchengine.corpus.formats.parser._WAITING", 0.02)
-    with Parser(seconds=50) as parser, pytest.raises(UnreadableFile, match="gave no text in 1"):
-        list(parser.parts(tmp_path / "a.pdf", kinds["waiting"]))
+def test_a_reader_that_waits(kinds: dict[str, Kind], tmp_path: Path) -> None:
+    with Parser(waiting=1) as parser, pytest.raises(UnreadableFile, match="gave no text in 1"):
+        list(parser.texts(tmp_path / "a.pdf", kinds["waiting"]))
 
 
 def test_a_malformed_record_leaves_nothing_for_the_next_file(tmp_path: Path) -> None:
@@ -246,17 +241,17 @@ def test_one_process_reads_many_files_until_it_fails(
     kinds: dict[str, Kind], tmp_path: Path
 ) -> None:
     def pid() -> int:
-        (part,) = parser.parts(tmp_path, kinds["pid"])
+        (part,) = parser.texts(tmp_path, kinds["pid"])
         return int(part.text)
 
     with Parser() as parser:
         first = pid()
         assert pid() == first
-        next(parser.parts(tmp_path, kinds["greedy"]))  # left in the middle
+        next(parser.texts(tmp_path, kinds["greedy"]))  # left in the middle
         second = pid()
         assert second != first and pid() == second
         with pytest.raises(UnreadableFile):
-            list(parser.parts(tmp_path, kinds["crashing"]))
+            list(parser.texts(tmp_path, kinds["crashing"]))
         third = pid()
         assert third not in (first, second)
     for each in (first, second, third):

@@ -250,7 +250,7 @@ def test_questions_are_checked_as_documents_are(tmp_path: Path, record: str, mes
 @pytest.fixture
 def short_lines(monkeypatch: pytest.MonkeyPatch) -> int:
     """Lines may be of 1 KiB, rows of about twice that."""
-    for module in ("lines", "tables", "formats.parts"):
+    for module in ("text_files", "tabular"):
         monkeypatch.setattr(f"searchengine.corpus.{module}.LONGEST", 1024)
     return text_files.LONGEST
 

@@ -3,12 +3,12 @@
 A process reads one file after another. One that takes too long or too much memory, or crashes, is
 ended and replaced, and its file is refused. It runs this module, as
 
-    python -m searchengine.corpus.formats.parser FD MEMORY SECONDS
+    python -m searchengine.corpus.formats.reading_process FD MEMORY SECONDS
 
 Requests and answers are JSON, over the connection that the descriptor FD is one end of:
 
     request   {"reader": "module:function", "path": …, "table": … or null}
-    answers   {"part": {…}}            a text of the file (kinds.Part)
+    answers   {"text": {…}}            a text of the file (kinds.Text)
               {"records": [[…], …]}    places and records
               {"error": "…"}           the file cannot be read; it is the last answer
               {"end": true}            the last answer
@@ -16,7 +16,6 @@ Requests and answers are JSON, over the connection that the descriptor FD is one
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -28,15 +27,19 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Self
 
-from searchengine.corpus.formats.kinds import Heading, Kind, Part
+from searchengine.corpus.formats.kinds import Heading, Kind, Text
 from searchengine.corpus.text_files import LONGEST, bad, too_long
 from searchengine.errors import CorpusError, UnreadableFile
+
+if sys.platform != "win32":  # where no process with limits can be started
+    import resource
 
 MEMORY = 2 << 30
 """Bytes that the process may hold."""
 SECONDS = 120
 """Processor time for one text of a file."""
-_WAITING = 5  # times SECONDS to wait for an answer: a file may be on a slow disk
+WAITING = 600.0
+"""Seconds to wait for an answer: a file may be on a slow disk."""
 # Libraries that start a thread for each core would take the memory that readers need.
 _ONE_THREAD = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -50,8 +53,10 @@ _RECORDS = 64  # of an answer
 class Parser:
     """A process that runs readers, started when it is first needed. A context manager."""
 
-    def __init__(self, memory: int = MEMORY, seconds: int = SECONDS) -> None:
-        self._limits = memory, seconds
+    def __init__(
+        self, memory: int = MEMORY, seconds: int = SECONDS, waiting: float = WAITING
+    ) -> None:
+        self._limits, self._waiting = (memory, seconds), waiting
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._answering = False  # the last answer to a request has not come
@@ -62,12 +67,12 @@ class Parser:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def parts(self, path: Path, kind: Kind) -> Iterator[Part]:
+    def texts(self, path: Path, kind: Kind) -> Iterator[Text]:
         """The texts of a file. Raises UnreadableFile."""
         for answer in self._answers(path, kind, None):
-            fields = answer["part"]
-            headings = tuple(Heading(**each) for each in fields.pop("headings"))
-            yield Part(**fields, headings=headings)
+            fields = answer["text"]
+            headings = tuple(Heading(**heading) for heading in fields.pop("headings"))
+            yield Text(**fields, headings=headings)
 
     def records(
         self, path: Path, kind: Kind, table: str = ""
@@ -96,11 +101,9 @@ class Parser:
             request = {"reader": kind.reader, "path": str(path), "table": table}
             connection.send_bytes(json.dumps(request).encode())
             while self._answering:
-                if not connection.poll(_WAITING * self._limits[1]):
+                if not connection.poll(self._waiting):
                     self.close()
-                    raise _unreadable(
-                        path, f"gave no text in {_WAITING * self._limits[1]} s; left out"
-                    )
+                    raise _unreadable(path, f"gave no text in {self._waiting:g} s; left out")
                 answer = json.loads(connection.recv_bytes())
                 self._answering = not ("end" in answer or "error" in answer)
                 if "error" in answer:
@@ -121,7 +124,7 @@ class Parser:
     def _started(self) -> Connection:
         if self._connection is None:
             here, there = Pipe()
-            module = "searchengine.corpus.formats.parser"
+            module = "searchengine.corpus.formats.reading_process"
             arguments = [there.fileno(), *self._limits]
             modules = map(os.path.abspath, sys.path)  # the same as those of this process
             with there:
@@ -196,7 +199,7 @@ def _answers(reader: str, path: str, table: str | None) -> Iterator[bytes]:
         module, function = reader.split(":")
         read = getattr(import_module(module), function)
         if table is None:
-            yield from map(_part, read(Path(path)))
+            yield from map(_text, read(Path(path)))
         else:
             records = read(Path(path), table)
             while batch := list(islice(records, _RECORDS)):
@@ -214,10 +217,10 @@ def _answers(reader: str, path: str, table: str | None) -> Iterator[bytes]:
     yield _encoded(answer)
 
 
-def _part(part: Part) -> bytes:
-    if len(part.text) > LONGEST:
+def _text(text: Text) -> bytes:
+    if len(text.text) > LONGEST:
         raise CorpusError(too_long("text"))
-    return _encoded({"part": asdict(part)})
+    return _encoded({"text": asdict(text)})
 
 
 def _encoded(answer: dict[str, Any]) -> bytes:
