@@ -75,10 +75,6 @@ def find_packaged(source: Source) -> Packaged | None:
         layers=LAYERS,
         matryoshka_dims=dims,
         tokens=Tokenization(state, MAX_TOKENS, PAD_ID, SPECIAL_IDS, "right"),
-        prompts={},
-        default_prompt=None,
-        include_prompt=True,
-        recipe={},
     )
     widened = source.starter is Starter.WIDENED
     return Packaged(source.folder, widened, FINGERPRINTS[source.starter], description)

@@ -97,7 +97,6 @@ def read_static(folder: Path, place: Path, route: Route | None = None) -> Static
         tokens=_read_tokens(place, len(table)),
         prompts=prompts,
         default_prompt=default,
-        include_prompt=True,
         recipe=config.get("recipe") or {},
     )
     # The dimensions that truncate_dim leaves out have no part in the mean.

@@ -51,8 +51,8 @@ def widened(model: Model) -> Model:
     scales[:width] = CLS_WEIGHT / CLS_NORM
     with torch.no_grad():
         dense.linear.weight.copy_(torch.diag(scales))
-    module = SentenceModule(model.module.transformer, pooling, [dense, Normalize()])
-    return replace(model, module=module.eval(), matryoshka_dims=DIMS[Starter.WIDENED])
+    module = model.module.changed(pooling=pooling, head=[dense, Normalize()])
+    return replace(model, module=module, matryoshka_dims=DIMS[Starter.WIDENED])
 
 
 def truncate_layers(model: Model, layers: int) -> Model:
@@ -82,9 +82,8 @@ def _with_layers(model: Model, layers: int, kept: Sequence[int]) -> Model:
         )
     if module.mix is not None:
         raise ModelError("this model averages several layers: it cannot do without some")
-    head: Any = list(copy.deepcopy(module.head))
-    network = with_layers(module.transformer, kept)
-    return replace(model, module=SentenceModule(network, module.pooling, head).eval())
+    network, head = with_layers(module.transformer, kept), list(copy.deepcopy(module.head))
+    return replace(model, module=module.changed(transformer=network, head=head))
 
 
 def describe(model: Model | PairModel) -> Description:
@@ -171,8 +170,8 @@ def move_head_into_table(model: Model) -> Model:
     for layer in model.module.head:
         if isinstance(layer, Dense):
             table = layer(table)
-    module = SentenceModule(TokenTable(table), model.module.pooling, [Normalize()])
-    return replace(model, module=module.eval())
+    module = model.module.changed(transformer=TokenTable(table), head=[Normalize()])
+    return replace(model, module=module)
 
 
 def weigh_by_rarity(table: TokenTable, ids: Iterable[Ids]) -> None:
