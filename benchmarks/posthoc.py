@@ -26,13 +26,14 @@ from searchengine.trainer.training.examples import read_examples
 
 ENCODER = "starter-768"
 WIDTHS = (256, 128, 64)
+Reduction = Callable[[posthoc.Rows], posthoc.Rows]  # to fewer dimensions
 METHODS = ("plain", "pca", "centred pca", "whitening", "flow", "umap", "adapter")
 
 
 class Mapped:
     """Vectors that are there already, as an encoder that applies a map to them."""
 
-    def __init__(self, places: dict[str, int], vectors: posthoc.Rows, reduce: posthoc.Reduction):
+    def __init__(self, places: dict[str, int], vectors: posthoc.Rows, reduce: Reduction):
         self._places, self._rows = places, reduce(vectors)
 
     def encode(self, texts: list[str], **_: Any) -> posthoc.Rows:
@@ -43,7 +44,7 @@ def fits(a: posthoc.Rows, p: posthoc.Rows, chosen: tuple[str, ...]) -> dict[str,
     """Method → what fits it and gives the map of each width, by width."""
     x, widest = np.concatenate([a, p]), max(WIDTHS)
 
-    def cut(fitted: Any) -> dict[int, posthoc.Reduction]:
+    def cut(fitted: Any) -> dict[int, Reduction]:
         return {width: fitted.first(width) for width in WIDTHS}
 
     plain = posthoc.LinearMap("plain", np.eye(widest, x.shape[1], dtype=np.float32))

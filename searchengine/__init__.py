@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 if not Path(__file__).with_name("indexer").exists():
     __path__.append(str(Path(__file__).parents[1]))
 
-__version__ = "0.1.0"
+__version__ = "1.0.0.dev0"
 _MODULES = {
     "Client": "searchengine.server.client",
     "Document": "searchengine.corpus.documents",

@@ -43,14 +43,14 @@ class MemoryWarning(UserWarning):
 
 def install_line(extra: str) -> str:
     """The command that adds an extra to this installation, whichever environment is active."""
-    wanted = f"'searchengine[{extra}]'"
+    package = f"'searchengine[{extra}]'"
     pip = shutil.which("pip")
     if pip is not None and Path(pip).parent == Path(sys.executable).parent:
-        return f"pip install {wanted}"
+        return f"pip install {package}"
     python = shlex.quote(sys.executable)
     if find_spec("pip") is None:
-        return f"uv pip install --python {python} {wanted}"
-    return f"{python} -m pip install {wanted}"
+        return f"uv pip install --python {python} {package}"
+    return f"{python} -m pip install {package}"
 
 
 def first_line(error: Exception) -> str:

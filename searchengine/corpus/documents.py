@@ -27,9 +27,9 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any, NoReturn, Protocol, Self
 
+from searchengine.corpus.notebook import facts
 from searchengine.corpus.text_files import bad, some_fields
 from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngineError
-from searchengine.notebook import facts
 
 RESERVED = ("_id", "title", "text")
 """Fields that belong to the document itself and cannot be metadata."""

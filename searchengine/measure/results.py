@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from searchengine.corpus.notebook import table
 from searchengine.errors import QueryError
-from searchengine.notebook import table
 from searchengine.trainer.model.disk import write_json
 
 FORMAT = 2

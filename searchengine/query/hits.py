@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from searchengine.backends.folder.filters.parser import field_named
 from searchengine.backends.folder.filters.sql import Field
 from searchengine.backends.listing import Counts
-from searchengine.notebook import facts, paragraph, table
+from searchengine.corpus.notebook import facts, paragraph, table
 from searchengine.query.snippets import best_section, heading_at, headings_of, snippet
 
 if TYPE_CHECKING:

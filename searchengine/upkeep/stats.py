@@ -21,9 +21,9 @@ from searchengine.backends.contract import Backend, Snapshot
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
+from searchengine.corpus.notebook import facts
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import SegmentConfig
-from searchengine.notebook import facts
 
 
 @dataclass(frozen=True, slots=True)

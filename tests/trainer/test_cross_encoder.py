@@ -181,10 +181,10 @@ def test_bad_settings_and_files(triplets: Path, tmp_path: Path, monkeypatch: Any
     (tmp_path / "there" / "file").touch()
     for settings, message in (
         ({"out": tmp_path / "there"}, "name a new folder"),
-        ({"epochs": 0}, "epochs must be"),
-        ({"negatives": 1.5}, "negatives must be"),
-        ({"learning_rate": 0}, "learning_rate must be"),
-        ({"seed": -1}, "seed must be"),
+        ({"epochs": 0}, "epochs is 0: expected"),
+        ({"negatives": 1.5}, "negatives is 1.5: expected"),
+        ({"learning_rate": 0}, "learning_rate is 0: expected"),
+        ({"seed": -1}, "seed is -1: expected"),
     ):
         with pytest.raises(ConfigError, match=message):
             CrossEncoderConfig(**{"train": [triplets], "out": tmp_path / "new", **settings})

@@ -522,10 +522,10 @@ def test_interrupted_save_leaves_the_old_model(
     encoder = Encoder.load(tiny)
     encoder.save(tmp_path / "out")
 
-    def interrupted(_: object) -> dict[str, Any]:
+    def interrupted(_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(searchengine.trainer.model.saving, "_model_config", interrupted)
+    monkeypatch.setattr(searchengine.trainer.model.saving, "card", interrupted)
     for name in ("out", "new"):
         with pytest.raises(KeyboardInterrupt):
             encoder.save(tmp_path / name)

@@ -37,7 +37,7 @@ from searchengine.trainer.training.losses import (
 from searchengine.trainer.training.objectives import Contrastive
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.processes import Processes
-from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.rows import Row
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 from tests.reference_losses import (
@@ -118,10 +118,10 @@ def test_masking_bias_is_gist(margin: float) -> None:
 # A whole model: layers and prefixes, through what a run is made of
 
 ROWS = [
-    Drawn("a dog runs far", "the dog runs", ("a cat sleeps", "two birds")),
-    Drawn("the whale sings in the sea", "a whale sings", ("a man sits", "the tree is old")),
-    Drawn("two women play music near a house", "women play", ("a child eats", "the new car")),
-    Drawn("the old man eats slowly", "a man eats", ("a woman sings", "the sea is near")),
+    Row("a dog runs far", "the dog runs", ("a cat sleeps", "two birds")),
+    Row("the whale sings in the sea", "a whale sings", ("a man sits", "the tree is old")),
+    Row("two women play music near a house", "women play", ("a child eats", "the new car")),
+    Row("the old man eats slowly", "a man eats", ("a woman sings", "the sea is near")),
 ]
 
 
@@ -260,7 +260,7 @@ def test_a_run_weighs_hard_negatives_as_simcse() -> None:
     )
     training_model: Any = SimpleNamespace(queue=None)
     objective = Contrastive(training_model, config, (WIDTH,), Processes())
-    rows = [Drawn(f"anchor {i}", f"positive {i}", (f"negative {i}",)) for i in range(7)]
+    rows = [Row(f"anchor {i}", f"positive {i}", (f"negative {i}",)) for i in range(7)]
 
     def ours(inputs: list[Tensor]) -> Tensor:
         return objective.loss([x.unsqueeze(0) for x in inputs], rows, 0)

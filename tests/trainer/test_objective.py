@@ -13,16 +13,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.losses import cosines, distillation, info_nce, layer_distillation
 from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective
 from searchengine.trainer.training.processes import Processes
-from searchengine.trainer.training.rows import Augment, Drawn, Kind, draw
+from searchengine.trainer.training.rows import Augment, Kind, Row, draw
 from searchengine.trainer.training.train_config import TrainConfig
-from searchengine.trainer.training.training_model import TrainingModel, text_ids, with_classifier
+from searchengine.trainer.training.training_model import TrainingModel, text_ids
 from tests.tiny_model import write_sentence_transformer
 
 INF = float("inf")
-ROWS = [Drawn("a", "b", ("c",)), Drawn("d", "b", ("a",)), Drawn("c", "d", ("e", "f"))]
+ROWS = [
+    Row("a", "b", ("c",)),
+    Row("d", "b", ("a",)),
+    Row("c", "d", ("e", "f")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +50,11 @@ def contrastive(
     return Contrastive(TrainingModel(model, config, None), config, dims, processes)
 
 
-def bias(found: Contrastive, batch: list[Drawn] = ROWS) -> list[list[float]]:
+def bias(found: Contrastive, batch: list[Row] = ROWS) -> list[list[float]]:
     negatives = rows(0, sum(len(row.negatives) for row in batch))
-    candidates = found._candidates([rows(0, len(batch)), rows(0, len(batch)), negatives], batch)
-    mine = found.processes.mine(len(batch))
-    anchors = text_ids([row.anchor for row in batch[mine]])
-    labels = torch.arange(len(batch))[mine]
-    return found._text_bias(candidates, labels, anchors, len(batch)).tolist()
+    contrast = found._contrast([rows(0, len(batch)), rows(0, len(batch)), negatives], batch)
+    bias: list[list[float]] = found._text_bias(contrast, slice(None)).tolist()
+    return bias
 
 
 def test_candidates_with_the_text_of_anchor_or_positive_are_left_out(base: Path) -> None:
@@ -116,7 +119,7 @@ def test_losses_of_the_processes_add_up_to_that_of_one(base: Path) -> None:
 
 
 def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
-    batch = [Drawn(f"a{i}", f"b{i}", (f"c{i}",)) for i in range(4)]
+    batch = [Row(f"a{i}", f"b{i}", (f"c{i}",)) for i in range(4)]
     vectors = [rows(seed, 4) for seed in range(3)]
     scores = cosines(vectors[0][0], torch.cat([vectors[1][0], vectors[2][0]]))
     found = contrastive(base).loss(vectors, batch, 0)
@@ -134,15 +137,15 @@ def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
 def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
     base: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    batch = [Drawn(f"a{i}", f"b{i % 6}", (f"c{i}",)) for i in range(7)]
+    batch = [Row(f"a{i}", f"b{i % 6}", (f"c{i}",)) for i in range(7)]
     layers = 1 + settings.get("layers_per_step", 0)
     found = contrastive(base, (32, 8), prefixes=(32, 8), **settings)
     shapes: set[int] = set()
     of_anchors = found._of_anchors
 
-    def counted(anchors: Tensor, **rest: Any) -> Tensor:
+    def counted(contrast: Any, block: slice, step: int, anchors: Tensor) -> Tensor:
         shapes.add(anchors.shape[1])
-        return of_anchors(anchors, **rest)
+        return of_anchors(contrast, block, step, anchors)
 
     monkeypatch.setattr(found, "_of_anchors", counted)
     values, gradients = [], []
@@ -161,7 +164,7 @@ def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
 
 
 def test_candidates_too_near_are_no_negatives(base: Path) -> None:
-    batch = [Drawn(f"a{i}", f"b{i}") for i in range(3)]
+    batch = [Row(f"a{i}", f"b{i}") for i in range(3)]
     anchors, positives, none = rows(0, 3), rows(1, 3), rows(2, 0)
     positives[0, 2] = anchors[0, 0]  # cosine 1 to another's anchor
     anchors[0, 1] = positives[0, 1]  # and to its own, which stays
@@ -174,7 +177,7 @@ def test_candidates_too_near_are_no_negatives(base: Path) -> None:
 
 
 def test_prefixes_learn_the_full_widths_ranking(base: Path) -> None:
-    batch = [Drawn(f"a{i}", f"b{i}") for i in range(5)]
+    batch = [Row(f"a{i}", f"b{i}") for i in range(5)]
     a, b, none = rows(0, 5), rows(1, 5), rows(2, 0)
     full, short = cosines(a[0], b[0]), cosines(a[0, :, :8], b[0, :, :8])
     expected = info_nce(full) + 3 * (info_nce(short) + 0.5 * distillation(short, full))
@@ -186,7 +189,7 @@ def test_prefixes_learn_the_full_widths_ranking(base: Path) -> None:
 def test_layers_are_drawn_below_the_last_and_weighed(base: Path) -> None:
     objective = contrastive(base, layers_per_step=5, layer_weight=0.7, layer_distillation=0.2)
     assert objective.layers(0) == (1, 2)  # the tiny network has two
-    batch = [Drawn(f"a{i}", f"b{i}") for i in range(4)]
+    batch = [Row(f"a{i}", f"b{i}") for i in range(4)]
     a, b, none = rows(0, 4, 2), rows(1, 4, 2), rows(2, 0, 2)
     both = functional.normalize(torch.cat([a, b], dim=1), dim=-1)
     expected = info_nce(cosines(a[1], b[1])) + 0.7 * info_nce(cosines(a[0], b[0]))
@@ -198,7 +201,7 @@ def test_layers_are_drawn_below_the_last_and_weighed(base: Path) -> None:
 
 def test_several_layers_share_a_weight_and_learn_from_the_last(base: Path) -> None:
     objective = contrastive(base, layers_per_step=2, layer_weight=0.7, layer_distillation=0.2)
-    batch = [Drawn(f"a{i}", f"b{i}") for i in range(4)]
+    batch = [Row(f"a{i}", f"b{i}") for i in range(4)]
     a, b, none = rows(0, 4, 3), rows(1, 4, 3), rows(2, 0, 3)
     both = functional.normalize(torch.cat([a, b], dim=1), dim=-1)
     expected = info_nce(cosines(a[2], b[2]))
@@ -218,7 +221,7 @@ def test_queued_vectors_are_candidates_unless_their_text_is_the_anchors(base: Pa
     queue.push(old[0, 2:], text_ids(["y", "z"]))  # the oldest, "b0", goes
     assert torch.equal(queue.vectors, old[0, [2, 3, 0]])
     queue.push(old[0, 1:2], text_ids(["b0"]))
-    batch = [Drawn(f"a{i}", f"b{i}") for i in range(2)]
+    batch = [Row(f"a{i}", f"b{i}") for i in range(2)]
     a, b, none = rows(0, 2), rows(1, 2), rows(2, 0)
     scores = cosines(a[0], torch.cat([b[0], old[0, [1, 2, 3]]]))
     masked = torch.zeros(2, 5)
@@ -248,11 +251,16 @@ def test_prefixes_of_an_update_follow_from_its_number(base: Path) -> None:
 def classification(base: Path, **settings: Any) -> Classification:
     settings = {"objective": "classification", **settings}
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
-    model = with_classifier(Encoder.load(base, precision="fp32").model, config, ["no", "yes"])
+    model = Encoder.load(base, precision="fp32").model
+    model = replace(model, classifier=Classifier(model.module.dim, ["no", "yes"], config.seed))
     return Classification(TrainingModel(model, config, None), config, (32,), Processes())
 
 
-LABELLED = [Drawn("a", label="no"), Drawn("b", label="yes"), Drawn("c", label="no")]
+LABELLED = [
+    Row("a", label="no"),
+    Row("b", label="yes"),
+    Row("c", label="no"),
+]
 TARGETS = torch.tensor([0, 1, 0])
 
 

@@ -16,11 +16,10 @@ from faults import in_child
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.fingerprint import fingerprint
-from searchengine.trainer.model.packaged import find_packaged
+from searchengine.trainer.model.numpy_models import find_packaged
 from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import TokenIds
-from searchengine.trainer.model.torch_model import describe, read
+from searchengine.trainer.model.torch_model import describe, fingerprint, read
 from searchengine.trainer.runtimes import handle
 from searchengine.trainer.runtimes.handle import ModelHandle
 from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime

@@ -3,15 +3,15 @@
 import random
 from collections import Counter
 
-from searchengine.trainer.training.rows import Augment, Drawn, Kind, draw
+from searchengine.trainer.training.rows import Augment, Kind, Row, draw
 
 
 def test_kinds_without_chance() -> None:
     rng = random.Random(0)
     before = rng.getstate()
-    assert draw(Kind.PAIR, ("a", "b"), rng) == Drawn("a", "b")
-    assert draw(Kind.TRIPLET, ("a", "b", "c"), rng) == Drawn("a", "b", ("c",))
-    assert draw(Kind.SENTENCE, ("a",), rng) == Drawn("a", "a", one_text=True)
+    assert draw(Kind.PAIR, ("a", "b"), rng) == Row("a", "b")
+    assert draw(Kind.TRIPLET, ("a", "b", "c"), rng) == Row("a", "b", ("c",))
+    assert draw(Kind.SENTENCE, ("a",), rng) == Row("a", "a", one_text=True)
     assert rng.getstate() == before
 
 
@@ -67,5 +67,5 @@ def test_a_word_is_always_left() -> None:
 
 def test_labels_and_several_negatives() -> None:
     rng = random.Random(0)
-    assert draw(Kind.LABELLED, ("a", "yes"), rng) == Drawn("a", label="yes")
-    assert draw(Kind.TRIPLET, ("a", "b", "c", "d"), rng) == Drawn("a", "b", ("c", "d"))
+    assert draw(Kind.LABELLED, ("a", "yes"), rng) == Row("a", label="yes")
+    assert draw(Kind.TRIPLET, ("a", "b", "c", "d"), rng) == Row("a", "b", ("c", "d"))

@@ -22,7 +22,7 @@ from searchengine.trainer.training.objectives import Distillation
 from searchengine.trainer.training.posthoc import LinearMap, baked
 from searchengine.trainer.training.presets import PRESETS, preset
 from searchengine.trainer.training.processes import Processes
-from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.rows import Row
 from searchengine.trainer.training.step_judging import top1_accuracy
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WIDTH, WORDS, write_json, write_model2vec, write_sentence_transformer
@@ -262,10 +262,10 @@ def test_pairs_are_learnt_by_their_questions_and_judged_by_the_teachers_document
     assert lines[-1].loss == pytest.approx(0, abs=1e-4)  # the documents are not compared
     model = Encoder.load(config.base, **EXACT)
     assert judged.recipe["judged_by"].startswith("top-1 accuracy")
-    row = Drawn("a dog", "the sea", ("a car",))
+    row = Row("a dog", "the sea", ("a car",))
     views = Distillation(whole, (WIDTH,), Processes(0, 1)).views([row])
     assert [(view.texts, view.role) for view in views if view.texts] == [(["a dog"], "query")]
-    rows = [Drawn("a dog", "the sea"), Drawn("a cat", "the house")]
+    rows = [Row("a dog", "the sea"), Row("a cat", "the house")]
     asked: list[str] = []
 
     class Documents:

@@ -11,7 +11,7 @@ from searchengine.trainer.training.example_files import sentences, texts_without
 from searchengine.trainer.training.examples import Examples, read_examples
 from searchengine.trainer.training.head import sample_texts
 from searchengine.trainer.training.preparation import DataSet, check_examples
-from searchengine.trainer.training.rows import Drawn, Kind, Reading, draw
+from searchengine.trainer.training.rows import Kind, Reading, Row, draw
 from searchengine.trainer.training.step_judging import make_judge
 from searchengine.trainer.training.train_config import TrainConfig
 
@@ -21,7 +21,7 @@ def read(path: Path, text: str, **how: Any) -> Examples:
     return read_examples([path], reading=Reading.SCORES, **how)
 
 
-def drawn(examples: Examples) -> list[Drawn]:
+def drawn(examples: Examples) -> list[Row]:
     return [draw(kind, texts, None) for kind, texts in examples]  # type: ignore[arg-type]
 
 
@@ -30,7 +30,10 @@ def test_scored_pairs_are_read_in_any_order_of_columns(tmp_path: Path) -> None:
         tmp_path / "a.tsv", "score\tsentence1\tsentence2\tsubset\n3.80\ta\tb\tx\n1e-1\tc\td\tx\n"
     )
     assert [kind for kind, _ in found] == [Kind.SCORED] * 2
-    assert drawn(found) == [Drawn("a", "b", scores=(3.8,)), Drawn("c", "d", scores=(0.1,))]
+    assert drawn(found) == [
+        Row("a", "b", scores=(3.8,)),
+        Row("c", "d", scores=(0.1,)),
+    ]
     assert [texts_without_label(e) for e in found] == [("a", "b"), ("c", "d")]
     assert sorted(sample_texts([found], 0)) == ["a", "b", "c", "d"]
 
@@ -48,25 +51,25 @@ def test_scored_pairs_are_read_in_any_order_of_columns(tmp_path: Path) -> None:
 )
 def test_scores_of_candidates_are_a_list(tmp_path: Path, name: str, text: str) -> None:
     found = read(tmp_path / name, text)
-    assert drawn(found) == [Drawn("q", "p", ("m", "n"), scores=(9.0, 2.5, -1.0))]
+    assert drawn(found) == [Row("q", "p", ("m", "n"), scores=(9.0, 2.5, -1.0))]
 
 
 def test_margins_are_one_fewer(tmp_path: Path) -> None:
     found = read(tmp_path / "a.tsv", "anchor\tpositive\tnegative\tscore\na\tp\tn\t0.25\n")
-    assert drawn(found) == [Drawn("a", "p", ("n",), scores=(0.25,))]
+    assert drawn(found) == [Row("a", "p", ("n",), scores=(0.25,))]
 
 
 def test_named_columns_end_with_the_scores(tmp_path: Path) -> None:
     text = "left\tright\tgold\tscore\na\tb\t0.5\t7\n"
     found = read(tmp_path / "a.tsv", text, columns=("left", "right", "gold"))
-    assert drawn(found) == [Drawn("a", "b", scores=(0.5,))]
+    assert drawn(found) == [Row("a", "b", scores=(0.5,))]
 
 
 def test_an_excluded_sentence_takes_its_scored_pair_along(tmp_path: Path) -> None:
     (tmp_path / "test.tsv").write_text("score\tsentence1\tsentence2\n1\tB!\tz\n")
     text = "score\tsentence1\tsentence2\n3\ta\tb\n2\tc\td\n"
     found = read(tmp_path / "a.tsv", text, exclude=[tmp_path / "test.tsv"])
-    assert drawn(found) == [Drawn("c", "d", scores=(2.0,))] and found.excluded == 1
+    assert drawn(found) == [Row("c", "d", scores=(2.0,))] and found.excluded == 1
     assert list(sentences(tmp_path / "test.tsv")) == ["B!", "z"]
 
 

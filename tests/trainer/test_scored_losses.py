@@ -27,7 +27,7 @@ from searchengine.trainer.training.losses import (
 )
 from searchengine.trainer.training.objectives import Similarity
 from searchengine.trainer.training.processes import Processes
-from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.rows import Row
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.reference_losses import WIDTH, Given, assert_same, both_precisions, columns, theirs
 
@@ -73,7 +73,7 @@ def test_the_objective_trains_every_prefix_as_theirs(name: str) -> None:
         train=("unused",), out="unused", objective="similarity", similarity_loss=name
     )
     objective = Similarity(config, DIMS, Processes())
-    rows = [Drawn(f"a {i}", f"b {i}", scores=(score,)) for i, score in enumerate(SCORES.tolist())]
+    rows = [Row(f"a {i}", f"b {i}", scores=(score,)) for i, score in enumerate(SCORES.tolist())]
     model = Given()
     reference = theirs(MatryoshkaLoss(model, REFERENCES[name][0](model), DIMS), SCORES)
     assert_same(

@@ -20,7 +20,7 @@ from torch.nn.functional import cosine_similarity, kl_div, normalize
 
 from searchengine.trainer.training.objectives import Contrastive, Distillation
 from searchengine.trainer.training.processes import Processes
-from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.rows import Row
 from searchengine.trainer.training.teachers import FixedEncoder
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.reference_losses import WIDTH, Given, assert_same, columns, theirs
@@ -50,11 +50,11 @@ def fixed(columns: Sequence[Tensor]) -> FixedEncoder:
     return FixedEncoder(FromList(unit), torch.device("cpu"))  # type: ignore[arg-type]
 
 
-def rows(count: int, scores: Tensor | None = None) -> list[Drawn]:
+def rows(count: int, scores: Tensor | None = None) -> list[Row]:
     """count texts in a row: anchor, positive and the rest negatives."""
     lists = [()] * N if scores is None else list(map(tuple, scores.tolist()))
     return [
-        Drawn(f"0 {i}", f"1 {i}", tuple(f"{k} {i}" for k in range(2, count)), scores=lists[i])
+        Row(f"0 {i}", f"1 {i}", tuple(f"{k} {i}" for k in range(2, count)), scores=lists[i])
         for i in range(N)
     ]
 
@@ -142,7 +142,7 @@ def test_rows_may_have_fewer_negatives(loss: str) -> None:
     """As the mean over rows, or over all negatives, each row computed alone."""
     counts = (3, 1, 2)
     batch = [
-        Drawn(f"a{i}", f"b{i}", tuple(f"c{i} {k}" for k in range(n)), scores=(5.0, *range(n)))
+        Row(f"a{i}", f"b{i}", tuple(f"c{i} {k}" for k in range(n)), scores=(5.0, *range(n)))
         for i, n in enumerate(counts)
     ]
     config = run_settings(objective="distillation", distillation_loss=loss, temperature=0.5)
@@ -201,7 +201,7 @@ def test_a_sentence_is_compared_with_the_teacher_once() -> None:
     config = run_settings(objective="distillation", distillation_loss="cosine", teacher="t")
     (teacher,) = columns(1, seed=9, dtype=torch.float32)
     ours = Distillation(config, DIMS, Processes(), fixed([teacher]))
-    batch = [Drawn(f"0 {i}", f"0 {i}", one_text=True) for i in range(N)]
+    batch = [Row(f"0 {i}", f"0 {i}", one_text=True) for i in range(N)]
     assert [len(view.texts) for view in ours.views(batch)] == [N, 0, 0]
     (student,) = columns(1, dtype=torch.float32)
     views = [x.unsqueeze(0) for x in (student, student[:0], student[:0])]

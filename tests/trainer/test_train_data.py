@@ -14,7 +14,7 @@ from searchengine.trainer.training.batches import BatchPlan, fill
 from searchengine.trainer.training.example_files import key, read_labelled
 from searchengine.trainer.training.examples import Examples, read_examples
 from searchengine.trainer.training.preparation import DataSet
-from searchengine.trainer.training.rows import Drawn, Kind, Reading
+from searchengine.trainer.training.rows import Kind, Reading, Row
 from searchengine.trainer.training.train_config import TrainConfig
 
 TRIPLETS = "anchor\tpositive\tnegative\nred\tcrimson\tblue\nbig\tlarge\t\n"
@@ -148,7 +148,7 @@ def settings(**changes: Any) -> TrainConfig:
     return TrainConfig(**{"train": (Path("x"),), "out": Path("y"), **changes})
 
 
-def epoch_batches(data: Examples, size: int, seed: int, epoch: int) -> list[list[Drawn]]:
+def epoch_batches(data: Examples, size: int, seed: int, epoch: int) -> list[list[Row]]:
     config = settings(batch_size=size, seed=seed)
     plan = BatchPlan(config, [DataSet(config, data)])
     steps = range(epoch * plan.per_epoch, (epoch + 1) * plan.per_epoch)
@@ -219,9 +219,9 @@ def test_no_text_twice_in_a_batch_where_avoidable() -> None:
 
 @pytest.mark.parametrize("repeats, second", [(3, "fresh"), (4, "q")])
 def test_a_fresh_row_is_looked_for_among_two_batches_of_repeats(repeats: int, second: str) -> None:
-    row = Drawn("q", "q")
-    batches = list(fill([row] * (1 + repeats) + [Drawn("fresh", "fresh")], 2))
-    assert batches[0] == [row, Drawn(second, second)]
+    row = Row("q", "q")
+    batches = list(fill([row] * (1 + repeats) + [Row("fresh", "fresh")], 2))
+    assert batches[0] == [row, Row(second, second)]
     assert sum(map(len, batches)) == repeats + 2
 
 

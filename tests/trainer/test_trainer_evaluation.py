@@ -23,7 +23,7 @@ from searchengine.trainer.evaluation.sts import (
     sts_tasks,
     unit_prefix,
 )
-from searchengine.trainer.training.rows import Drawn
+from searchengine.trainer.training.rows import Row
 from searchengine.trainer.training.step_judging import top1_accuracy
 from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
@@ -138,10 +138,14 @@ def test_prefixes_are_those_of_the_index() -> None:
 
 
 def test_top1_by_hand() -> None:
-    held = [Drawn("1 0 0", "1 0 0"), Drawn("0 1 0", "0 1 5"), Drawn("0 1 0", "0 1 5")]
-    held.append(Drawn("0 1 1", "1 0 0"))  # nearer to the other positive
+    held = [
+        Row("1 0 0", "1 0 0"),
+        Row("0 1 0", "0 1 5"),
+        Row("0 1 0", "0 1 5"),
+    ]
+    held.append(Row("0 1 1", "1 0 0"))  # nearer to the other positive
     assert top1_accuracy(Numbers(), held) == {3: 0.75, 2: 0.75}  # type: ignore[arg-type]
-    hidden = [Drawn("0 1 9", "0 1 9"), Drawn("1 0 9", "1 0.1 0")]
+    hidden = [Row("0 1 9", "0 1 9"), Row("1 0 9", "1 0.1 0")]
     # At full width the third number misleads; the first two are right.
     assert top1_accuracy(Numbers(), hidden) == {3: 0.5, 2: 1.0}  # type: ignore[arg-type]
 

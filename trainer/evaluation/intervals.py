@@ -25,7 +25,7 @@ MIN_PAIRS = 10
 """Pairs that an interval needs. Of four pairs it covers the true correlation in 70 % of samples
 instead of 95 (two normal variables that correlate by 0.8), or is as wide as [−1, 1]."""
 
-_BATCH = 1 << 20  # numbers drawn at a time, which bounds memory
+_BATCH = 1 << 20  # numbers at a time, which bounds memory
 
 
 def spearman_interval(x: ArrayLike, y: ArrayLike) -> Interval:
@@ -37,7 +37,7 @@ def spearman_interval(x: ArrayLike, y: ArrayLike) -> Interval:
     n = len(first.order)
     result = stats.bootstrap(
         (np.arange(n),),
-        lambda drawn, axis: _correlations(first, second, drawn),
+        lambda places, axis: _correlations(first, second, places),
         vectorized=True,
         confidence_level=CONFIDENCE,
         n_resamples=RESAMPLES,
@@ -86,9 +86,9 @@ class _Ranks:
         return (below[self.first] + below[self.last] + 1) / 2
 
 
-def _correlations(x: _Ranks, y: _Ranks, drawn: NDArray[np.int64]) -> Values:
+def _correlations(x: _Ranks, y: _Ranks, places: NDArray[np.int64]) -> Values:
     """Spearman's correlation of each draw, places (draws, n) or (n,). (draws,) or ()."""
-    rows = np.atleast_2d(drawn)
+    rows = np.atleast_2d(places)
     draws, n = rows.shape
     cells = rows * draws + np.arange(draws)[:, None]
     counts = np.bincount(cells.ravel(), minlength=n * draws).reshape(n, draws).astype(np.float64)
@@ -97,5 +97,5 @@ def _correlations(x: _Ranks, y: _Ranks, drawn: NDArray[np.int64]) -> Values:
     product = np.einsum("id,id->d", weighted, b)
     squares = np.einsum("id,id->d", weighted, a) * np.einsum("id,id,id->d", counts, b, b)
     correlations = np.divide(product, np.sqrt(squares), out=np.zeros(draws), where=squares > 0)
-    shaped: Values = correlations.reshape(drawn.shape[:-1])
+    shaped: Values = correlations.reshape(places.shape[:-1])
     return shaped

@@ -52,44 +52,29 @@ class MtebRow:
     score: float
 
 
-class _Sts(AbsTaskSTS):  # type: ignore[misc]
-    """Scored pairs as one of mteb's tasks."""
-
-    def __init__(self, task: StsTask) -> None:
-        self.metadata = _metadata(task.name, "STS", "cosine_spearman")
-        super().__init__()
-        pairs = [dict(zip(STS_COLUMNS, pair, strict=True)) for pair in task.pairs]
-        self.dataset = {SUBSET: {SPLIT: Dataset.from_list(pairs)}}
-        self.data_loaded = True
-
-
-class _Retrieval(AbsTaskRetrieval):  # type: ignore[misc]
-    """Judged questions as one of mteb's tasks."""
-
-    def __init__(self, name: str, split: Mapping[str, Any]) -> None:
-        self.metadata = _metadata(name, "Retrieval", "ndcg_at_10")
-        super().__init__()
-        self.dataset = {SUBSET: {SPLIT: split}}
-        self.data_loaded = True
-
-
-def _metadata(name: str, kind: str, score: str) -> Any:
-    return mteb.TaskMetadata(
+def _local_task(kind: Any, name: str, type_name: str, score: str, data: Any) -> Any:
+    """One of mteb's kinds of task with data of our own."""
+    metadata = mteb.TaskMetadata(
         name=name,
-        type=kind,
+        type=type_name,
         main_score=score,
         description="Local data.",
         dataset={"path": "local", "revision": "local"},
         eval_langs=[_UNKNOWN],
         eval_splits=[SPLIT],
     )
+    task = type("LocalTask", (kind,), {"metadata": metadata})()
+    task.dataset = {SUBSET: {SPLIT: data}}
+    task.data_loaded = True
+    return task
 
 
 def sts_task(task: StsTask) -> Any:
     """Scored pairs as a task for `evaluate`. Raises DataError if there are fewer than two."""
     if len(task.pairs) < 2:
         raise DataError(f"{task.name}: {len(task.pairs)} scored pairs: expected at least 2")
-    return _Sts(task)
+    pairs = Dataset.from_list([dict(zip(STS_COLUMNS, pair, strict=True)) for pair in task.pairs])
+    return _local_task(AbsTaskSTS, task.name, "STS", "cosine_spearman", pairs)
 
 
 def retrieval_task(
@@ -114,15 +99,13 @@ def retrieval_task(
     if not documents or not judged:
         what = "no question has a judgement" if documents else "there are no documents"
         raise DataError(f"{name}: {what}; are all files of one data set?")
-    return _Retrieval(
-        name,
-        {
-            "corpus": Dataset.from_list(documents),
-            "queries": Dataset.from_list(judged),
-            "relevant_docs": {query["id"]: dict(qrels[query["id"]]) for query in judged},
-            "top_ranked": None,
-        },
-    )
+    data = {
+        "corpus": Dataset.from_list(documents),
+        "queries": Dataset.from_list(judged),
+        "relevant_docs": {query["id"]: dict(qrels[query["id"]]) for query in judged},
+        "top_ranked": None,
+    }
+    return _local_task(AbsTaskRetrieval, name, "Retrieval", "ndcg_at_10", data)
 
 
 def own_task(name: str) -> Any:

@@ -243,20 +243,15 @@ def averages(rows: Iterable[StsRow]) -> list[StsRow]:
     by_dim: dict[int, list[StsRow]] = {}
     for row in rows:
         by_dim.setdefault(row.dim, []).append(row)
-    return [_average(dim, group) for dim, group in by_dim.items()]
-
-
-def _average(dim: int, rows: Sequence[StsRow]) -> StsRow:
-    values = [row.spearman for row in rows]
-    ends = [row.spearman_interval for row in rows if row.spearman_interval is not None]
-    return StsRow(
-        AVERAGE,
-        dim,
-        float(np.mean(values)),
-        float(np.mean([row.pearson for row in rows])),
-        sum(row.n for row in rows),
-        interval_of_mean(values, ends) if len(ends) == len(rows) else None,
-    )
+    means = []
+    for dim, group in by_dim.items():
+        values = [row.spearman for row in group]
+        ends = [row.spearman_interval for row in group if row.spearman_interval is not None]
+        interval = interval_of_mean(values, ends) if len(ends) == len(group) else None
+        pearson = float(np.mean([row.pearson for row in group]))
+        n = sum(row.n for row in group)
+        means.append(StsRow(AVERAGE, dim, float(np.mean(values)), pearson, n, interval))
+    return means
 
 
 def _check(task: StsTask, setting: Setting) -> None:

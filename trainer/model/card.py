@@ -12,7 +12,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.source import Starter
+from searchengine.trainer.model.source import Starter, may_be_hub_name
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
@@ -61,7 +61,7 @@ def card(model: Model) -> str:
     if recipe:
         if scores := recipe.scores("best"):
             parts.append(_scores(recipe, scores))
-        parts += [_use(model), _made(recipe), _again(recipe)]
+        parts += [_use(model), _training(recipe), _again(recipe)]
     else:
         parts.append(_use(model))
         if model.recipe:
@@ -93,10 +93,7 @@ def hub_name(base: str) -> str | None:
     """The name of a base model on the model hub; None for a folder."""
     if base in list(Starter):
         return STARTER_ON_THE_HUB
-    parts = base.split("/")
-    if len(parts) > 2 or not all(parts) or parts[0] in (".", "..", "~") or "\\" in base:
-        return None
-    return None if Path(base).is_dir() else base  # as `Encoder.load` decides
+    return base if may_be_hub_name(base) and not Path(base).is_dir() else None
 
 
 def _base(base: str) -> str:
@@ -126,10 +123,12 @@ def _what_it_is(model: Model) -> str:
         f"same are close by cosine. It reads up to {model.max_tokens} tokens of a text."
     )
     if len(dims) > 1:
+        *others, last = map(str, dims[1:])
+        lengths = f"{', '.join(others)} or {last}" if others else last
         text += (
             "\n\nThe first dimensions of a vector carry the most meaning "
-            "([Matryoshka](https://arxiv.org/abs/2205.13147)): cut it to "
-            f"{_listed(dims[1:], 'or')} dimensions, scale it back to length one, compare as before."
+            f"([Matryoshka](https://arxiv.org/abs/2205.13147)): cut it to {lengths} dimensions, "
+            "scale it back to length one, compare as before."
         )
     if model.classifier is not None:
         labels = ", ".join(f"`{label}`" for label in model.classifier.labels)
@@ -162,50 +161,55 @@ def _scores(recipe: Recipe, best: Mapping[int, float]) -> str:
 
 
 def _use(model: Model) -> str:
-    dims = model.matryoshka_dims
-    short = dims[-1] if len(dims) > 1 else None
-    cut = f", truncate_dim={short}" if short else ""
-    scaled = ", normalize_embeddings=True" if short else ""
-    why = " A cut vector is scaled back by `normalize_embeddings`." if short else ""
-    transformers_code = [
-        "from sentence_transformers import SentenceTransformer",
-        "",
-        f'model = SentenceTransformer("."{cut})',
-        f"documents = model.encode_document({json.dumps(DOCUMENTS)}{scaled})",
-        f"question = model.encode_query({json.dumps(QUESTION)}{scaled})",
-        "print(model.similarity(question, documents))",
-    ]
-    our_code = [
-        *(["from searchengine.indexer.arrays import prefix"] if short else []),
-        "from searchengine.trainer.encoder import Encoder",
-        "",
-        'encoder = Encoder.load(".")',
-        f'documents = encoder.encode({json.dumps(DOCUMENTS)}, role="document")',
-        f'question = encoder.encode([{json.dumps(QUESTION)}], role="query")',
-        f"print(prefix(question, {short}) @ prefix(documents, {short}).T)"
-        if short
-        else "print(question @ documents.T)",
-    ]
+    documents, question = json.dumps(DOCUMENTS), json.dumps(QUESTION)
+    cut = scaled = why = imports = classified = ""
+    compared = "question @ documents.T"
+    if len(model.matryoshka_dims) > 1:
+        short = model.matryoshka_dims[-1]
+        cut, scaled = f", truncate_dim={short}", ", normalize_embeddings=True"
+        why = " A cut vector is scaled back by `normalize_embeddings`."
+        imports = "from searchengine.indexer.arrays import prefix\n"
+        compared = f"prefix(question, {short}) @ prefix(documents, {short}).T"
     if model.classifier is not None:
-        our_code += [
-            "",
-            "from searchengine.trainer.evaluation.labels import classify",
-            "",
-            f"print(classify(encoder, {json.dumps(DOCUMENTS)}))",
-        ]
-    commands = [
-        "searchengine index notes/ notes.index --encoder .",
-        f'searchengine search notes.index "{QUESTION}"',
-    ]
-    return (
-        "## How to use it\n\n`.` is this folder: put its path, or its name on a model hub.\n\n"
-        f"With sentence-transformers, 5 or newer.{why}\n\n{_code('python', transformers_code)}\n\n"
-        f"With searchengine:\n\n{_code('python', our_code)}\n\n"
-        f"On the command line:\n\n{_code('sh', commands)}"
-    )
+        classified = (
+            "\n\nfrom searchengine.trainer.evaluation.labels import classify\n\n"
+            f"print(classify(encoder, {documents}))"
+        )
+    return f"""## How to use it
+
+`.` is this folder: put its path, or its name on a model hub.
+
+With sentence-transformers, 5 or newer.{why}
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("."{cut})
+documents = model.encode_document({documents}{scaled})
+question = model.encode_query({question}{scaled})
+print(model.similarity(question, documents))
+```
+
+With searchengine:
+
+```python
+{imports}from searchengine.trainer.encoder import Encoder
+
+encoder = Encoder.load(".")
+documents = encoder.encode({documents}, role="document")
+question = encoder.encode([{question}], role="query")
+print({compared}){classified}
+```
+
+On the command line:
+
+```sh
+searchengine index notes/ notes.index --encoder .
+searchengine search notes.index "{QUESTION}"
+```"""
 
 
-def _made(recipe: Recipe) -> str:
+def _training(recipe: Recipe) -> str:
     results, number = recipe.results, recipe.number
     steps = number("max_steps")
     length = f"{steps:g} updates" if steps else f"{number('epochs'):g} epochs"
@@ -236,15 +240,19 @@ def _again(recipe: Recipe) -> str:
     config = dict(names_only(recipe.settings))
     config |= {name: recipe.files(name) for name in ("train", "exclude", "dev")}
     config |= {"out": _file_name(recipe.text("out")), "base": _base(recipe.text("base"))}
-    command = "searchengine train {} --out {} --config train.json".format(
-        " ".join(map(shlex.quote, config["train"])), shlex.quote(config["out"])
-    )
-    return (
-        "## How to make it again\n\nSave this as `train.json` beside the files it names:\n\n"
-        f"{_json(config)}\n\n{_code('sh', [command])}\n\n"
-        "`--resume` goes on with a run that was interrupted. In float32 on a CPU, with the same "
-        "versions, the weights come out the same."
-    )
+    files, out = shlex.join(config["train"]), shlex.quote(config["out"])
+    return f"""## How to make it again
+
+Save this as `train.json` beside the files it names:
+
+{_json(config)}
+
+```sh
+searchengine train {files} --out {out} --config train.json
+```
+
+`--resume` goes on with a run that was interrupted. In float32 on a CPU, with the same \
+versions, the weights come out the same."""
 
 
 def _limits(model: Model, recipe: Recipe | None) -> str:
@@ -268,15 +276,5 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _listed(values: Iterable[float], word: str) -> str:
-    """1, 2 and 3."""
-    *most, last = (f"{value:g}" for value in values)
-    return f"{', '.join(most)} {word} {last}" if most else last
-
-
 def _json(value: Any) -> str:
-    return _code("json", [json.dumps(value, indent=2, ensure_ascii=False)])
-
-
-def _code(language: str, lines: Iterable[str]) -> str:
-    return "\n".join([f"```{language}", *lines, "```"])
+    return f"```json\n{json.dumps(value, indent=2, ensure_ascii=False)}\n```"

@@ -43,6 +43,7 @@ from searchengine.trainer.model.network import max_tokens, read_transformer, tra
 HISTORY = "training.json"
 CLASSIFIER = "classifier"
 MIX = WeightedLayerPooling.__name__
+HEAD_LAYERS = ("Dense", "LayerNorm", "Normalize")
 Weighted = TypeVar("Weighted", Dense, LayerNorm, WeightedLayerPooling, Classifier)
 
 
@@ -162,10 +163,10 @@ def _stages(folder: Path, route: Route | None) -> list[tuple[str, Path]]:
     kinds = [kind for kind, _ in stages]
     if kinds[1:2] == [MIX]:
         kinds.pop(1)
-    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_HEAD_READERS):
+    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(HEAD_LAYERS):
         raise ModelError(
             f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, perhaps "
-            f"{MIX}, Pooling, then any of {', '.join(_HEAD_READERS)}"
+            f"{MIX}, Pooling, then any of {', '.join(HEAD_LAYERS)}"
         )
     return stages
 
@@ -207,17 +208,27 @@ def _read_head(stages: list[tuple[str, Path]], width: int) -> list[HeadLayer]:
     """The layers behind the pooling, checked to fit one another. width: what pooling gives."""
     head: list[HeadLayer] = []
     for kind, place in stages:
-        layer = _HEAD_READERS[kind](place)
-        expected = layer.linear.in_features if isinstance(layer, Dense) else width
-        expected = layer.out_width if isinstance(layer, LayerNorm) else expected
+        layer: HeadLayer = Normalize()
+        expected: Any = width
+        out_width = width
+        if kind == "Dense":
+            layer = _read_dense(place)
+            expected, out_width = layer.linear.in_features, layer.out_width
+        elif kind == "LayerNorm":
+            expected = read_object(place / "config.json").get("dimension")
+            if type(expected) is not int:
+                raise ModelError(
+                    f"{place / 'config.json'} has dimension {expected!r}, not a whole number"
+                )
+            layer = _filled(LayerNorm(expected), place)
         if expected != width:
             raise ModelError(f"{place} takes vectors {expected} wide, but gets them {width} wide")
-        width = width if isinstance(layer, Normalize) else layer.out_width
+        width = out_width
         head.append(layer)
     return head
 
 
-def _read_dense(place: Path) -> HeadLayer:
+def _read_dense(place: Path) -> Dense:
     config = read_object(place / "config.json")
     inputs = (config.get("module_input_name"), config.get("module_output_name"))
     if config.get("use_residual") or not set(inputs) <= {None, "sentence_embedding"}:
@@ -229,24 +240,6 @@ def _read_dense(place: Path) -> HeadLayer:
     except (KeyError, TypeError) as error:
         raise ModelError(f"{place / 'config.json'} lacks a size of the layer: {error}") from error
     return _filled(layer, place)
-
-
-def _read_layer_norm(place: Path) -> HeadLayer:
-    width = read_object(place / "config.json").get("dimension")
-    if type(width) is not int:
-        raise ModelError(f"{place / 'config.json'} has dimension {width!r}, not a whole number")
-    return _filled(LayerNorm(width), place)
-
-
-def _read_normalize(place: Path) -> HeadLayer:
-    return Normalize()
-
-
-_HEAD_READERS = {
-    "Dense": _read_dense,
-    "LayerNorm": _read_layer_norm,
-    "Normalize": _read_normalize,
-}
 
 
 def _filled(layer: Weighted, place: Path) -> Weighted:

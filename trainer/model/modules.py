@@ -273,11 +273,14 @@ class SentenceModule(nn.Module):
         """(B, dim) float32, of length 1 also where the model does not end in Normalize."""
         return nn.functional.normalize(self(batch).float(), dim=-1)
 
+    def changed(self, **parts: Any) -> "SentenceModule":
+        """The same with other parts, for inference: `transformer`, `pooling`, `head`, `mix`."""
+        same = {"transformer": self.transformer, "pooling": self.pooling, "mix": self.mix}
+        return SentenceModule(**{**same, "head": list(self.head), **parts}).eval()
+
     def lowered(self, dtype: torch.dtype) -> "SentenceModule":
         """The same with a copy of the transformer that computes in this type."""
-        transformer = copy.deepcopy(self.transformer).to(dtype)
-        head: Any = list(self.head)
-        return SentenceModule(transformer, self.pooling, head, self.mix)
+        return self.changed(transformer=copy.deepcopy(self.transformer).to(dtype))
 
 
 class Classifier(nn.Module):

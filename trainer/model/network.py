@@ -97,8 +97,10 @@ def read_transformer(
     _check_weights(network, report["missing_keys"], place, pools=classifier)
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
-    if settings.get("do_lower_case"):
-        _lower_case(tokenizer.backend_tokenizer)
+    backend = tokenizer.backend_tokenizer
+    if settings.get("do_lower_case") and not lowercases(backend):
+        present = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = Steps([Lowercase(), *present])
     return network, tokenizer
 
 
@@ -153,11 +155,6 @@ def layer_list(network: nn.Module) -> nn.ModuleList:
     raise ModelError(f"the layers of a {type(network).__name__} cannot be identified")
 
 
-def truncated(network: Any, layers: int) -> Any:
-    """A copy of the network with its first `layers` layers."""
-    return with_layers(network, range(layers))
-
-
 def with_layers(network: Any, kept: Sequence[int]) -> Any:
     """A copy of the network with these layers, by their places, ascending."""
     places = range(len(layer_list(network)))
@@ -193,13 +190,6 @@ def lowercases(tokenizer: Any) -> bool:
     state = json.loads(tokenizer.to_str())["normalizer"] or {}
     steps = state.get("normalizers", [state])
     return any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps)
-
-
-def _lower_case(tokenizer: Any) -> None:
-    """Put lower-casing in front, unless it is there."""
-    if not lowercases(tokenizer):
-        present = tokenizer.normalizer
-        tokenizer.normalizer = Steps([Lowercase()] + ([] if present is None else [present]))
 
 
 def max_tokens(settings: Mapping[str, Any], tokenizer: Any, config: Any) -> int:

@@ -60,16 +60,8 @@ class PairModel:
     def description(self) -> Description:
         """Without its weights; a score is a vector of one dimension."""
         config: Any = self.module.transformer.config
-        return Description(
-            dim=1,
-            layers=int(config.num_hidden_layers),
-            matryoshka_dims=(1,),
-            tokens=Tokenization.of(self.tokenizer, self.max_tokens, pairs=True),
-            prompts={},
-            default_prompt=None,
-            include_prompt=True,
-            recipe={},
-        )
+        tokens = Tokenization.of(self.tokenizer, self.max_tokens, pairs=True)
+        return Description(1, int(config.num_hidden_layers), (1,), tokens)
 
 
 def read_pairs(source: Source) -> PairModel:
@@ -94,7 +86,8 @@ def check(source: Source) -> Any:
             "searchengine train-cross-encoder"
         )
     config, name = read_config(source.folder, source.trust_remote_code), source.name
-    if _CLASSIFIER not in (kind := _kind(config)):
+    kind = str(next(iter(config.architectures or ()), "model of unknown kind"))
+    if _CLASSIFIER not in kind:
         raise ModelError(
             f"{name} is a {kind}, which scores no pairs; name a cross-encoder: a sequence "
             "classifier with one output"
@@ -125,10 +118,6 @@ def is_classifier(source: Source) -> bool:
 def has_sigmoid(source: Source) -> bool:
     """Whether the scores of a cross-encoder are its output after the sigmoid. Raises ModelError."""
     return _activation(check(source)) in _SIGMOIDS
-
-
-def _kind(config: Any) -> str:
-    return str(next(iter(config.architectures or ()), "model of unknown kind"))
 
 
 def _activation(config: Any) -> str | None:

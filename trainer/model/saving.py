@@ -28,13 +28,12 @@ from searchengine.trainer.model.modules import (
     POOLING_SWITCHES,
     Dense,
     LayerNorm,
-    Normalize,
     Pooling,
     WeightedLayerPooling,
 )
 from searchengine.trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
+from searchengine.trainer.model.numpy_models import KIND, TOKENIZER
 from searchengine.trainer.model.source import CHECKPOINT
-from searchengine.trainer.model.static import KIND, TOKENIZER
 from searchengine.trainer.model.tokens import UNLIMITED
 from searchengine.trainer.model.torch_model import TokenTable
 
@@ -77,7 +76,14 @@ def _write_files(model: Model, folder: Path) -> None:
         for i, (kind, place) in enumerate(stages)
     ]
     write_json(folder / MODULES, listed)
-    write_json(folder / MODEL_CONFIG, _model_config(model))
+    config = {
+        "prompts": dict(model.prompts),
+        "default_prompt_name": model.default_prompt,
+        "similarity_fn_name": "cosine",
+        "matryoshka_dims": list(model.matryoshka_dims),
+        "recipe": dict(model.recipe),
+    }
+    write_json(folder / MODEL_CONFIG, config)
     if model.history:
         write_json(folder / HISTORY, dict(model.history))
     if model.classifier is not None:
@@ -146,9 +152,10 @@ def _write_table(model: Model, place: Path) -> None:
 
 
 def _write_layer(layer: Any, place: Path) -> None:
+    config: dict[str, Any] = {}
     match layer:
         case Pooling():
-            write_json(place / "config.json", _pooling_config(layer))
+            config = _pooling_config(layer)
         case Dense():
             config = {
                 "in_features": layer.linear.in_features,
@@ -156,18 +163,15 @@ def _write_layer(layer: Any, place: Path) -> None:
                 "bias": layer.linear.bias is not None,
                 "activation_function": layer.activation_name,
             }
-            write_json(place / "config.json", config)
         case WeightedLayerPooling():
             config = {
                 "word_embedding_dimension": layer.width,
                 "layer_start": layer.start,
                 "num_hidden_layers": layer.layers,
             }
-            write_json(place / "config.json", config)
         case LayerNorm():
-            write_json(place / "config.json", {"dimension": layer.out_width})
-        case Normalize():
-            write_json(place / "config.json", {})
+            config = {"dimension": layer.out_width}
+    write_json(place / "config.json", config)
     if weights := layer.state_dict():
         save_file({k: v.contiguous() for k, v in weights.items()}, place / WEIGHTS)
 
@@ -182,16 +186,6 @@ def _pooling_config(pooling: Pooling) -> dict[str, Any]:
         modes = [str(mode) for mode in pooling.modes]
         config = {"embedding_dimension": pooling.width, "pooling_mode": modes}
     return {**config, "include_prompt": pooling.include_prompt}
-
-
-def _model_config(model: Model) -> dict[str, Any]:
-    return {
-        "prompts": dict(model.prompts),
-        "default_prompt_name": model.default_prompt,
-        "similarity_fn_name": "cosine",
-        "matryoshka_dims": list(model.matryoshka_dims),
-        "recipe": dict(model.recipe),
-    }
 
 
 def remove_folder(path: Path) -> None:

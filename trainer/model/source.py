@@ -69,7 +69,7 @@ class Source:
         folder = Path(source)
         if folder.is_dir():
             return cls(str(folder.resolve()), folder, None, layers, trust_remote_code)
-        if isinstance(source, str) and _may_be_hub_name(source):
+        if isinstance(source, str) and may_be_hub_name(source):
             place = _from_hub(source, trust_remote_code)
             return cls(source, place, None, layers, trust_remote_code)
         raise ModelError(
@@ -83,22 +83,23 @@ class Source:
         return self.trust_remote_code and bool(remote_code(self.folder))
 
     def files(self, checksums: Checksums) -> dict[str, str]:
-        """The sha256 of each file, by its path in the folder: what the model is read from."""
-        paths = sorted(self._paths())
-        return {path.relative_to(self.folder).as_posix(): checksums.of(path) for path in paths}
+        """The sha256 of each file, by its path in the folder: what the model is read from.
+
+        Those in the folder and in the folders of its modules.
+        """
+        folder = self.folder
+        paths = [
+            path
+            for pattern in FILES
+            for path in (*folder.glob(pattern), *folder.glob(f"*/{pattern}"))
+            if path.parent.name not in (COMPILED, CHECKPOINT) or path.parent == folder
+        ]
+        return {path.relative_to(folder).as_posix(): checksums.of(path) for path in sorted(paths)}
 
     def file_checksums(self) -> dict[str, str]:
         """As `files`; each checksum is remembered in the user's cache while its file stays."""
         with Checksums(self.user_cache) as checksums:
             return self.files(checksums)
-
-    def _paths(self) -> Iterator[Path]:
-        """The model's files in its folder and in the folders of its modules."""
-        for pattern in FILES:
-            yield from self.folder.glob(pattern)
-            for path in self.folder.glob(f"*/{pattern}"):
-                if path.parent.name not in (COMPILED, CHECKPOINT):
-                    yield path
 
     def caches(self) -> Iterator[Path]:
         """Folders for graphs compiled from it, in order of preference.
@@ -119,7 +120,7 @@ class Source:
         return None if cache is None else cache / f"{place.name}-{key[:12]}"
 
 
-def _may_be_hub_name(source: str) -> bool:
+def may_be_hub_name(source: str) -> bool:
     """`name` or `owner/name`, as opposed to a path that is not there."""
     parts = source.split("/")
     return (
@@ -166,24 +167,17 @@ def starter_folder() -> Path:
 def remote_code(folder: Path) -> list[str]:
     """The classes in the folder's own code that its configs name, as transformers names them.
 
-    Found without running the code.
+    Found without running the code, in the folder and in the folders of its modules.
     """
-    return sorted({name for path in _configs(folder) for name in _auto_map(path)})
-
-
-def _configs(folder: Path) -> Iterator[Path]:
-    """The configurations in a model's folder and in the folders of its modules."""
-    for name in CONFIGS:
-        yield folder / name
-        yield from folder.glob(f"*/{name}")
-
-
-def _auto_map(path: Path) -> Iterator[str]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # whoever needs the file says what is wrong with it
-        return
-    auto_map = config.get("auto_map") if isinstance(config, dict) else None
-    for value in auto_map.values() if isinstance(auto_map, dict) else ():
-        # A tokenizer has two: a slow and a fast one, each perhaps null.
-        yield from (str(name) for name in (value if isinstance(value, list) else [value]) if name)
+    classes: set[str] = set()
+    for path in (path for name in CONFIGS for path in (folder / name, *folder.glob(f"*/{name}"))):
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # whoever needs the file says what is wrong with it
+            continue
+        auto_map = config.get("auto_map") if isinstance(config, dict) else None
+        for value in auto_map.values() if isinstance(auto_map, dict) else ():
+            # A tokenizer has two: a slow and a fast one, each perhaps null.
+            names = value if isinstance(value, list) else [value]
+            classes.update(str(name) for name in names if name)
+    return sorted(classes)

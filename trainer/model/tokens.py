@@ -6,7 +6,7 @@ And the description of a model without its weights, of which the tokenizer is th
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -313,10 +313,10 @@ class Description:
     layers: int
     matryoshka_dims: tuple[int, ...]
     tokens: Tokenization
-    prompts: Mapping[str, str]
-    default_prompt: str | None
-    include_prompt: bool
-    recipe: Mapping[str, Any]
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    include_prompt: bool = True
+    recipe: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values."""

@@ -1,8 +1,13 @@
-"""The torch model of a source: read, widened, cut to fewer layers, made static; and described."""
+"""The torch model of a source: read, widened, cut to fewer layers, made static; described.
+
+And its fingerprint: a checksum of everything that decides the vector of a text.
+"""
 
 import copy
+import hashlib
+import inspect
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,14 +27,32 @@ from searchengine.trainer.model.modules import (
     PoolingMode,
     SentenceModule,
 )
-from searchengine.trainer.model.network import with_layers
-from searchengine.trainer.model.packaged import CLS_NORM, CLS_WEIGHT, DIMS, MEAN_NORM
+from searchengine.trainer.model.network import runs_remote_code, with_layers
+from searchengine.trainer.model.numpy_models import CLS_NORM, CLS_WEIGHT, DIMS, MEAN_NORM
 from searchengine.trainer.model.pairs import PairModel
 from searchengine.trainer.model.source import Source, Starter
-from searchengine.trainer.model.tokens import UNLIMITED, Description, Ids, TokenIds, Tokenization
+from searchengine.trainer.model.tokens import (
+    UNLIMITED,
+    Description,
+    Ids,
+    TokenIds,
+    Tokenization,
+    normalised,
+)
 
 TOKENS_AT_ONCE = 4096
 RARITY = 1e-3
+
+# Entries of a network's configuration that change no vector: its origin, the types in which it is
+# stored and computed, its training, and what follows the hidden states.
+NO_EFFECT = frozenset({
+    "architectures", "attn_implementation", "auto_map", "custom_pipelines", "dtype",
+    "finetuning_task", "gradient_checkpointing", "id2label", "label2id", "num_labels",
+    "output_attentions", "output_hidden_states", "problem_type", "reference_compile", "return_dict",
+    "task_specific_params", "tie_word_embeddings", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers_version", "use_cache",
+})  # fmt: skip
+NO_EFFECT_PREFIXES = ("_", "classifier_", "initializer_")
 
 
 def read(source: Source) -> Model:
@@ -51,8 +74,8 @@ def widened(model: Model) -> Model:
     scales[:width] = CLS_WEIGHT / CLS_NORM
     with torch.no_grad():
         dense.linear.weight.copy_(torch.diag(scales))
-    module = SentenceModule(model.module.transformer, pooling, [dense, Normalize()])
-    return replace(model, module=module.eval(), matryoshka_dims=DIMS[Starter.WIDENED])
+    module = model.module.changed(pooling=pooling, head=[dense, Normalize()])
+    return replace(model, module=module, matryoshka_dims=DIMS[Starter.WIDENED])
 
 
 def truncate_layers(model: Model, layers: int) -> Model:
@@ -82,9 +105,8 @@ def _with_layers(model: Model, layers: int, kept: Sequence[int]) -> Model:
         )
     if module.mix is not None:
         raise ModelError("this model averages several layers: it cannot do without some")
-    head: Any = list(copy.deepcopy(module.head))
-    network = with_layers(module.transformer, kept)
-    return replace(model, module=SentenceModule(network, module.pooling, head).eval())
+    network, head = with_layers(module.transformer, kept), list(copy.deepcopy(module.head))
+    return replace(model, module=module.changed(transformer=network, head=head))
 
 
 def describe(model: Model | PairModel) -> Description:
@@ -171,8 +193,8 @@ def move_head_into_table(model: Model) -> Model:
     for layer in model.module.head:
         if isinstance(layer, Dense):
             table = layer(table)
-    module = SentenceModule(TokenTable(table), model.module.pooling, [Normalize()])
-    return replace(model, module=module.eval())
+    module = model.module.changed(transformer=TokenTable(table), head=[Normalize()])
+    return replace(model, module=module)
 
 
 def weigh_by_rarity(table: TokenTable, ids: Iterable[Ids]) -> None:
@@ -187,3 +209,76 @@ def weigh_by_rarity(table: TokenTable, ids: Iterable[Ids]) -> None:
     shares = torch.from_numpy((counts / counts.sum()).astype(np.float32))
     with torch.no_grad():
         table.embedding.weight *= (RARITY / (RARITY + shares))[:, None]
+
+
+def fingerprint(model: Model | PairModel) -> str:
+    """sha256 (hex) of what decides the vectors; of a cross-encoder, of what decides the scores."""
+    module = model.module
+    digest = hashlib.sha256()
+    for name, weight in sorted(module.state_dict().items()):
+        digest.update(f"{name} {list(weight.shape)}\n".encode())
+        digest.update(weight.detach().float().cpu().contiguous().numpy().data)
+    network: Any = module.transformer
+    values: dict[str, Any] = {
+        "tokenizer": normalised(model.tokenizer.backend_tokenizer),
+        "max_tokens": model.max_tokens,
+        "network": configuration(network.config),
+        "code": _code(network),
+        "truncation_side": model.tokenizer.truncation_side,
+    }
+    if isinstance(model, Model):
+        values |= _pooling_and_prompts(model)
+    digest.update(json.dumps(values, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _pooling_and_prompts(model: Model) -> dict[str, Any]:
+    module = model.module
+    values: dict[str, Any] = {
+        "pooling": [*map(str, module.pooling.modes), module.pooling.include_prompt],
+        "head": [
+            [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
+        ],
+        "prompts": dict(model.prompts),
+        "default_prompt": model.default_prompt,
+    }
+    if module.mix is not None:
+        values["first_mixed_layer"] = module.mix.start
+    if not module.pooling.include_prompt:  # they tell where a prompt ends
+        values["special_ids"] = sorted(model.tokenizer.all_special_ids)
+    return values
+
+
+def configuration(config: Any) -> dict[str, Any]:
+    """The entries of a network's configuration that change vectors, without its type's defaults.
+
+    So a version of transformers with one more entry changes nothing.
+    """
+    try:
+        defaults = type(config)().to_dict()
+    except Exception:  # a class that came with a model, and wants arguments
+        defaults = {}
+    values = _deciding(config.to_dict())
+    chosen = {name: value for name, value in values.items() if value != defaults.get(name)}
+    return chosen | {"model_type": config.model_type}
+
+
+def _deciding(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without entries that change no vector, at any depth; as JSON values."""
+    deciding = {}
+    for name, value in values.items():
+        # A rate of dropout is a number; ESM's token_dropout, a switch, is in every vector.
+        dropout = "drop" in name and not isinstance(value, bool)
+        if dropout or name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES):
+            continue
+        deciding[name] = _deciding(value) if isinstance(value, Mapping) else value
+    return dict(json.loads(json.dumps(deciding, default=str)))
+
+
+def _code(network: Any) -> list[str]:
+    """The source of a network's classes that came with its folder; [] for one of transformers."""
+    if not runs_remote_code(network):
+        return []
+    kinds = {type(part) for part in network.modules()}
+    ours = [kind for kind in kinds if kind.__module__.startswith("transformers_modules.")]
+    return sorted({inspect.getsource(inspect.getmodule(kind) or kind) for kind in ours})

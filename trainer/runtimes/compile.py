@@ -45,8 +45,7 @@ def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str
     files: checksums of the source's files from before the model was read, as they may have been
     replaced since. Raises ModelError where it cannot be compiled for now: no memory, no room.
     """
-    from searchengine.trainer.model.fingerprint import fingerprint
-    from searchengine.trainer.model.torch_model import describe
+    from searchengine.trainer.model.torch_model import describe, fingerprint
     from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
     from searchengine.trainer.runtimes.tracing import trace
 

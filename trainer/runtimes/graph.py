@@ -68,25 +68,24 @@ class Accuracy:
 
     def shortfall(self, precision: str) -> str:
         """What is not near enough, with its bound; "" if all is."""
-        name, lacks = Precision(precision), []
-        if self.difference is None:
-            least = MIN_AGREEMENT.get(name, 0.0)
-            among = "of the nearest sample texts must be those of float32"
-        else:
-            least, among = MIN_ORDER, "of any two sample pairs must be in the order of float32"
-        if self.difference is not None and self.difference > MAX_DIFFERENCE:
-            lacks.append(
-                f"its scores must differ from float32's by at most {MAX_DIFFERENCE}, got "
-                f"{precision} {self.difference:.4f}"
-            )
+        name, shortfalls = Precision(precision), []
+        minimum = MIN_AGREEMENT.get(name, 0.0)
+        among = "of the nearest sample texts must be those of float32"
+        if self.difference is not None:
+            minimum, among = MIN_ORDER, "of any two sample pairs must be in the order of float32"
+            if self.difference > MAX_DIFFERENCE:
+                shortfalls.append(
+                    f"its scores must differ from float32's by at most {MAX_DIFFERENCE}, got "
+                    f"{precision} {self.difference:.4f}"
+                )
         if self.cosine is not None and self.cosine < MIN_COSINE[name]:
-            lacks.append(
+            shortfalls.append(
                 f"its cosine to float32 must be at least {MIN_COSINE[name]}, got "
                 f"{precision} {self.cosine:.4f}"
             )
-        if self.agreement is not None and self.agreement < least:
-            lacks.append(f"at least {least} {among}, got {self.agreement:.4f}")
-        return ", and ".join(lacks)
+        if self.agreement is not None and self.agreement < minimum:
+            shortfalls.append(f"at least {minimum} {among}, got {self.agreement:.4f}")
+        return ", and ".join(shortfalls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +133,12 @@ class Graph:
 
     def matches(self, source: Source, int8: bool, checksums: Checksums) -> bool:
         """Whether it was compiled from this model as it is now, by the installed version."""
-        about = (source.starter, source.layers, source.route, source.pairs, int8)
-        wanted = (FORMAT, version("openvino"), *about)
-        built = (self.starter, self.layers, self.route, self.pairs, self.int8)
-        present = (self.format, self.openvino, *built)
+        model = (source.starter, source.layers, source.route, source.pairs, int8)
+        compiled = (self.starter, self.layers, self.route, self.pairs, self.int8)
+        current = (self.format, self.openvino) == (FORMAT, version("openvino"))
         outdated = self.refused and self.torch != version("torch")  # another version may trace it
-        return wanted == present and not outdated and source.files(checksums) == self.files
-
-    def is_undamaged(self, checksums: Checksums) -> bool:
-        """Whether its files have their checksums: flipped bits would give other vectors."""
-        written = self.sha256.items()
-        return all(checksums.of(self.folder / name) == digest for name, digest in written)
+        same = current and model == compiled and not outdated
+        return same and source.files(checksums) == self.files
 
     def is_accurate(self, precision: Precision) -> bool:
         """Whether its outputs in a precision were measured, and are near enough to float32's."""
@@ -247,15 +241,16 @@ def find_graph(source: Source, int8: bool = False) -> Graph | None:
             graph = read_graph(path, key)
             if graph is None or not graph.matches(source, int8, checksums):
                 continue
-            if graph.is_undamaged(checksums):
+            written = graph.sha256.items()  # flipped bits would give other vectors
+            if all(checksums.of(graph.folder / name) == digest for name, digest in written):
                 return graph
     return None
 
 
-def keep_graph(source: Source, wanted: Graph, build: Callable[[Path], Graph]) -> Graph:
+def keep_graph(source: Source, plan: Graph, build: Callable[[Path], Graph]) -> Graph:
     """A graph built in the first cache that can be written to, or else for this process alone.
 
-    wanted: what is known of it before it is built. build: writes the files of the graph to a folder
+    plan: what is known of it before it is built. build: writes the files of the graph to a folder
     that it makes, and gives its record; raises OSError where there is no room.
     One process at a time builds; the others wait, and take its graph. Raises ModelError.
     """
@@ -266,10 +261,10 @@ def keep_graph(source: Source, wanted: Graph, build: Callable[[Path], Graph]) ->
         try:
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / LOCK):
-                present = find_graph(source, wanted.int8)
-                if present is not None and present.fingerprint == wanted.fingerprint:
+                present = find_graph(source, plan.int8)
+                if present is not None and present.fingerprint == plan.fingerprint:
                     return present
-                _remove_outdated(cache, wanted.files)
+                _remove_outdated(cache, plan.files)
                 with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as scratch:
                     graph = _write_record(build(Path(scratch) / "graph"), key)
                     final = _final_folder(cache, graph, key)

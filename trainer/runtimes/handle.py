@@ -16,12 +16,11 @@ from threading import Lock, RLock, Thread
 from typing import TYPE_CHECKING
 
 from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
-from searchengine.trainer.model.packaged import Packaged, find_packaged
+from searchengine.trainer.model.numpy_models import Packaged, find_packaged, static_place
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.static import static_place
-from searchengine.trainer.model.tokens import Description, TokenIds
+from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import compile
-from searchengine.trainer.runtimes.graph import Graph, find_graph
+from searchengine.trainer.runtimes.graph import FP32_GAIN, Graph, find_graph
 from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime, StaticHandle
 from searchengine.trainer.runtimes.runtime import Runtime
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
@@ -48,6 +47,7 @@ class ModelHandle:
         self.config = config
         self.source = source
         self._precision = Precision(config.precision)
+        self._int8 = self._precision is Precision.INT8
         self._lock = RLock()
         self._process = os.getpid()  # the one that started torch or the runtime
         self._model = model
@@ -65,11 +65,12 @@ class ModelHandle:
                 self._first = FirstTexts(packaged, self._try_to_start)
         if not self._tries_openvino and self._first is None:
             self._torch = self._torch_runtime(self._precision)
-        self.description = self._describe()
+        if (known := self._known) is not None:
+            self.description = known.description
+        else:
+            from searchengine.trainer.model.torch_model import describe
 
-    @property
-    def _int8(self) -> bool:
-        return self._precision is Precision.INT8
+            self.description = describe(self.model)
 
     @property
     def model(self) -> "Model | PairModel":
@@ -79,15 +80,22 @@ class ModelHandle:
                 assert self.source is not None
                 if self._tries_openvino:
                     self._files = self.source.file_checksums()
-                self._model = _read(self.source)
+                if self.source.pairs:
+                    from searchengine.trainer.model.pairs import read_pairs
+
+                    self._model = read_pairs(self.source)
+                else:
+                    from searchengine.trainer.model.torch_model import read
+
+                    self._model = read(self.source)
             return self._model
 
     @cached_property
     def fingerprint(self) -> str:
-        """See searchengine.trainer.model.fingerprint."""
+        """See searchengine.trainer.model.torch_model."""
         if (known := self._known) is not None:
             return known.fingerprint
-        from searchengine.trainer.model.fingerprint import fingerprint
+        from searchengine.trainer.model.torch_model import fingerprint
 
         return fingerprint(self.model)
 
@@ -161,32 +169,19 @@ class ModelHandle:
         chosen = self._choice_is_free and self._graph.speeds
         return f"{words} (measured: {self._graph.speeds_in_words})" if chosen else words
 
-    def _describe(self) -> Description:
-        if (known := self._known) is not None:
-            return known.description
-        from searchengine.trainer.model.torch_model import describe
-
-        return describe(self.model)
-
     def _fastest(self) -> Runtime:
+        """OpenVINO; or torch, where that is faster, or where OpenVINO fails and is not required."""
         if self._tries_openvino and self._torch is None:
-            return self._openvino()
+            try:
+                graph = self._compiled_graph()
+                if not self._prefers_torch:
+                    return graph.start(self._precision)
+            except ModelError as error:
+                if self.config.requires_openvino:
+                    raise
+                warnings.warn(f"{error}", RuntimeChoiceWarning, stacklevel=3)
         if self._torch is None:
             self._torch = self._torch_runtime(self._precision)
-        return self._accurate_torch()
-
-    def _openvino(self) -> Runtime:
-        """OpenVINO; or torch, where that is faster, or where OpenVINO fails and is not required."""
-        try:
-            graph = self._compiled_graph()
-            if not self._prefers_torch:
-                return graph.start(self._precision)
-        except ModelError as error:
-            if self.config.requires_openvino:
-                raise
-            warnings.warn(f"{error}", RuntimeChoiceWarning, stacklevel=4)
-        # Either OpenVINO fails, or torch was measured to be faster.
-        self._torch = self._torch_runtime(self._precision)
         return self._accurate_torch()
 
     @property
@@ -234,7 +229,7 @@ class ModelHandle:
             comparison = compare(fast, exact, tokens)
         shortfall = comparison.accuracy.shortfall(fast.precision)
         if not shortfall:
-            return exact if comparison.float32_is_faster else fast
+            return exact if comparison.gain > FP32_GAIN else fast
         warnings.warn(
             f"torch in {fast.precision} is not accurate enough for this model: {shortfall}; torch "
             "runs it in float32",
@@ -256,17 +251,6 @@ def open_handle(config: RuntimeConfig, source: Source) -> Handle:
     if table is None:
         return ModelHandle(config, None, source)
     return StaticHandle(config if source.route is None else RuntimeConfig(), source, table)
-
-
-def _read(source: Source) -> "Model | PairModel":
-    """All parts of a model, by torch. Raises ModelError."""
-    if source.pairs:
-        from searchengine.trainer.model.pairs import read_pairs
-
-        return read_pairs(source)
-    from searchengine.trainer.model.torch_model import read
-
-    return read(source)
 
 
 def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:

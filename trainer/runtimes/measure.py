@@ -28,8 +28,8 @@ BATCH_TOKENS = 512
 LINES_PER_SAMPLE = (1, 2, 4)
 # Neighbours of a sample text that are compared: as many as a page of hits has.
 NEAREST = 10
-# Characters of a line that asks, where pairs are scored; the longer ones are paragraphs.
-ASKS = 80
+# Characters of a sample line that is a question, where pairs are scored; longer are paragraphs.
+LONGEST_QUESTION = 80
 
 
 @cache
@@ -48,11 +48,12 @@ def sample_ids(tokens: TokenIds) -> list[Ids]:
 
 
 def _as_read(samples: Sequence[str], tokens: TokenIds) -> Sequence[Text]:
-    """The samples; where pairs are read, each behind a line that asks, often of its subject."""
+    """The samples; where pairs are read, each behind a question, often of its subject."""
     if not tokens.pairs:
         return samples
-    asks = [line for line in sample_texts() if len(line) <= ASKS]
-    return [(asks[i * len(asks) // len(samples)], text) for i, text in enumerate(samples)]
+    questions = [line for line in sample_texts() if len(line) <= LONGEST_QUESTION]
+    count = len(questions)
+    return [(questions[i * count // len(samples)], text) for i, text in enumerate(samples)]
 
 
 def sample_vectors(runtime: Runtime, tokens: TokenIds) -> Vectors:
@@ -140,9 +141,4 @@ def with_measurements(
         rates = speeds(timed | dict(rivals or {}), width)
     except ModelError as error:  # a graph that works for the traced example alone
         return replace(graph, refused=str(error))
-    return replace(
-        graph,
-        accuracies=measured,
-        token_budget=budget,
-        speeds=rates,
-    )
+    return replace(graph, accuracies=measured, token_budget=budget, speeds=rates)

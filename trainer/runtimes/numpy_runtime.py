@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.packaged import (
+from searchengine.trainer.model.numpy_models import (
     CLS_NORM,
     CLS_WEIGHT,
     EPSILON,
@@ -23,9 +23,10 @@ from searchengine.trainer.model.packaged import (
     LAYERS,
     MEAN_NORM,
     Packaged,
+    StaticModel,
+    read_static,
 )
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.static import StaticModel, read_static
 from searchengine.trainer.model.tokens import Padded
 from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig

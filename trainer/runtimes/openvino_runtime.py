@@ -80,11 +80,6 @@ def graph_inputs(batch: Padded, packed: bool) -> list[NDArray[np.int64]]:
 Infer = Callable[[Sequence[NDArray[np.int64]]], Vectors]
 
 
-def any_shape(request: Any) -> Infer:
-    """Runs a request on batches of any shape."""
-    return lambda inputs: request.infer(inputs, share_inputs=True)[0]
-
-
 def one_shape(request: Any) -> Infer:
     """Runs a request on batches of its only shape, by way of arrays that are bound to it once.
 
@@ -155,7 +150,9 @@ class OpenVINORuntime:
                 except RuntimeError:  # a folder that cannot be written to: compile every time
                     compiled = openvino.compile_model(model, "CPU", settings)
             request = compiled.create_infer_request()
-            return any_shape(request) if width is None else one_shape(request)
+            if width is not None:
+                return one_shape(request)
+            return lambda inputs: request.infer(inputs, share_inputs=True)[0]
         except RuntimeError as error:
             raise ModelError(
                 f"openvino does not run {self._graph}: {_last_line(error)}; remove "

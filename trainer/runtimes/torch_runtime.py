@@ -12,9 +12,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from threading import Lock
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from searchengine.trainer.model.modules import Batch, SentenceModule
 from searchengine.trainer.model.pairs import PairModule
 from searchengine.trainer.model.tokens import Padded, TokenIds
 from searchengine.trainer.runtimes import measure
-from searchengine.trainer.runtimes.graph import FP32_GAIN, Accuracy
+from searchengine.trainer.runtimes.graph import Accuracy
 from searchengine.trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget, speeds
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind, cpu_has_native_bf16
 
@@ -187,16 +186,6 @@ class Comparison:
     accuracy: Accuracy
     gain: float
 
-    @property
-    def float32_is_faster(self) -> bool:
-        """Clearly, so that chance does not decide."""
-        return self.gain > FP32_GAIN
-
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Self:
-        """Raises TypeError, KeyError or ValueError for a record of another form."""
-        return cls(Accuracy(**record["accuracy"]), float(record["gain"]))
-
 
 def compare(fast: TorchRuntime, exact: TorchRuntime, tokens: TokenIds) -> Comparison:
     """`fast` beside float32, measured now."""
@@ -211,7 +200,7 @@ def compare_once(
 ) -> Comparison:
     """The same on a processor, from the user's cache if it was measured before.
 
-    fingerprint: of the model, see searchengine.trainer.model.fingerprint.
+    fingerprint: of the model, see searchengine.trainer.model.torch_model.
     """
     key = {
         "attention": fast.attention,  # a teacher of a training has another
@@ -226,18 +215,13 @@ def compare_once(
     # A file for each key: computers that share a home folder keep one another's measurements.
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     path = None if cache is None else cache / FOLDER / f"{name}.json"
-    if path is not None and (stored := _read(path)) is not None:
-        return stored
+    if path is not None:
+        with suppress(OSError, ValueError, TypeError, KeyError):  # missing, or damaged
+            record = json.loads(path.read_bytes())
+            return Comparison(Accuracy(**record["accuracy"]), float(record["gain"]))
     comparison = compare(fast, exact, tokens)
     if path is not None:
         with suppress(OSError):  # read-only, or full: the next process measures again
             path.parent.mkdir(parents=True, exist_ok=True)
             write_at_once(path, json.dumps(key | asdict(comparison), indent=2).encode())
     return comparison
-
-
-def _read(path: Path) -> Comparison | None:
-    """The comparison in a file; None for a missing or damaged file."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        return Comparison.from_dict(json.loads(path.read_bytes()))
-    return None

@@ -16,25 +16,20 @@ from searchengine.trainer.runtimes.openvino_runtime import graph_inputs, import_
 
 
 class Traced(nn.Module):
-    """The module with plain tensors for a Batch: (B, T), (B, T), () to (B, dim), unit rows."""
+    """The module with plain tensors for a Batch: ids, mask, both (B, T), and a third one.
 
-    def __init__(self, module: SentenceModule):
+    That is prompt_tokens, (), and gives unit rows (B, dim); of pairs types, (B, T), and gives
+    scores (B, 1).
+    """
+
+    def __init__(self, module: SentenceModule | PairModule):
         super().__init__()
         self.module = module
 
-    def forward(self, ids: Tensor, mask: Tensor, prompt_tokens: Tensor) -> Tensor:
-        return self.module.output(Batch(ids, mask, prompt_tokens))
-
-
-class TracedPairs(nn.Module):
-    """The module with plain tensors for a Batch: ids, mask and types, each (B, T), to (B, 1)."""
-
-    def __init__(self, module: PairModule):
-        super().__init__()
-        self.module = module
-
-    def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-        return self.module.output(Batch(ids, mask, types=types))
+    def forward(self, ids: Tensor, mask: Tensor, third: Tensor) -> Tensor:
+        if isinstance(self.module, PairModule):
+            return self.module.output(Batch(ids, mask, types=third))
+        return self.module.output(Batch(ids, mask, third))
 
 
 class PackedTransformer(nn.Module):
@@ -88,8 +83,7 @@ class TracedPacked(nn.Module):
     def __init__(self, module: SentenceModule):
         super().__init__()
         self.packed = PackedTransformer(module.transformer)
-        parts: Any = (module.pooling, list(module.head), module.mix)
-        self.traced = Traced(SentenceModule(self.packed, *parts))
+        self.traced = Traced(module.changed(transformer=self.packed))
 
     def forward(
         self, ids: Tensor, mask: Tensor, prompt_tokens: Tensor, slots: Tensor, places: Tensor
@@ -113,7 +107,7 @@ def trace(module: SentenceModule | PairModule, *, packed: bool) -> Any:
     wrapped: nn.Module
     if isinstance(module, PairModule):
         types = np.tile(np.arange(8) // 4, (3, 1)) * mask
-        example, wrapped = graph_inputs(Padded(ids, mask, types=types), False), TracedPairs(module)
+        example, wrapped = graph_inputs(Padded(ids, mask, types=types), False), Traced(module)
     else:
         example = graph_inputs(Padded(ids, mask), packed)
         wrapped = TracedPacked(module) if packed else Traced(module)

@@ -13,7 +13,7 @@ from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.objectives import AnyObjective
 from searchengine.trainer.training.passes import Passes, View
 from searchengine.trainer.training.preparation import DataSet
-from searchengine.trainer.training.rows import Batch, Drawn, Kind, draw
+from searchengine.trainer.training.rows import Batch, Kind, Row, draw
 from searchengine.trainer.training.train_config import TrainConfig
 
 # Maximum rows, and bytes of them, in memory at a time for each kind of a data set; and minimum
@@ -140,13 +140,13 @@ class BatchPlan:
         return self.config.learning_rate * (self.steps - step) / max(1, self.steps - warm)
 
 
-def fill(rows: Sequence[Drawn], size: int) -> Iterator[Batch]:
+def fill(rows: Sequence[Row], size: int) -> Iterator[Batch]:
     """Batches of `size` in order; a row that repeats a text of the batch waits for the next."""
     waiting = deque(rows)
     while waiting:
         batch: Batch = []
         seen: set[str] = set()
-        repeats: list[Drawn] = []
+        repeats: list[Row] = []
         while waiting and len(batch) < size and len(repeats) < 2 * size:
             row = waiting.popleft()
             texts = {row.anchor, row.positive, *row.negatives} - {""}

@@ -12,9 +12,9 @@ Random states are not stored: every update seeds them from (seed, N).
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,18 +71,18 @@ class JudgedStep:
         return cls(**{**values, "scores": scores})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class Progress:
-    """The state of a run besides its weights.
+    """The state of a run besides its weights; what a checkpoint stores.
 
     step: updates done. best_step: the step with the best scores. losses: of every update. judged:
     evaluations in order; step 0 is the base model, twice if the run rotates it.
     """
 
-    step: int
-    best_step: int
-    losses: Sequence[float]
-    judged: Sequence[JudgedStep]
+    step: int = 0
+    best_step: int = 0
+    losses: list[float] = field(default_factory=list)
+    judged: list[JudgedStep] = field(default_factory=list)
 
 
 def folder_of(out: Path) -> Path:
@@ -148,8 +148,8 @@ def save(
         save_file(best, scratch / "best.safetensors")
         state: dict[str, Any] = {"format": FORMAT, "config": config.to_dict()}
         state["origin"] = asdict(origin)
-        judged = [step.to_dict() for step in progress.judged]
-        state["progress"] = {**asdict(progress), "judged": judged}
+        stored = {item.name: getattr(progress, item.name) for item in fields(Progress)}
+        state["progress"] = stored | {"judged": [step.to_dict() for step in progress.judged]}
         write_json(scratch / "state.json", state)
         sync_files(scratch)
         remove_folder(done)
@@ -157,13 +157,10 @@ def save(
     except (OSError, SafetensorError) as error:
         kept = latest(config.out)
         remove_folder(scratch)
+        way = f"{kept.name} was kept: mend this and resume" if kept else "mend this and start again"
         raise TrainingError(
             f"the checkpoint of update {progress.step} cannot be written to {folder}: {error}; "
-            + (
-                f"{kept.name} was kept: mend this and resume"
-                if kept
-                else "mend this and start again"
-            )
+            f"{way}"
         ) from error
     for old in folder.iterdir():
         if old != done:

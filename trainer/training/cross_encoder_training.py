@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -35,6 +35,14 @@ from searchengine.trainer.runtimes.torch_runtime import pick_device
 from searchengine.trainer.training import attention
 from searchengine.trainer.training.examples import Examples, read_examples
 from searchengine.trainer.training.rows import Kind
+from searchengine.trainer.training.setting_kinds import (
+    SEED,
+    Positive,
+    PositiveInt,
+    convert,
+    kinds,
+    limits,
+)
 
 # What transformers raises for a folder that it cannot read.
 _UNREADABLE = (
@@ -66,26 +74,20 @@ class CrossEncoderConfig:
     out: str | Path
     base: str = "starter"
     exclude: Sequence[str | Path] = ()
-    epochs: int = 1
-    negatives: int = 4
-    batch_size: int = 16
-    learning_rate: float = 5e-5
-    max_tokens: int = 256
-    seed: int = 0
+    epochs: PositiveInt = 1
+    negatives: PositiveInt = 4
+    batch_size: PositiveInt = 16
+    learning_rate: Positive = 5e-5
+    max_tokens: PositiveInt = 256
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "negatives", "batch_size", "max_tokens"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if not 0 < self.learning_rate < 1:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate!r}")
-        if type(self.seed) is not int or not 0 <= self.seed < 1 << 32:
-            raise ConfigError(f"seed must be a whole number from 0 to 2³² − 1, got {self.seed!r}")
-        if Path(self.out).exists() and (
-            not Path(self.out).is_dir() or any(Path(self.out).iterdir())
-        ):
-            raise ConfigError(f"{self.out} exists; name a new folder, or empty this one")
+        for name, kind in kinds(CrossEncoderConfig).items():
+            if limits(kind) is not None:
+                convert(kind, name, getattr(self, name))
+        out = Path(self.out)
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ConfigError(f"{out} exists; name a new folder, or empty this one")
 
 
 class Update(NamedTuple):
@@ -169,8 +171,8 @@ def _groups(examples: Examples, config: CrossEncoderConfig) -> list[Group]:
     for question, positive, *_ in pairs:
         answers.setdefault(question, set()).add(positive)
     groups = []
-    for question, positive, *given in pairs:
-        negatives = rng.sample(given, min(len(given), config.negatives))
+    for question, positive, *negatives in pairs:
+        negatives = rng.sample(negatives, min(len(negatives), config.negatives))
         for _ in range(10 * config.negatives):  # few texts may leave too few that differ
             if len(negatives) == config.negatives:
                 break
@@ -212,12 +214,12 @@ def _fit(
             batch = order[start : start + config.batch_size]
             pairs = [(question, text) for question, texts in batch for text in texts]
             encoded = tokenizer(pairs, truncation=True, padding=True, return_tensors="pt")
-            wanted = [float(not i) for _, texts in batch for i in range(len(texts))]
-            labels = torch.tensor(wanted, device=device)
+            targets = [float(not i) for _, texts in batch for i in range(len(texts))]
+            labels = torch.tensor(targets, device=device)
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 logits = network(**encoded.to(device)).logits[:, 0]
             # As much weight for the positives as for the negatives.
-            weight = (len(wanted) - labels.sum()) / labels.sum()
+            weight = (len(targets) - labels.sum()) / labels.sum()
             loss = torch.nn.functional.binary_cross_entropy_with_logits(
                 logits.float(), labels, pos_weight=weight
             )

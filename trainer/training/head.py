@@ -42,9 +42,7 @@ def with_linear_head(model: Model) -> Model:
     layers = list(model.module.head)
     end = len(layers) - (1 if layers and isinstance(layers[-1], Normalize) else 0)
     layers.insert(end, dense)
-    old = model.module
-    module = SentenceModule(old.transformer, old.pooling, layers, old.mix)  # type: ignore[arg-type]
-    return replace(model, module=module.eval())
+    return replace(model, module=model.module.changed(head=layers))
 
 
 def _last_dense(module: SentenceModule) -> Dense | None:

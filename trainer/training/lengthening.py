@@ -12,7 +12,6 @@ LoRA⁺.
 """
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 
 from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.modules import SentenceModule
 from searchengine.trainer.model.network import position_offset
 from searchengine.trainer.training.train_config import TrainConfig
 
@@ -57,8 +55,7 @@ def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
         network = _stretched(network, window, positions, kept)
     tokenizer = copy.deepcopy(model.tokenizer)
     tokenizer.model_max_length = window
-    head: Any = list(module.head)
-    changed = SentenceModule(network, module.pooling, head, module.mix).eval()
+    changed = module.changed(transformer=network)
     return replace(model, module=changed, tokenizer=tokenizer, max_tokens=window)
 
 
@@ -72,22 +69,24 @@ def _stretched(network: Any, window: int, positions: int, kept: int | None) -> A
     config = copy.deepcopy(network.config)
     offset = position_offset(config)
     config.max_position_embeddings = window + offset
-    rotary = False
-    for rope in _rotary_settings(config):
+    # Rotary positions of all layers, or of the layers with full attention.
+    rope = getattr(config, "rope_parameters", None) or {}
+    if "rope_type" not in rope and "rope_theta" not in rope:
+        rope = rope.get("full_attention") or {}
+    if rope:
         if rope.get("rope_type", "default") not in SCALABLE:
             raise ModelError(
                 f"window: the rotary positions of this {config.model_type} network are scaled by "
                 f"{rope['rope_type']!r}; expected one of {', '.join(SCALABLE)}"
             )
         rope |= {"rope_type": "linear", "factor": rope.get("factor", 1.0) * window / positions}
-        rotary = True
     with torch.random.fork_rng(devices=[]):  # of the random weights that are replaced below
         longer = type(network)(config)
     if getattr(network, "pooler", None) is None and hasattr(longer, "pooler"):
         longer.pooler = None
     weights, shapes = network.state_dict(), longer.state_dict()
     tables = [name for name in weights if weights[name].shape != shapes[name].shape]
-    if not tables and not rotary:
+    if not tables and not rope:
         raise ModelError(
             f"window: a {config.model_type} network has neither learned positions nor rotary ones "
             "that this program knows; leave it out"
@@ -115,15 +114,6 @@ def interpolated(table: Tensor, rows: int, kept: int = 0) -> Tensor:
     share = (at - low).unsqueeze(1).to(table)
     high = (low + 1).clamp(max=len(old) - 1)
     return torch.cat([table[:kept], torch.lerp(old[low], old[high], share)])
-
-
-def _rotary_settings(config: Any) -> Iterator[dict[str, Any]]:
-    """The settings of rotary positions: of all layers, or of the layers with full attention."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    if "rope_type" in rope or "rope_theta" in rope:
-        yield rope
-    elif "full_attention" in rope:
-        yield rope["full_attention"]
 
 
 def add_adapters(network: Any, config: TrainConfig) -> None:

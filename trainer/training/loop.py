@@ -19,8 +19,8 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
-from searchengine.trainer.model.fingerprint import fingerprint
 from searchengine.trainer.model.saving import remove_folder
+from searchengine.trainer.model.torch_model import fingerprint
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
 from searchengine.trainer.training.checkpoint import JudgedStep
@@ -176,7 +176,7 @@ def run_training(
     if resume:
         done, run.best = checkpoint.load(config, origin, plan.steps, training_model, optimizer)
         run.step, run.best_step = done.step, done.best_step
-        run.losses, run.judged = list(done.losses), list(done.judged)
+        run.losses, run.judged = done.losses, done.judged
     else:
         begin(run, report)
 
@@ -194,8 +194,7 @@ def run_training(
                 evaluate(run)
             if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
                 if processes.main:
-                    progress = run.progress
-                    checkpoint.save(config, origin, progress, training_model, optimizer, run.best)
+                    checkpoint.save(config, origin, run, training_model, optimizer, run.best)
                 processes.wait()
             send_report(run, report)
 
@@ -307,7 +306,9 @@ def begin(run: Run, report: OnReport | None) -> None:
     send_report(run, report)
     plan, processes, training_model = run.plan, run.processes, run.training_model
     of_vectors = [data_set for data_set in plan.data if data_set.config.learns_vectors]
-    texts = sample_texts([each.examples for each in of_vectors or plan.data], run.config.seed)
+    texts = sample_texts(
+        [data_set.examples for data_set in of_vectors or plan.data], run.config.seed
+    )
     targets = None
     if of_vectors and isinstance(of_vectors[0].fixed, FixedEncoder):
         targets = teacher_targets(training_model, of_vectors[0].fixed, texts)

@@ -98,19 +98,25 @@ class PrefixObjective:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
-    """The candidates for every anchor of a batch; candidate i is the positive of row i.
+class Contrast:
+    """The anchors of this process, and the candidates of all processes for every one of them.
 
-    After the positives come the hard negatives of all rows, then the anchors if they are candidates
-    (`contrast_anchors`), then the vectors of the queue.
+    Candidate i is the positive of row i. After the positives come the hard negatives of all rows,
+    then the anchors if they are candidates (`contrast_anchors`), then the vectors of the queue.
 
-    vectors: (L, N, D). text_ids: (N,), see `text_ids`. owners: (N,), the row whose hard negative a
-    candidate is, −1 for other candidates.
+    labels, anchor_texts: (n,), the anchors' rows in the batch, and the ids of their texts. vectors:
+    (L, N, D). texts: (N,), the ids of the candidates' texts. owners: (N,), the row whose hard
+    negative a candidate is, −1 for other candidates. positives: rows of the batch. guides: the
+    guide's vectors of the anchors and of the candidates. For the ids of texts see `text_ids`.
     """
 
+    labels: Tensor
+    anchor_texts: Tensor
     vectors: Tensor
-    text_ids: Tensor
+    texts: Tensor
     owners: Tensor
+    positives: int
+    guides: tuple[Tensor, Tensor] | None = None
 
 
 class Contrastive(PrefixObjective):
@@ -135,57 +141,49 @@ class Contrastive(PrefixObjective):
         return (*sorted(layers), last) if layers else ()
 
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
-        anchors, positives, _ = vectors
-        candidates = self._candidates(vectors, rows)
-        guide = None
-        if self.guide is not None:
-            guides = [self.guide(view.texts, view.role) for view in self.views(rows)]
-            guide = guides[0], self._joined(guides, rows)
-        mine = self.processes.mine(len(rows))
-        labels = torch.arange(len(rows), device=positives.device)[mine]
-        if not len(labels):  # no anchors here, but gradients must flow back through the gathering
-            return candidates.vectors.sum() * 0
-        ids = text_ids([row.anchor for row in rows[mine]]).to(positives.device)
-        total = positives.new_zeros(())
+        anchors = vectors[0]
+        contrast = self._contrast(vectors, rows)
+        count = len(contrast.labels)
+        if not count:  # no anchors here, but gradients must flow back through the gathering
+            return contrast.vectors.sum() * 0
+        total = anchors.new_zeros(())
         for at in range(len(anchors) - 1):
             truncated, full = (torch.cat([v[layer] for v in vectors]) for layer in (at, -1))
             distance = layer_distillation(normalize(truncated, dim=-1), normalize(full, dim=-1))
             total = total + self.config.layer_distillation * distance
-        size = max(1, _COSINES_AT_ONCE // candidates.vectors.shape[1])
-        blocks = [slice(start, start + size) for start in range(0, len(labels), size)]
+        size = max(1, _COSINES_AT_ONCE // contrast.vectors.shape[1])
+        blocks = [slice(start, start + size) for start in range(0, count, size)]
         for block in blocks:
-            of_block = functools.partial(
-                self._of_anchors,
-                candidates=candidates,
-                labels=labels[block],
-                ids=ids[block],
-                guide=None if guide is None else (guide[0][block], guide[1]),
-                positives=len(rows),
-                step=step,
-            )
+            of_block = functools.partial(self._of_anchors, contrast, block, step)
             if len(blocks) > 1:
                 of_block = functools.partial(checkpoint, of_block, use_reentrant=False)
-            total = total + of_block(anchors[:, block]) * len(labels[block]) / len(labels)
-        return total * len(labels) / len(rows)
+            part = anchors[:, block]
+            total = total + of_block(part) * part.shape[1] / count
+        return total * count / len(rows)
 
-    def _candidates(self, vectors: Sequence[Tensor], rows: Batch) -> Candidates:
-        """The candidates of all processes. vectors: (L, n, D) for each view of this one."""
+    def _contrast(self, vectors: Sequence[Tensor], rows: Batch) -> Contrast:
+        """vectors: (L, n, D) for each view of this process."""
         candidates = self._joined(vectors, rows)
+        device = candidates.device
         texts = [row.positive for row in rows] + [t for row in rows for t in row.negatives]
         if self.config.contrast_anchors:
             texts += [row.anchor for row in rows]
-        ids = text_ids(texts).to(candidates.device)
+        ids = text_ids(texts).to(device)
         queue = self.training_model.queue
         if queue is not None:
             candidates = torch.cat([candidates, queue.vectors.unsqueeze(0)], dim=1)
             ids = torch.cat([ids, queue.texts])
-        of_negatives = [i for i, row in enumerate(rows) for _ in row.negatives]
-        owners = pad(
-            torch.tensor(of_negatives, dtype=torch.int64, device=ids.device),
-            (len(rows), len(ids) - len(rows) - len(of_negatives)),
-            value=-1,
-        )
-        return Candidates(candidates, ids, owners)
+        owners = [i for i, row in enumerate(rows) for _ in row.negatives]
+        around = len(rows), len(ids) - len(rows) - len(owners)
+        owner_rows = pad(torch.tensor(owners, dtype=torch.int64, device=device), around, value=-1)
+        guides = None
+        if self.guide is not None:
+            guided = [self.guide(view.texts, view.role) for view in self.views(rows)]
+            guides = guided[0], self._joined(guided, rows)
+        mine = self.processes.mine(len(rows))
+        labels = torch.arange(len(rows), device=device)[mine]
+        anchor_texts = text_ids([row.anchor for row in rows[mine]]).to(device)
+        return Contrast(labels, anchor_texts, candidates, ids, owner_rows, len(rows), guides)
 
     def _joined(self, vectors: Sequence[Tensor], rows: Batch) -> Tensor:
         """The candidates of a batch without the queue, of all processes: (…, N, D)."""
@@ -195,83 +193,61 @@ class Contrastive(PrefixObjective):
             return candidates
         return torch.cat([candidates, self.gather(anchors, rows)], dim=-2)
 
-    def _of_anchors(
-        self,
-        anchors: Tensor,
-        *,
-        candidates: Candidates,
-        labels: Tensor,
-        ids: Tensor,
-        guide: tuple[Tensor, Tensor] | None,
-        positives: int,
-        step: int,
-    ) -> Tensor:
-        """InfoNCE of a block of anchors (L, b, D) among all candidates, over prefixes and layers.
-
-        labels, ids: (b,), the anchors' rows in the batch, and their texts, see `text_ids`. guide:
-        its vectors of these anchors and of the candidates. positives: rows of the batch.
-        """
-        form = functools.partial(self._scores, labels=labels, positives=positives)
+    def _of_anchors(self, contrast: Contrast, block: slice, step: int, anchors: Tensor) -> Tensor:
+        """InfoNCE of a block of anchors (L, b, D) among all candidates, nested."""
+        config, labels = self.config, contrast.labels[block]
         places = torch.arange(len(labels), device=labels.device), labels
-        fixed = self._text_bias(candidates, labels, ids, positives)
-        if guide is not None:
+
+        def form(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
+            """The cosines over each prefix: (b, N), one column for each candidate.
+
+            With `contrast_positives` follow those of the anchor's positive with all positives.
+            """
+            scores = nested_cosines(a, c, dims)
+            if not config.contrast_positives:
+                return scores
+            more = nested_cosines(c[labels], c[: contrast.positives], dims)
+            return [torch.cat(columns, dim=1) for columns in zip(scores, more, strict=True)]
+
+        fixed = self._text_bias(contrast, block)
+        if contrast.guides is not None:
             # Solatorio, arXiv 2402.16829, section 3.2: what the guide takes for a positive.
-            (scores,) = form(*guide, (guide[0].shape[-1],))
-            near = scores > scores[places].unsqueeze(1) - self.config.guide_margin
+            guide, guided = contrast.guides
+            (scores,) = form(guide[block], guided, (guide.shape[-1],))
+            near = scores > scores[places].unsqueeze(1) - config.guide_margin
             near[places] = False
             fixed = fixed.masked_fill(near, float("-inf"))
         total = anchors.new_zeros(())
         for layer in reversed(range(len(anchors))):
-            queries, others, bias = anchors[layer], candidates.vectors[layer], fixed
-            if self.config.mask_above is not None:
+            queries, others, bias = anchors[layer], contrast.vectors[layer], fixed
+            if config.mask_above is not None:
                 (scores,) = form(queries.detach(), others.detach(), (queries.shape[-1],))
-                similar = scores > self.config.mask_above
+                similar = scores > config.mask_above
                 similar[places] = False
                 bias = fixed.masked_fill(similar, float("-inf"))
             value = self._nested(queries, others, labels, bias, step, form)
             if layer < len(anchors) - 1:
-                value = self.config.layer_weight * value / (len(anchors) - 1)
+                value = config.layer_weight * value / (len(anchors) - 1)
             total = total + value
         return total
 
-    def _text_bias(
-        self, candidates: Candidates, labels: Tensor, anchors: Tensor, positives: int
-    ) -> Tensor:
+    def _text_bias(self, contrast: Contrast, block: slice) -> Tensor:
         """(b, N): the part of the bias of a block of anchors that follows from the texts.
 
         −inf if a candidate has the text of the anchor or of its positive, log α at the anchor's own
-        negatives. N: of `_scores`; the others are as in `_of_anchors`.
+        negatives. N: as many columns as the scores have.
         """
-        ids = candidates.text_ids
+        ids, labels = contrast.texts, contrast.labels[block]
         if self.config.contrast_positives:
-            ids = torch.cat([ids, ids[:positives]])
-        same = (ids == anchors.unsqueeze(1)) | (ids == ids[labels].unsqueeze(1))  # (b, N)
+            ids = torch.cat([ids, ids[: contrast.positives]])
+        anchors = contrast.anchor_texts[block].unsqueeze(1)
+        same = (ids == anchors) | (ids == ids[labels].unsqueeze(1))  # (b, N)
         same[torch.arange(len(labels), device=ids.device), labels] = False  # its positive stays
         bias = torch.zeros(same.shape, device=ids.device)
         if self.config.hard_negative_weight != 1.0:
-            own = candidates.owners == labels.unsqueeze(1)
+            own = contrast.owners == labels.unsqueeze(1)
             bias[:, : own.shape[1]][own] = math.log(self.config.hard_negative_weight)
         return bias.masked_fill(same, float("-inf"))
-
-    def _scores(
-        self,
-        anchors: Tensor,
-        candidates: Tensor,
-        dims: Sequence[int],
-        *,
-        labels: Tensor,
-        positives: int,
-    ) -> list[Tensor]:
-        """The cosines over each prefix: (B, N), one column for each candidate.
-
-        With `contrast_positives`, `positives` more follow: those of the anchor's positive with the
-        positives of all rows. labels: see `info_nce`.
-        """
-        scores = nested_cosines(anchors, candidates, dims)
-        if not self.config.contrast_positives:
-            return scores
-        more = nested_cosines(candidates[labels], candidates[:positives], dims)
-        return [torch.cat(columns, dim=1) for columns in zip(scores, more, strict=True)]
 
     def _nested(
         self,

@@ -15,7 +15,7 @@ from searchengine.trainer.model.torch_model import TokenTable, move_head_into_ta
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import restore as restore_attention
 from searchengine.trainer.training.batches import BatchPlan
-from searchengine.trainer.training.checkpoint import JudgedStep, Progress
+from searchengine.trainer.training.checkpoint import Progress
 from searchengine.trainer.training.head import FOLDS
 from searchengine.trainer.training.lengthening import merge_adapters
 from searchengine.trainer.training.preparation import DataSet
@@ -34,8 +34,8 @@ from searchengine.trainer.training.training_model import TrainingModel, layers_a
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
-    """A run and its state; a checkpoint stores what changes.
+class Run(Progress):
+    """A run and its state.
 
     data: with all examples; plan.data: without those in `splits` that are held out. judge: None if
     nothing judges the steps. measure: what judges them, in words. baseline: accuracy of a logistic
@@ -53,10 +53,6 @@ class Run:
     training_model: TrainingModel
     optimizer: torch.optim.Optimizer
     best: checkpoint.Weights
-    step: int = 0
-    best_step: int = 0
-    losses: list[float] = field(default_factory=list)
-    judged: list[JudgedStep] = field(default_factory=list)
     baseline: Scores = field(default_factory=dict)
 
     @property
@@ -69,11 +65,6 @@ class Run:
         """By prefix length: in the loss and in choosing the best step."""
         dims = self.model.matryoshka_dims
         return dict(zip(dims, self.config.prefix_weights or (1.0,) * len(dims), strict=True))
-
-    @property
-    def progress(self) -> Progress:
-        """The part of a checkpoint besides weights."""
-        return Progress(self.step, self.best_step, self.losses, self.judged)
 
     @property
     def worse(self) -> int:

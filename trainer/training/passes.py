@@ -116,7 +116,11 @@ class Passes:
                 output = self._run(item, cached.layers)
             end = start + output.shape[1]
             torch.autograd.backward(output, gradients[:, start:end])
-            self._make_words_dense()
+            for table in self._sparse:
+                # A table of words, to which the gradients of later passes are added in place:
+                # sparse, they would get a row for each token of all passes.
+                if table.grad is not None and table.grad.is_sparse:
+                    table.grad = table.grad.to_dense()
             start = end
 
     def tokenized(self, view: View, prompts: Mapping[str, str]) -> View:
@@ -144,15 +148,6 @@ class Passes:
             return None
         self._budget = max(MIN_PASS_TOKENS, self._budget // 2)
         return f"a pass has {self._budget} tokens, padding included"
-
-    def _make_words_dense(self) -> None:
-        """Make the gradients of words a table, to which those of later passes are added in place.
-
-        Sparse, they would get a row for each token of all passes.
-        """
-        for table in self._sparse:
-            if table.grad is not None and table.grad.is_sparse:
-                table.grad = table.grad.to_dense()
 
     def _frozen(self, view: View) -> Tensor:
         """(1, n, dim): the head on pooled vectors of the frozen network, computed once a text."""

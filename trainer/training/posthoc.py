@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from searchengine.trainer.encoder import ROTATION, Encoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
+from searchengine.trainer.model.modules import Dense, Normalize
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.training.head import IDENTITY
 from searchengine.trainer.training.losses import distillation, info_nce, matryoshka
@@ -34,17 +34,6 @@ Batch = TypeVar("Batch")
 RELATIVE_RANK = 1e-9
 # Frozen vectors with a cosine above this belong to equal texts.
 EQUAL_TEXT_COSINE = 1 - 1e-5
-
-
-class Reduction(Protocol):
-    """A fitted map from vectors to fewer dimensions."""
-
-    @property
-    def name(self) -> str:
-        """Name of the map."""
-
-    def __call__(self, vectors: ArrayLike) -> Rows:
-        """(n, D) to (n, width) float32 unit rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,21 +64,15 @@ class LinearMap:
         """This map and then one without bias, which sees no difference between x and x / |x|."""
         if following.bias is not None:
             raise ConfigError(f"the map {following.name} has a bias: expected one without")
-        return LinearMap(
-            f"{self.name}, {following.name}",
-            following.weight @ self.weight,
-            None if self.bias is None else following.weight @ self.bias,
-            following.dims,
-        )
+        name, weight = f"{self.name}, {following.name}", following.weight @ self.weight
+        bias = None if self.bias is None else following.weight @ self.bias
+        return LinearMap(name, weight, bias, following.dims)
 
     def first(self, width: int) -> "LinearMap":
         """The map to the first `width` of its dimensions; fitting to that width gives the same."""
         check_width(width, self.width)
-        return replace(
-            self,
-            weight=self.weight[:width],
-            bias=None if self.bias is None else self.bias[:width],
-        )
+        bias = None if self.bias is None else self.bias[:width]
+        return replace(self, weight=self.weight[:width], bias=bias)
 
 
 def vectors_of(vectors: ArrayLike, dim: int | None = None) -> Rows:
@@ -208,9 +191,8 @@ def adapter(
         candidates = torch.cat([y[batch], last])
         return matryoshka(nce, dims)(x[batch] @ weight.T, candidates @ weight.T)
 
-    descend(
-        [weight], row_batches(len(x), batch_size, steps, seed), loss, steps, learning_rate, report
-    )
+    batches = row_batches(len(x), batch_size, steps, seed)
+    descend([weight], batches, loss, steps, learning_rate, report)
     return LinearMap("adapter", weight.detach().numpy())
 
 
@@ -341,13 +323,12 @@ def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
             dense.linear.bias.copy_(torch.from_numpy(reduction.bias))
     model, old = encoder.model, copy.deepcopy(encoder.module)
     shorter = encoder.matryoshka_dims if reduction.dims is None else reduction.dims
-    layers = cast(list[HeadLayer], list(old.head))
+    layers = list(old.head)
     if not layers or not isinstance(layers[-1], Normalize):
         layers.append(Normalize())  # what encode does with the rows of such a model
-    module = SentenceModule(old.transformer, old.pooling, [*layers, dense, Normalize()], old.mix)
     reduced = replace(
         model,
-        module=module.eval(),
+        module=old.changed(head=[*layers, dense, Normalize()]),
         matryoshka_dims=(width, *(d for d in shorter if d < width)),
         recipe={**model.recipe, "posthoc": {"map": reduction.name, "width": width}},
         classifier=None,

@@ -12,8 +12,8 @@ import torch
 
 from searchengine.trainer.errors import ConfigError, DataError, ModelError
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.modules import Batch, Dense
-from searchengine.trainer.model.network import truncated
+from searchengine.trainer.model.modules import Batch, Classifier, Dense
+from searchengine.trainer.model.network import with_layers
 from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
@@ -45,7 +45,6 @@ from searchengine.trainer.training.training_model import (
     TrainingModel,
     layers_again,
     set_dropout,
-    with_classifier,
     with_pooling,
 )
 
@@ -236,10 +235,11 @@ def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dens
     if config.head_only and not any(True for _ in model.module.head.parameters()):
         raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
     _prepare_network(model.module.transformer, config)
-    labels: list[str] = []
+    classifier = None
     if config.objective is Objective.CLASSIFICATION:
         labels = sorted({texts[1] for _, texts in data[0].examples})
-    return with_classifier(model, config, labels), projection
+        classifier = Classifier(model.module.dim, labels, config.seed)
+    return replace(model, classifier=classifier), projection
 
 
 def _prepare_network(network: Any, config: TrainConfig) -> None:
@@ -299,7 +299,7 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
     with torch.no_grad():
         full = network(**inputs, output_hidden_states=True)
         try:
-            first = truncated(network, 1)(**inputs)[0]
+            first = with_layers(network, range(1))(**inputs)[0]
         except ModelError:
             first = None  # layers that share their weights, as ALBERT's do
     pairs = ((first, full.hidden_states[1]), (full[0], full.hidden_states[-1]))

@@ -69,7 +69,7 @@ class Reading(StrEnum):
 Example = tuple[Kind, Texts]
 
 
-class Drawn(NamedTuple):
+class Row(NamedTuple):
     """One row of a batch.
 
     label: of a labelled text, which has no positive. one_text: anchor and positive are two views
@@ -85,7 +85,7 @@ class Drawn(NamedTuple):
     scores: tuple[float, ...] = ()
 
 
-Batch = list[Drawn]
+Batch = list[Row]
 
 
 def draw(
@@ -94,21 +94,21 @@ def draw(
     rng: random.Random,
     augment: Augment = Augment.NONE,
     share: float = 0.1,
-) -> Drawn:
+) -> Row:
     """The row that an example gives in this epoch; augment and share change sentences only."""
     match kind:
         case Kind.PAIR | Kind.TRIPLET:
-            return Drawn(texts[0], texts[1], texts[2:])
+            return Row(texts[0], texts[1], texts[2:])
         case Kind.SENTENCE:
-            return Drawn(texts[0], augmented(texts[0], augment, share, rng), one_text=True)
+            return Row(texts[0], augmented(texts[0], augment, share, rng), one_text=True)
         case Kind.PARAPHRASES:
             anchor, positive = rng.sample(texts, 2)
-            return Drawn(anchor, positive)
+            return Row(anchor, positive)
         case Kind.LABELLED:
-            return Drawn(texts[0], label=texts[1])
+            return Row(texts[0], label=texts[1])
         case Kind.SCORED:
             scores = tuple(map(float, texts[-1].split()))
-            return Drawn(texts[0], texts[1], texts[2:-1], scores=scores)
+            return Row(texts[0], texts[1], texts[2:-1], scores=scores)
 
 
 def augmented(text: str, augment: Augment, share: float, rng: random.Random) -> str:

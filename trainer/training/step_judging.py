@@ -22,7 +22,7 @@ from searchengine.trainer.evaluation.sts import Remembered, ScoredPair, read_sts
 from searchengine.trainer.training.example_files import identity, read_labelled, texts_without_label
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.preparation import DataSet
-from searchengine.trainer.training.rows import Drawn, Kind, draw
+from searchengine.trainer.training.rows import Kind, Row, draw
 from searchengine.trainer.training.teachers import Fixed, FixedEncoder
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 
@@ -43,7 +43,7 @@ class Split:
     """
 
     train: Examples
-    rows: tuple[Drawn, ...] = ()
+    rows: tuple[Row, ...] = ()
     examples_held: int = 0
 
 
@@ -191,7 +191,7 @@ def _judge_labels(encoder: Encoder, labelled: Sequence[LabelledText]) -> Judgeme
 
 
 def top1_accuracy(
-    encoder: Encoder, rows: Sequence[Drawn], documents: Remembered | None = None
+    encoder: Encoder, rows: Sequence[Row], documents: Remembered | None = None
 ) -> dict[int, float]:
     """Share of anchors whose nearest positive is their own, by prefix length.
 
@@ -226,7 +226,7 @@ def hold_out(examples: Examples, seed: int) -> Split:
     left = Counter(examples[int(i)][1][1] for i in examples.of_kind(Kind.LABELLED))
     groups = _Groups(examples)
     held: set[int] = set()
-    rows: list[Drawn] = []
+    rows: list[Row] = []
     for place in map(int, np.random.default_rng(seed).permutation(len(examples))):
         group = groups.of(place, room)
         members = [examples[i] for i in group]

@@ -136,23 +136,20 @@ CARD = {
 }
 # Settings that are for one objective alone.
 OF_OBJECTIVES = {
-    "augment": Objective.CONTRASTIVE,
-    "fixed_dropout": Objective.CONTRASTIVE,
+    **dict.fromkeys(
+        (
+            "augment", "contrast_anchors", "contrast_positives", "fixed_dropout", "guide",
+            "guide_margin", "hard_negative_weight", "layers_per_step", "mask_above",
+            "prefix_distillation", "queue_size",
+        ),
+        Objective.CONTRASTIVE,
+    ),
+    **dict.fromkeys(
+        ("distillation_loss", "question_encoder", "teacher", "teacher_temperature"),
+        Objective.DISTILLATION,
+    ),
     "similarity_loss": Objective.SIMILARITY,
-    "hard_negative_weight": Objective.CONTRASTIVE,
-    "mask_above": Objective.CONTRASTIVE,
-    "guide": Objective.CONTRASTIVE,
-    "guide_margin": Objective.CONTRASTIVE,
-    "contrast_anchors": Objective.CONTRASTIVE,
-    "contrast_positives": Objective.CONTRASTIVE,
-    "queue_size": Objective.CONTRASTIVE,
-    "teacher": Objective.DISTILLATION,
-    "distillation_loss": Objective.DISTILLATION,
-    "teacher_temperature": Objective.DISTILLATION,
-    "question_encoder": Objective.DISTILLATION,
-    "prefix_distillation": Objective.CONTRASTIVE,
-    "layers_per_step": Objective.CONTRASTIVE,
-}
+}  # fmt: skip
 # Settings that have no effect where a table of token vectors is trained instead of a network.
 OF_NETWORKS = frozenset({
     "adapter_rank", "attention_group", "frozen_embeddings", "gradient_checkpointing", "head_only",

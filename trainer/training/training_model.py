@@ -18,7 +18,6 @@ from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import (
     Batch,
-    Classifier,
     Dense,
     Normalize,
     Pooling,
@@ -27,7 +26,7 @@ from searchengine.trainer.model.modules import (
     WeightedLayerPooling,
 )
 from searchengine.trainer.model.network import quiet, runs_remote_code
-from searchengine.trainer.training.train_config import Objective, Pooler, TrainConfig
+from searchengine.trainer.training.train_config import Pooler, TrainConfig
 
 TANH = "torch.nn.modules.activation.Tanh"
 
@@ -229,13 +228,6 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
     dims = tuple(dim for dim in model.matryoshka_dims if dim < width)
     changed = replace(model, module=module.eval(), matryoshka_dims=(width, *dims) if dims else ())
     return changed, projection
-
-
-def with_classifier(model: Model, config: TrainConfig, labels: Sequence[str]) -> Model:
-    """The model with a fresh classifier of these labels if the run learns labels, else without."""
-    if config.objective is not Objective.CLASSIFICATION:
-        return model if model.classifier is None else replace(model, classifier=None)
-    return replace(model, classifier=Classifier(model.module.dim, labels, config.seed))
 
 
 def layers_again(network: Any, enabled: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import Document, SearchEngine
-from searchengine.notebook import facts, table
+from searchengine.corpus.notebook import facts, table
 
 NASTY = "<script>alert(1)</script> & \"quotes\" 'too' \u202e"
 ALLOWED = {"table", "thead", "tbody", "tr", "th", "td", "p"}

@@ -17,7 +17,7 @@ WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide", "k
 QUESTION = "whale sleep at night"
 
 
-class Drawn:
+class Row:
     """A text has the vector that its words draw: equal texts have equal ones, others anything."""
 
     dim, fingerprint = DIM, "drawn"
@@ -47,7 +47,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "hnsw": {"prefix": 4, "shortlist": 15, "structure": "hnsw", "hnsw_m": 4},
     }[request.param]
     path = tmp_path_factory.mktemp(request.param) / "c"
-    with SearchEngine.create(path, Drawn(), config, tokenizer="porter") as engine:  # type: ignore[arg-type]
+    with SearchEngine.create(path, Row(), config, tokenizer="porter") as engine:  # type: ignore[arg-type]
         engine.add(documents()[:1100])
         engine.add(documents()[1100:])
         engine.add([{**each, "n": -1} for each in documents()[:7]])  # change nothing but metadata
@@ -144,8 +144,8 @@ def test_documents_without_a_vector_come_on_some_page(tmp_path: Path, with_vecto
     """Words find more of them than are fused."""
     records = documents()[:400]
     rows: list[Any] = [None] * 400
-    rows[:with_vectors] = Drawn().encode([each["text"] for each in records[:with_vectors]])
-    with SearchEngine.create(tmp_path / "c", Drawn()) as engine:  # type: ignore[arg-type]
+    rows[:with_vectors] = Row().encode([each["text"] for each in records[:with_vectors]])
+    with SearchEngine.create(tmp_path / "c", Row()) as engine:  # type: ignore[arg-type]
         engine.add(records, rows)
         found = {key for key, _ in whole(engine, 400, mode="text")}
         hits = whole(engine, 400, mode="hybrid")

@@ -370,7 +370,7 @@ def test_any_k_is_possible(engine: SearchEngine, mode: str, options: dict[str, A
     assert len(engine.search(question, 2**70, mode=mode, **options)) == 5
 
 
-class Drawn:
+class Row:
     """A text is a number: its vector is that row, drawn at random. 600 texts have a twin."""
 
     dim, fingerprint = 24, "drawn"
@@ -390,11 +390,11 @@ def test_scores_are_cosines_and_the_order_is_as_computed(
     tmp_path: Path, structure: str, exact: bool
 ) -> None:
     config = {"prefix": 8, "structure": structure, "bounds": 13 if exact else 0}
-    with SearchEngine.create(tmp_path / "c", Drawn(), config) as engine:  # type: ignore[arg-type]
+    with SearchEngine.create(tmp_path / "c", Row(), config) as engine:  # type: ignore[arg-type]
         engine.add({"_id": str(i), "text": str(i)} for i in range(2400))
         texts = [str(i) for i in range(300)]
         with engine.collection.reading() as snapshot:
-            computed = snapshot.search(Drawn().encode(texts), 3, exact=exact)
+            computed = snapshot.search(Row().encode(texts), 3, exact=exact)
             rows = snapshot.store.passages(computed.rows.ravel())
             documents = snapshot.store.documents([row.document for row in rows])
         assert (computed.scores[:, 0] > 1).any()  # float16 rows are not quite of length one
@@ -408,5 +408,5 @@ def test_scores_are_cosines_and_the_order_is_as_computed(
         )
         twins = [[h.key for h in hits[:2]] for hits in answers]
         assert twins == [[text, str(int(text) + 1800)] for text in texts]
-        opposite = engine.search(-Drawn().rows[0], 2400, exact=exact)[-1]
+        opposite = engine.search(-Row().rows[0], 2400, exact=exact)[-1]
         assert opposite.score >= -1
