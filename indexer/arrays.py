@@ -1,4 +1,4 @@
-"""Array types, input validation, and what is done to rows: prefixes and a locality order."""
+"""Array types, input validation, prefixes of rows, and their order by similarity."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -75,7 +75,7 @@ def unit_rows(
 
 
 def _unusable(norms: Doubles, numbers: RowNumbers) -> str:
-    """An error message for the first row whose norm is not a positive number."""
+    """An error message for the first row without a positive norm."""
     bad = np.flatnonzero(~np.isfinite(norms))
     if bad.size:
         return (

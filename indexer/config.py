@@ -112,7 +112,7 @@ class SegmentConfig:
         hnsw_m: HNSW links per row and level (level 0 has twice as many).
         ef_construction: size of the candidate list while an HNSW graph is built.
         lists: k-means lists of an IVF; 0 takes 4 √rows.
-        bounds: dimensions of every vector whose 8-bit codes are kept for exact search with a
+        bounds: dimensions of every vector that are kept as 8-bit codes too, for exact search with a
             certificate; 0 keeps none, and exact search scans the full width.
 
     Raises:

@@ -79,7 +79,7 @@ class Segment:
             path: a folder that does not exist yet.
             vectors: (n, D) array, or an iterable of blocks (n_i, D); rows of any length > 0.
             config: how to build and search.
-            rotation_of: an open segment whose rotation is verified, linked and used.
+            rotation_of: an open segment; its rotation is verified, linked and used.
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
             words: writes the words file (indexer.building.words_file), if there is to be one.
@@ -289,7 +289,7 @@ class Segment:
         return result
 
     def walk_totals(self) -> tuple[int, int]:
-        """Counters of graph walks: codes compared, and nodes whose links were followed."""
+        """Counters of graph walks: codes compared, and nodes expanded."""
         return walk_totals(self._opened().cascade)
 
     def exact(
@@ -343,7 +343,7 @@ class Segment:
             yield stored if rotation is None else stored @ rotation.matrix.T
 
     def over(self, config: SegmentConfig, kept: Allowed | npt.ArrayLike | None = None) -> "Segment":
-        """The same rows with another index config, whose coarse stage is built in memory.
+        """The same rows with another index config; its coarse stage is built in memory.
 
         Where only the operating point differs (shortlist, effort, stages), the coarse stage is
         shared with this segment. The rotation and the storage stay as they are.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from searchengine.trainer.training.loop import train
     from searchengine.trainer.training.train_config import TrainConfig
 
-# In a clone, indexer/ and trainer/ stand beside this folder; installed, they are in it.
+# In a clone, indexer/ and trainer/ are next to this folder; installed, they are in it.
 if not Path(__file__).with_name("indexer").exists():
     __path__.append(str(Path(__file__).parents[1]))
 

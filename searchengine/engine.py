@@ -255,11 +255,11 @@ class SearchEngine:
 
         Args:
             documents: read as a stream. Those with neither text nor title are left out, unless they
-                have a vector. None, with vectors: documents without text, whose keys are numbers
+                have a vector. None, with vectors: documents without text; their keys are numbers
                 that follow the highest stored one.
             vectors: an array (n, D), row i for document i, of any length but 0; may be mapped from
-                a file. In a list, None stands for a document without a vector, which is found by
-                its words. A path: the folder that `encode_corpus` or `searchengine encode` wrote.
+                a file. None in a list: a document without a vector, which is found by its words. A
+                path: the folder that `encode_corpus` or `searchengine encode` wrote.
             passages: key, start and end of the passage of each row, where documents have several
                 (or no) vectors; the lines of passages.jsonl of an export.
             skip_bad: leave out malformed documents and keys that occur twice.

@@ -1,4 +1,4 @@
-"""Measuring the shortlist of a segment whose config leaves it open (shortlist 0).
+"""Measuring the shortlist of a segment with shortlist 0 in its config.
 
 A sample of the rows is used as queries. The shortlist is the shortest of a ladder that finds enough
 of their true neighbours, or of rows that score as high. A small segment is searched exactly
@@ -18,13 +18,13 @@ from searchengine.indexer.search.native_search import native_cascade
 from searchengine.indexer.storage.vectors_file import VectorFile
 
 EXACT_BYTES = 8 << 20
-"""A segment with full-width rows of at most so many bytes is searched exactly: some 5,000 rows of
+"""A segment with full-width rows of at most this many bytes is searched exactly: some 5,000 rows of
 768 dimensions in float16, read in half a millisecond."""
 
 NEIGHBOURS = 10
 RECALL = 0.995
 """Share of the true neighbours that the sample must find. Documents stand for questions here, and
-those of users are further from their documents: so it is above the 0.99 that they should see."""
+users' questions are further from their documents: so it is above the 0.99 to give them."""
 
 SAMPLE = 400
 """Rows that are searched for: 4,000 neighbours."""
@@ -68,7 +68,7 @@ def measured_shortlist(file: VectorFile, coarse: CoarseIndex, config: SegmentCon
 
 
 def _reached(coarse: CoarseIndex, config: SegmentConfig) -> int:
-    """Rows that a search compares: of an IVF those of the lists that it probes, on average.
+    """Rows that a search compares; for an IVF, the mean of the rows in the lists that it probes.
 
     A longer shortlist would be filled by a scan of all rows, each time.
     """

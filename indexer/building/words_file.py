@@ -1,4 +1,4 @@
-"""Writing words.safetensors: postings of counted terms, or merged from those of other segments.
+"""Writing words.safetensors: postings of counted terms, or merged postings of other segments.
 
 Memory holds the terms, and some million postings at a time.
 """
@@ -105,7 +105,7 @@ class Moved(NamedTuple):
 
 
 def moved(source: Source, kept: RowNumbers | None, base: int) -> Moved:
-    """The documents of a segment of which the rows `kept` (rising; None: all) are merged.
+    """The documents of a segment, to merge; `kept`: rows to take over, rising; None: all.
 
     They become the rows `base` and on.
     """
@@ -164,7 +164,7 @@ def write_postings(path: Path, parts: Sequence[Moved], notes: Mapping[str, str])
 
 
 class _Spool:
-    """The arrays, whose lengths are known at the end: in memory, or large ones on the disk."""
+    """Arrays that grow to lengths known at the end: in memory, or large ones on the disk."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._files = {

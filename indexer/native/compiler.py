@@ -31,7 +31,7 @@ SANITIZE = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=
 
 
 def compiler() -> list[str] | None:
-    """The command of a C++ compiler: $CXX, else c++, g++ or clang++; None if there is none."""
+    """The command of a C++ compiler: $CXX, else c++, g++ or clang++; None without one."""
     chosen = shlex.split(os.environ.get("CXX", ""))
     if chosen:
         return chosen

@@ -36,7 +36,7 @@ def graph_arrays(index: Any, name: str) -> tuple[GraphArrays, tuple[Any, ...]]:
     Args:
         index: IndexIDMap over IndexHNSWSQ with 8-bit codes. Only the ranges of its codes are
             copied, so it must not be changed.
-        name: what it was read from, for messages.
+        name: the name of its file, for messages.
 
     Raises:
         SegmentError: an array has another length than it should have.
@@ -141,7 +141,7 @@ class NativeGraph:
         return rows, short > 0
 
     def work(self) -> tuple[int, int]:
-        """Codes compared, and nodes whose links were followed, in all searches so far."""
+        """Codes compared and nodes expanded in all searches so far."""
         totals = np.empty(2, np.int64)
         load().kernel_work(self._handle, address(totals))
         return int(totals[0]), int(totals[1])
@@ -205,7 +205,7 @@ def build_graph(
         progress: called with the number of rows just linked.
 
     Returns:
-        An IndexIDMap that owns `inner`. Memory on top of it while building: the codes once more.
+        An IndexIDMap that owns `inner`. Memory on top of it while building: a copy of the codes.
 
     Raises:
         MemoryError

@@ -224,7 +224,7 @@ class NativeWords:
         mask: Mask | None,
         floor: float,
     ) -> tuple[RowNumbers, Doubles]:
-        """As indexer.search.bm25.Words.best, whose arguments are checked. Raises MemoryError."""
+        """As indexer.search.bm25.Words.best, which checks the arguments. Raises MemoryError."""
         k = min(k, self._postings.documents)
         rows, scores = np.empty(k, np.int64), np.empty(k, np.float64)
         numbers = np.array([term if isinstance(term, int) else -1 for term in terms], np.int64)

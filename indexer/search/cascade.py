@@ -40,7 +40,7 @@ SCAN_SHARE = 0.1
 """Below this share of allowed rows they are scanned; above it, graphs and lists are walked."""
 
 LOCALITY_BATCH = 64
-"""A batch of at least so many queries is sorted by similarity: neighbours walk over the same rows,
+"""A batch of at least this many queries is sorted by similarity: neighbours read the same rows,
 which are then still in the cache (1.2 to 1.5 times as many queries per second; 10,000 queries over
 200k real sentences, two cores)."""
 
@@ -136,7 +136,7 @@ class CoarseIndex:
     def shortlist(
         self, queries: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
     ) -> RowNumbers:
-        """The rows whose prefixes score highest.
+        """The rows with the highest scores of their prefixes.
 
         Args:
             queries: (q, width) float32 of any length.
@@ -330,10 +330,10 @@ def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> 
 def narrow(
     file: VectorFile, queries: Floats, candidates: RowNumbers, width: int, keep: int
 ) -> RowNumbers:
-    """One stage of a funnel: the candidates whose first `width` dimensions are most similar.
+    """One stage of a funnel: the candidates that are most similar in the first `width` dimensions.
 
     Args:
-        file: the full-width rows, of which only the first `width` dimensions are read.
+        file: the full-width rows; only the first `width` dimensions are read.
         queries: (q, dim) float32 unit rows, rotated like the stored rows.
         candidates: (q, s) int64 row numbers; -1 is padding.
         width: dimensions to compare, re-normalised, <= dim.

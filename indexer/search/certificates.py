@@ -39,7 +39,7 @@ MAX_LENGTH = 1.01
 """Maximum length of a row: rows have length one, rounded to float16."""
 
 LENGTH_MARGIN = np.array([16.0, 1.25, 1.25])
-"""Factors by which lengths may exceed those of the sample. The first is the largest, because a
+"""Factors by which lengths may exceed the sample's. The first is the largest, because a
 single value outside its range makes the rounding longer. The steps of a length are so fine that it
 costs nothing."""
 
@@ -145,7 +145,7 @@ class Bounds:
     def candidates(
         self, rotated: Floats, at_least: Floats, allowed: Allowed | None = None
     ) -> list[RowNumbers]:
-        """Every row whose score, as `rerank` computes it, can be `at_least` or more.
+        """Every row that can score `at_least` or more, as `rerank` computes it.
 
         Args:
             rotated: (q, D) float32 queries in the basis of the rows.
@@ -247,7 +247,7 @@ def scan(
     available: int,
     slack: float,
 ) -> SearchResult:
-    """The best k of `available` rows, from a scan whose scores may be off by `slack`.
+    """The best k of `available` rows, from a scan with scores that may be off by `slack`.
 
     A row that the scan did not return can be among the best k only while the k-th exact score and
     the last differ by less than both errors at both ends. For such queries more rows are scanned.
@@ -346,7 +346,7 @@ class _Code:
 
 
 def _empty(code: _Code) -> Any:
-    """A faiss index for these codes, whose two centroids are the ranges."""
+    """A faiss index for these codes; its two centroids are the ranges."""
     width = code.ranges.shape[1]
     ranges = faiss.IndexFlatIP(width)
     ranges.add(code.ranges)

@@ -62,12 +62,12 @@ class NativeCascade:
         return rows
 
     def work(self) -> tuple[int, int]:
-        """Codes compared, and nodes whose links were followed, in all walks so far."""
+        """Codes compared and nodes expanded in all graph walks so far."""
         return self._graph.work()
 
 
 def walk_totals(cascade: Cascade | NativeCascade) -> tuple[int, int]:
-    """Counters: codes compared, and nodes whose links were followed.
+    """Counters: codes compared, and nodes expanded.
 
     They count the walks of faiss in this process and those of the compiled kernel in this cascade.
     """

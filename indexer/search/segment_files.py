@@ -1,6 +1,6 @@
-"""Opening a segment: its files are checked and mapped; a GPU gets copies of what is scanned.
+"""Opening a segment: its files are checked and mapped; a GPU gets copies of the scanned ones.
 
-Graphs are walked on the CPU, whose caches suit them better.
+Graphs are walked on the CPU: its caches suit them better.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ GPU_MAX_SIZE = 2048
 """Maximum rows per query that faiss returns from a GPU."""
 
 GPU_SLACK = 2.0**-9
-"""Extra error of scores from a GPU, whose copies are scaled and rounded to float16 again."""
+"""Extra error of scores from a GPU: its copies are scaled and rounded to float16 again."""
 
 
 class Parts(NamedTuple):
@@ -149,7 +149,7 @@ class Parts(NamedTuple):
         return self.file.rows if within is None else within.size
 
     def on_gpu(self) -> Self:
-        """These files with copies of what is scanned in the memory of a GPU."""
+        """These files, with copies of the scanned ones in the memory of a GPU."""
         full = gpu_copy(Prefixes(self.file, self.file.dim))
         if self.coarse.structure is not Structure.FLAT:
             return self._replace(gpu_full=full)
@@ -220,7 +220,7 @@ def open_coarse(path: Path) -> CoarseIndex:
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """The manifest of a segment's folder, and its checksum. SegmentError where there is none."""
+    """The manifest of a segment's folder, and its checksum. Raises SegmentError without one."""
     path = folder / MANIFEST
     try:
         text = path.read_bytes()

@@ -49,7 +49,7 @@ class FileEntry:
 
     @classmethod
     def written(cls, path: Path, data: bytes) -> Self:
-        """Write a new file and sync it. The checksum is that of `data`, not of the disk."""
+        """Write a new file and sync it. The checksum is of `data`, not of the bytes on disk."""
         path.write_bytes(data)
         sync_file(path)
         return cls(len(data), hashlib.sha256(data).hexdigest())

@@ -153,7 +153,7 @@ class VectorWriter:
         self.rows += len(rows)
 
     def _read_back(self, head: bytes) -> "hashlib._Hash":
-        """The checksum of the whole file, after its rows were compared with what was written."""
+        """The checksum of the whole file; its rows are compared with the written ones first."""
         whole, rows = hashlib.sha256(head), hashlib.sha256()
         with self.path.open("rb", buffering=0) as file:
             if file.read(len(head)) != head:
@@ -267,7 +267,7 @@ class VectorFile:
             raise altered(self.path)
 
     def _read(self, start: int, into: bytearray | memoryview) -> bytearray | memoryview:
-        """Fill a buffer from the file, not from its map, whose errors would kill the process."""
+        """Fill a buffer from the file, because read errors of its map would kill the process."""
         size = memoryview(into).nbytes
         if hasattr(os, "preadv"):
             read = os.preadv(self._descriptor, [into], start)

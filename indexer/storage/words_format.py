@@ -194,7 +194,7 @@ class Postings:
 
 
 def header(shapes: Mapping[str, int], narrow: bool, metadata: Mapping[str, str]) -> bytes:
-    """What stands before the arrays of a file: their lengths by name, in the order of writing."""
+    """The header of a file: the lengths of its arrays by name, in the order of writing."""
     described: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for name in ARRAYS:

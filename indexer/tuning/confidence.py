@@ -79,7 +79,7 @@ def smallest_sample(target: float, confidence: float) -> int:
 
 
 def last_holding(points: Iterable[npt.ArrayLike], target: float, confidence: float) -> int | None:
-    """The cheapest point whose true mean exceeds `target`: fixed-sequence testing.
+    """The cheapest point with a true mean above `target`: fixed-sequence testing.
 
     Each point is tested at the full alpha, until one does not hold. An error needs the first point
     that is below the target to pass its own test, so the chance of any error is at most alpha for
@@ -92,7 +92,7 @@ def last_holding(points: Iterable[npt.ArrayLike], target: float, confidence: flo
         target, confidence: as for `holds`.
 
     Returns:
-        The number of the last point that held; None if the first did not, or there is none.
+        The number of the last point that held; None without points, or if the first one did not.
 
     Raises:
         VectorError: as `holds`.

@@ -114,9 +114,9 @@ def recall(rows: RowNumbers, exact: RowNumbers) -> float:
 
 
 class ColdRows:
-    """Copies of the vectors files of segments, whose pages can be dropped from the page cache.
+    """Copies of the vectors files of segments; their pages can be dropped from the page cache.
 
-    The coarse stage stays in memory; only the full-width rows are cold, of which a search reads the
+    The coarse stage stays in memory. Only the full-width rows are cold; a search reads those of its
     shortlist. The files of the open segments are mapped and cannot be dropped, hence the copies.
     """
 

@@ -8,8 +8,8 @@ of a ladder fails, half of the remaining permitted error goes to the next ladder
 rows finds every neighbour and needs no test: up to MAX_FLAT_ROWS rows it is tried last, so that
 every tuning has a result.
 
-A user waits for the encoding of a question too. Points whose times, with it, are within AS_FAST of
-each other cost the same, and the one that finds more is chosen.
+A user waits for the encoding of a question too. Points cost the same if their times, with it, are
+within AS_FAST of each other; the one that finds more is chosen.
 """
 
 import time
@@ -41,7 +41,7 @@ EF_SEARCHES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 MAX_FLAT_ROWS = 50_000
 """Up to this many rows a flat coarse stage is tried, and a shortlist of all rows."""
 MAX_SHORTLIST = 400
-"""Longest shortlist that is tried, except that of all rows."""
+"""Longest shortlist that is tried, except one of all rows."""
 NEARLY_ALL = 0.998
 """Share of the true neighbours that a long enough shortlist contains."""
 _RANKED_QUERIES = 100  # queries whose neighbours are ranked for every prefix

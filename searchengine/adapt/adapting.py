@@ -282,7 +282,7 @@ def _train(
 
     plain = anchors, positives, negatives
     white = [np.where(rows.any(axis=1, keepdims=True), whitened(rows), 0) for rows in plain]
-    # Without an update, what is not whitened stays as it is.
+    # Without an update, vectors that are not whitened stay as they are.
     maps = [learned(plain, *strength) for strength in STRENGTHS if strength[0]]
     maps += [whitened.then(learned(white, *strength)) for strength in STRENGTHS]
     return maps, len(training)

@@ -139,7 +139,7 @@ MIN_QUESTIONS = {Part.TRAINING: 50, Part.VALIDATION: 10, Part.HELD_OUT: 25}
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What is trained on and judged by.
+    """The data for training and for judging it.
 
     Attributes:
         sample: the encoded documents.

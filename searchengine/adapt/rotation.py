@@ -1,9 +1,9 @@
 """Which dimensions come first: a rotation learnt on a collection, and judged by its shortlists.
 
 An orthogonal map behind the encoder leaves every full-width score as it was, and decides what the
-prefix holds by which an index chooses its shortlist. The index's own rotation keeps the most energy
-of the documents (PCA). The one learnt here begins there, and is trained so that the prefix ranks
-documents for questions as the full width does.
+prefix holds, which an index uses to choose its shortlist. The index's own rotation keeps the most
+energy of the documents (PCA). The one learnt here begins there, and is trained so that the prefix
+ranks documents for questions as the full width does.
 """
 
 from collections.abc import Sequence
@@ -61,8 +61,8 @@ def train_and_judge(
     """Train rotations of several strengths, choose one in validation, and judge it.
 
     Passages of all documents are ranked in training, as the rotation of an index is fitted on all
-    that it stores: what is held out are questions. config: of the index, whose prefix is trained.
-    The judgement scans all prefixes, whatever the structure of the index: it concerns the rotation
+    that it stores: what is held out are questions. config: of the index; its prefix is trained. The
+    judgement scans all prefixes, whatever the structure of the index: it concerns the rotation
     alone.
     """
     before, after = scanned(config), scanned(kept(config))

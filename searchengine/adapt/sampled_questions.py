@@ -141,7 +141,7 @@ def read_clicks(path: Path) -> dict[str, list[str]]:
 def clicked(
     clicks: Mapping[str, Sequence[str]], ids: Mapping[str, int], parts: Mapping[int, Part]
 ) -> list[Question]:
-    """The logged questions whose documents are stored, and all in one part.
+    """The logged questions with stored documents that are all in one part.
 
     clicks: question → keys. ids: key → id, of the stored documents.
     """

@@ -23,8 +23,9 @@ from searchengine.measure.significance import Comparison, Values, compare
 from searchengine.trainer.training.posthoc import LinearMap
 
 MAX_P, MIN_GAIN = 0.01, 0.02
-"""Beyond doubt: a p-value below, and an interval of the difference in nDCG@10 above. Made questions
-only resemble those of users: on Cranfield a gain of 0.036 (from 0.010) came with a loss."""
+"""Beyond doubt: the p-value is below MAX_P, and the interval of the difference in nDCG@10 is above
+MIN_GAIN. Questions taken from documents only resemble real ones: on Cranfield a gain of 0.036 (from
+0.010) came with a loss."""
 LOSS_P = 0.05
 """A kind of question that loses with a p-value below this is a reason not to offer the map."""
 ALL = "all"
@@ -52,7 +53,7 @@ class Corpus:
 
     @classmethod
     def of_collection(cls, snapshot: Snapshot, sample: Sample | None = None) -> "Corpus":
-        """All documents as they are stored; those of the sample as they are there."""
+        """All documents; the sample's as it encodes them, the others as they are stored."""
         columns = snapshot.store.scan("SELECT id, document FROM live_passages ORDER BY id")
         passages, documents = np.array(columns, np.int64).reshape(-1, 2).T
         if sample is not None:

@@ -125,9 +125,9 @@ class WordScores(list[tuple[int, float]]):
     Attributes:
         most: what the EXPECTED most telling words of the question give a document at most, on the
             same scale; 0: unknown.
-        scale: the BM25 that counts as 1 beside a cosine: the best, or `most` if that is more. So
-            the best document has the full share if it has all of these words, and less if it has
-            few of them. What phrases add exceeds it.
+        scale: the BM25 score that weighs as much as a cosine of 1: the best, or `most` if that is
+            more. So the best document has the full share if it has all of these words, and less if
+            it has few of them. What phrases add exceeds it.
     """
 
     __slots__ = ("most", "scale")
@@ -347,7 +347,7 @@ class Backend(ABC):
 
     @abstractmethod
     def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
-        """Store entries in one commit, in place of those of the same keys.
+        """Store entries in one commit; they replace entries with the same keys.
 
         Of several with one key, the last one counts. `expected`: what `known` returned for their
         keys. Raises Changed if another writer has changed one of them since, and CorpusError for
@@ -448,7 +448,7 @@ def scan(backend: Backend, after: str | None = None, batch: int = 500) -> Iterat
 
 
 def _entries(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
-    """The entries of those of `keys` that are known, in their order."""
+    """The entries of the stored ones of `keys`, in their order."""
     known = snapshot.store.known(keys)
     stored = {key: known[key] for key in keys if key in known}
     ids = [state.id for state in stored.values()]

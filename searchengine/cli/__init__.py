@@ -82,7 +82,7 @@ class OneSentence(click.Group):
     """A group whose commands report bad input in one sentence, with exit code 2."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by what they are for."""
+        """Write the commands in groups."""
         for title, commands in SECTIONS.items():
             rows = [(str(command.name), command.get_short_help_str(200)) for command in commands]
             with formatter.section(title):
@@ -169,7 +169,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         upkeep.export,
     ),
 }
-"""The commands, by what they are for."""
+"""The commands, in the groups of the help."""
 
 for command in itertools.chain.from_iterable(SECTIONS.values()):
     cli.add_command(command)

@@ -208,7 +208,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def program() -> str:
-    """What to type for this program: its name if that finds it, else its path."""
+    """How to call this program: by its name if the shell finds it, else by its path."""
     name = "searchengine"
     path = Path(sys.argv[0])
     if path.name != name or str(path) == shutil.which(name):
@@ -258,7 +258,7 @@ class Terminated(SystemExit):
 def orderly_exit() -> Iterator[None]:
     """Within the block, a signal that would end the process raises Terminated in the main thread.
 
-    So a command removes what it was writing, as on Ctrl-C. An ignored signal, such as SIGHUP under
+    So a command removes unfinished files, as on Ctrl-C. An ignored signal, such as SIGHUP under
     nohup, stays ignored.
     """
     if current_thread() is not main_thread():  # only the main thread may set handlers

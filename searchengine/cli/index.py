@@ -120,7 +120,7 @@ def passages_of(options: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """What was asked for besides `index`.
+    """How `index` mirrors a folder.
 
     Attributes:
         watch: go on until Ctrl-C.
@@ -142,7 +142,7 @@ class Mirror:
 
 
 def patience(mirror: Mirror | None, corpus: str, vectors: Any, wait: float) -> float:
-    """Seconds to wait for another writer. Refuses to mirror what is no folder of files."""
+    """Seconds to wait for another writer. Raises UsageError if the corpus is no folder of files."""
     if mirror is None:
         return wait
     name = "--watch" if mirror.watch else "--prune"
@@ -286,8 +286,8 @@ def index(
     without a document is its row number, and --key-prefix keeps a second file of
     vectors apart. A document replaces the stored one
     with the same key, and is encoded only if its text differs. After an
-    interruption, the same command continues from the last commit. --prune removes
-    what is gone from a folder, --watch keeps the collection in step with it.
+    interruption, the same command continues from the last commit. --prune removes documents of
+    deleted files, --watch keeps the collection in step with it.
 
     \b
     Examples:

@@ -175,9 +175,7 @@ MODELS = click.option(
     shell_complete=complete_path,
     help="Model folder or hub name; repeatable, to compare models.",
 )
-PREFIXES = click.option(
-    "--prefixes", type=numbers(), help="Prefix lengths [default: those of the model]."
-)
+PREFIXES = click.option("--prefixes", type=numbers(), help="Prefix lengths [default: the model's].")
 QUERY_ENCODER = click.option(
     "--query-encoder",
     metavar="PATH",
@@ -294,7 +292,7 @@ def cross_encodes(used: str) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 def open_engine(collection: Path | str, *arguments: Any, **options: Any) -> "SearchEngine":
-    """SearchEngine.open, whose import takes longer than --help may."""
+    """SearchEngine.open, imported here because that takes too long for --help."""
     from searchengine.engine import SearchEngine
 
     return SearchEngine.open(collection, *arguments, **options)

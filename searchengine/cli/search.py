@@ -69,7 +69,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Asking(click.Command):
-    """A command whose errors say how to ask a question that begins with "-"."""
+    """A command with errors that say how to search for a question that begins with "-"."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments. Raises UsageError."""
@@ -87,7 +87,7 @@ class _Asking(click.Command):
 
 
 def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
-    """Return the word that was read as an option and may be a question; None if there is none."""
+    """Return the question that was parsed as an option, or None."""
     unknown = None
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
         unknown = error.option_name
@@ -201,7 +201,7 @@ def _counted(counts: dict[Any, int]) -> str:
 
 
 def _indented(hit: Any) -> str:
-    """A hit as text; the lines of a snippet of code stand below each other."""
+    """A hit as text; a snippet of code keeps its lines."""
     head, *lines = str(hit).split("\n")
     return "\n".join([head, *lines[:1], *(f"       {line}" for line in lines[1:])])
 

@@ -78,8 +78,8 @@ def tune(
     docs/tuning.md explains the guarantee.
 
     With --qrels, choose how vectors and words are weighed instead, and whether the
-    default mode is vector, text or hybrid: what has the highest nDCG@10 on half of the
-    judged questions, unless it is worse than before on the other half.
+    default mode is vector, text or hybrid: the one with the highest nDCG@10 on half of the judged
+    questions, unless it is worse than before on the other half.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def tune(
         tuning = engine.tune(questions, goal, on_step=note, building=progress)
         dim, default = engine.stats().dim, engine.default_mode
     if default is not Mode.VECTOR:
-        note(f"recall and time are those of mode vector; the default mode is {default}")
+        note(f"recall and time are for mode vector; the default mode is {default}")
     if questions is None:
         note("the questions were generated from documents; --queries takes real ones")
     if as_json:
@@ -140,7 +140,7 @@ def _tune_fusion(
     runtime: Any,
     as_json: bool,
 ) -> None:
-    """Choose and apply mode and weight, and print what they are worth."""
+    """Choose and apply mode and weight, and print the nDCG before and after."""
     from searchengine.engine import SearchEngine
     from searchengine.measure.fusion_tuning import tune_fusion
     from searchengine.measure.judgements import read_qrels, read_queries

@@ -288,7 +288,7 @@ def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> 
     "--encoder",
     metavar="PATH",
     shell_complete=complete_path,
-    help="Model folder or hub name to change to [default: that of the pending reindex].",
+    help="Model folder or hub name to change to [default: the pending reindex's].",
 )
 @click.option(
     "--compare",
@@ -362,7 +362,7 @@ def reindex(
 
 
 def _check_alone(ctx: click.Context) -> None:
-    """Refuse --discard beside other options."""
+    """Refuse --discard together with other options."""
     for name in ctx.params.keys() - {"collection", "discard", "wait", "as_json"}:
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise QueryError("--discard drops a pending reindex; give it without other options")

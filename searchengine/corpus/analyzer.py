@@ -80,7 +80,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Analyzer:
-    """A tokenizer, and for STEM the languages whose endings are removed: codes of ISO 639.
+    """A tokenizer; for STEM also the languages to stem, as codes of ISO 639.
 
     Of several languages in one script, the first counts. Without one, words stay as they are.
     Raises ValueError for languages beside another tokenizer.
@@ -122,7 +122,7 @@ class Analyzer:
         return f"{self} ({versions})"
 
     def text(self, text: str) -> str:
-        """What FTS5 indexes: with STEM the terms, else the text."""
+        """The text for FTS5 to index: with STEM the terms, else the text itself."""
         return " ".join(self.terms(text)) if self.tokenizer is Tokenizer.STEM else text
 
     def terms(self, text: str) -> list[str]:

@@ -218,7 +218,7 @@ def as_documents(
 
 
 def numbered(count: int, prefix: str = "", first: int = 0) -> Iterator[Document]:
-    """Documents without text whose keys are numbers from `first`, for vectors without documents."""
+    """Documents without text and with numbers from `first` as keys, for bare vectors."""
     return (Document(f"{prefix}{i}", "") for i in range(first, first + count))
 
 
@@ -323,7 +323,7 @@ def _batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _without_missing(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without metadata that is None: in a table every row has every column."""
+    """A row without its None values: in a table every row has every column."""
     return {name: value for name, value in row.items() if value is not None or name in _OWN}
 
 
@@ -370,7 +370,7 @@ def _refuse_missing(value: Any, place: str, name: str) -> None:
 
 
 def _plain(value: Any, place: str, name: str) -> Any:
-    """A value as JSON holds it; None for what is missing. Raises CorpusError."""
+    """A value as JSON holds it; None for a missing one. Raises CorpusError."""
     if value is None or type(value) in (str, int, bool):
         return value
     import numpy as np  # not at the top: the command line's help does not wait for it
@@ -433,7 +433,7 @@ def _deeper(value: Any, levels: int) -> bool:
 
 
 def _unwritable(metadata: Mapping[str, Any]) -> str:
-    """The name of the first field that JSON cannot hold, for a message; "" if there is none."""
+    """The name of the first field that JSON cannot hold, for a message, or ""."""
     for name, value in metadata.items():
         try:
             json.dumps({name: value}, allow_nan=False, ensure_ascii=False).encode()

@@ -121,7 +121,7 @@ class Unread:
     encodings: Counter[str] = field(default_factory=Counter)
 
     def sentence(self) -> str:
-        """What was skipped, by kind, most frequent first; "" for nothing."""
+        """A sentence on the skipped files, by kind, most frequent first; "" if none was skipped."""
         if not self.kinds:
             return ""
         total = sum(self.kinds.values())
@@ -174,7 +174,7 @@ def files_below(folder: Path, unread: Unread) -> list[Path]:
 
 
 def folders_below(folder: Path) -> list[Path]:
-    """The folder and those below it whose files `files_below` lists, as far as they can be read."""
+    """The folder and its subfolders that `files_below` lists, as far as they can be read."""
     return [path for path, _ in _walk(folder, lambda path, error: None)]
 
 
@@ -198,7 +198,7 @@ def _walk(
 
 
 def holds_records(files: Iterable[Path]) -> bool:
-    """Whether any of the files has records, whose fields can be named."""
+    """Whether any of the files has records with named fields."""
     return any(kind(f) in LINES or ((k := kind_of(f)) is not None and k.records) for f in files)
 
 
@@ -223,8 +223,8 @@ def read_corpus(
     Args:
         corpus: a file or folder; "sqlite:///FILE?table=NAME"; "-", JSON Lines from standard input.
         on_bad: called with the error of every malformed record.
-        key_prefix: text put before the keys of files and of records without an id, whose keys are
-            a hash of the record.
+        key_prefix: text put before the keys of files and of records without an id (their key is a
+            hash of the record).
         columns: the fields that hold text, title and key.
         unread: counts the files of a folder that are skipped or cannot be read.
         files: only these files of a folder; None: all of `folder_files`.

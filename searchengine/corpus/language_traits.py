@@ -22,8 +22,8 @@ OTHER_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese
 UNSPACED_LANGUAGES = frozenset({"ja", "km", "ko", "lo", "my", "th", "wuu", "yue", "zh"})
 """Languages of these, by their code."""
 UNSPACED_OR_KOREAN = CHINESE_JAPANESE_KOREAN + OTHER_UNSPACED
-"""Letters, for a class of `re`, of scripts without spaces, and of Korean, whose particles are
-attached to words: in these, words are found by their parts."""
+"""Letters, for a class of `re`, of scripts without spaces, and of Korean, which attaches particles
+to words: in these, words are found by their parts."""
 
 EXCERPT = 1000
 """Characters of a text that are looked at."""

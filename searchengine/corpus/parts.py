@@ -58,7 +58,7 @@ class Part:
         return first if not more else f"{first} and {more} more files"
 
     def fingerprint(self, columns: Columns) -> str:
-        """Hexadecimal digits that stand for the texts: of names, bytes and fields.
+        """A hexadecimal digest of the texts: of file names, contents and field names.
 
         A file that cannot be read has a fingerprint too.
         """

@@ -7,7 +7,7 @@ a sentence in two. Nothing is looked up but a short list of abbreviations.
 import re
 
 UNSPACED = ((0x3041, 0x30FF), (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
-"""Code points, first to last, of what is written without spaces: kana and Chinese characters."""
+"""Code points, first to last, of scripts without spaces: kana and Chinese characters."""
 
 _CLOSING = "\"'”’»)\\]」』】》〉）"
 _END = re.compile(

@@ -110,7 +110,7 @@ class Columns:
 
 
 def check_text(names: Collection[str], fields: Collection[str], place: str) -> None:
-    """Refuse a file without a text field, unless it has ids and titles and nothing else.
+    """Refuse a file without a text field, unless its only fields are ids and titles.
 
     Args:
         names: the first record's fields, under their default names.
@@ -131,7 +131,7 @@ def _unknown(place: str, what: str) -> UnknownFields:
 
 
 def _index(fields: Sequence[str], name: str, option: str, place: str) -> int | None:
-    """The position of a field: the same name, or else the only one that differs in case alone."""
+    """The position of a field: by the same name, or by the only one that differs in case only."""
     if name in fields:
         return fields.index(name)
     similar = [i for i, field in enumerate(fields) if field.casefold() == name.casefold()]
@@ -213,7 +213,7 @@ def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[st
 
 
 def _dialect(path: Path, header: str) -> dict[str, Any]:
-    """The format of a table whose first line is `header`."""
+    """The format of a table with the first line `header`."""
     dialect = DIALECTS[kind(path)]
     if "delimiter" in dialect:
         return dialect

@@ -210,7 +210,7 @@ def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, str]:
 
 
 def _known(name: str) -> str:
-    """The name by which Python knows an encoding of text; "" if it does not."""
+    """Python's name of a text encoding; "" if it has none."""
     try:
         info = codecs.lookup(name.strip())
         # HTML takes these names for their supersets.
@@ -240,7 +240,7 @@ def _binary(path: Path) -> CorpusError:
 
 
 def marked(data: bytes) -> str:
-    """The encoding whose byte order mark begins a text; "" without a mark."""
+    """The encoding, by the byte order mark at the start of a text; "" without one."""
     return next((name for mark, name in _MARKS if data.startswith(mark)), "")
 
 

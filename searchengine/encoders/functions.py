@@ -25,7 +25,7 @@ PROBE = (
     "고래는 어떻게 잠을 자나요?",
     "42",
 )
-"""Texts whose vectors identify a function."""
+"""Texts that identify a function by their vectors."""
 TOLERANCE = 0.03
 """Maximum difference of two fingerprints' numbers. Rounding in bfloat16 changes a unit vector by
 0.01 to 0.02 and each number by less; another function changes most numbers by about 1."""
@@ -61,7 +61,7 @@ class FunctionEncoder(TextEncoder):
             dim: width of the vectors; None: as the function returns them.
             query: encodes questions, for a model that reads them in another way.
 
-        Raises CollectionError for what is not callable, or has no name.
+        Raises CollectionError unless it is callable and has a name.
         """
         for value in (function, *([] if query is None else [query])):
             if not callable(value):
@@ -241,7 +241,7 @@ class SentenceTransformerEncoder(FunctionEncoder):
         return ids.count(self._tokenizer.unk_token_id) / len(ids) if ids else 0.0
 
     def room(self, role: Role) -> int:
-        """Tokens left for a text, beside the prompt and special tokens."""
+        """Tokens left for a text after the prompt and special tokens."""
         most = self.model.max_seq_length or self._tokenizer.model_max_length
         prompts = getattr(self.model, "prompts", None) or {}
         names = ("query",) if role == "query" else _DOCUMENT_PROMPTS

@@ -446,8 +446,7 @@ def parsed(content: bytes, number: int, key: str) -> Vectors:
         vectors = [_row(row["embedding"]) for row in rows]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EndpointError(
-            "answered what is not a list of embeddings as OpenAI defines it"
-            f"{_message(content, key)}"
+            f"did not answer with a list of embeddings as OpenAI defines it{_message(content, key)}"
         ) from error
     if len(vectors) != number:
         raise EndpointError(

@@ -79,7 +79,7 @@ def load_given(
     if isinstance(encoder, WrappedEncoder) or TextEncoder in type(encoder).__mro__:
         return cast(TextEncoder, encoder)
     if not all(hasattr(encoder, name) for name in ("dim", "fingerprint", "encode")):
-        return FunctionEncoder(cast(Function, encoder))  # raises for what is no function
+        return FunctionEncoder(cast(Function, encoder))  # raises unless it is a function
     from searchengine.trainer.encoder import Encoder
 
     own = cast(MinimalEncoder, encoder)
@@ -208,7 +208,7 @@ def title(identity: Mapping[str, Any]) -> str:
 
 
 class _LoadedEncoder(NamedTuple):
-    """An encoder, what it is run by, and what encodes questions by it."""
+    """An encoder, its runtime, and its encoder of questions."""
 
     encoder: TextEncoder
     runtime: RuntimeConfig | None

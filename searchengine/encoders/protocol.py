@@ -93,12 +93,12 @@ class TextEncoder(Protocol):
 
     @property
     def aligned_to(self) -> str:
-        """The fingerprint of the encoder whose documents its questions find: mostly its own."""
+        """The fingerprint of the encoder that its questions suit; by default its own."""
         return self.fingerprint
 
     @property
     def tokenizes(self) -> bool:
-        """Whether `token_spans` and `room` work, by which documents are cut into passages."""
+        """Whether `token_spans` and `room` work, which cutting documents into passages needs."""
         return False
 
     def token_spans(self, texts: Sequence[str]) -> Sequence[Spans]:
@@ -128,7 +128,7 @@ class TextEncoder(Protocol):
 
 
 class WrappedEncoder:
-    """A user's own object as an encoder: its members where it has them, or else the defaults.
+    """A user's object as an encoder; defaults replace the members that it lacks.
 
     Attributes:
         wrapped: the object.
@@ -160,7 +160,7 @@ class WrappedEncoder:
 
 
 class NoEncoder(TextEncoder):
-    """In place of an encoder, in a collection whose vectors come with the documents.
+    """Replaces the encoder of a collection where vectors come with the documents.
 
     It refuses to encode, and says what to do.
     """

@@ -1,4 +1,4 @@
-"""Encodes a corpus into a folder: which parts there are, who encodes them, what was done.
+"""Encodes a corpus into a folder: parts of the corpus, processes that encode them, a summary.
 
 The unit of work is one part of a corpus → one file of vectors, and depends on nothing else. So a
 part may be encoded again at any time, on any machine, by a process that knows nothing of the
@@ -67,7 +67,7 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is the same for all parts; it is sent to other machines.
+    """The settings that all parts share; they are sent to other machines.
 
     Attributes:
         folder: what is encoded already; its path is absolute.
@@ -195,7 +195,7 @@ class EncodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class EncodeSummary:
-    """What is encoded.
+    """The result of encoding a corpus into a folder.
 
     Attributes:
         documents, passages: of the corpus, which the folder holds now.
@@ -231,7 +231,7 @@ def encode_corpus(
 
     A file of the corpus (or a slice of a large one, or several small ones) is encoded as a whole.
     After an interruption the same call continues behind the last one. Parts that are in the folder
-    are not encoded again, and those whose files are damaged are.
+    are not encoded again, unless their files are damaged.
 
     Args:
         corpus: a file or folder, as `read_corpus` reads it.
@@ -382,7 +382,7 @@ def _unreachable(reason: str) -> ServerError:
 
 
 def _task(work: Work, part: Part) -> Result | Exception:
-    """As encode_part; what concerns the user is returned, so that it is raised as it is."""
+    """As encode_part; returns errors that concern the user, to be raised unchanged."""
     try:
         return encode_part(work, part)
     except (SearchEngineError, OSError, ImportError) as error:

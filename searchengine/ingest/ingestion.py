@@ -11,9 +11,9 @@ commit, with its graph and words, is built before (backends.folder.ahead). On a 
 documents is a commit, which is tried again if another writer has changed one of them meanwhile.
 
 What another process commits before that is seen by the second comparison: a document that it has
-stored meanwhile is not written again, and one that it has changed or deleted is encoded then. What
-was encoded by an encoder that a reindex has replaced meanwhile is not stored: it is encoded again,
-if the reindex was one of this engine, which then has the new encoder.
+stored meanwhile is not written again, and one that it has changed or deleted is encoded then.
+Vectors of an encoder that a reindex has replaced meanwhile are not stored: their documents are
+encoded again if this engine reindexed, because it then has the new encoder.
 """
 
 import json
@@ -68,7 +68,7 @@ def add(
     vectors: VectorsArgument | None = None,
     passages: Iterable[Mapping[str, Any]] | None = None,
 ) -> AddSummary:
-    """Commit documents, in place of those of the same keys; see SearchEngine.add.
+    """Commit documents, which replace stored ones of the same keys; see SearchEngine.add.
 
     Either `readers` encode them, or they come with `vectors`.
     """
@@ -110,7 +110,7 @@ def _highest_number(backend: Backend) -> int:
 
 @dataclass(slots=True)
 class ReadBlock(Block):
-    """Documents read together and compared with what is stored; those to encode are a Block.
+    """Documents read together and compared with the stored ones; new and changed ones are a Block.
 
     Attributes:
         read: how many documents were read, including those left out.
@@ -209,7 +209,7 @@ class Ingestion(ABC):
 
     @abstractmethod
     def _merge(self, finished: int) -> None:
-        """Do what is due after a commit. `finished`: see Collection.merge_due."""
+        """Merge segments if a merge is due. `finished`: see Collection.merge_due."""
 
     # ------------------------------------------------------------------------ read, compare, encode
 
@@ -302,7 +302,7 @@ class Ingestion(ABC):
         return list(accepted.values())
 
     def _may_replace(self, document: Document, stored: Mapping[str, Known]) -> bool:
-        """False for a file whose key another folder's file has, if skip_bad leaves it out."""
+        """False for a file that skip_bad leaves out: a file of another folder has its key."""
         before = stored.get(document.key)
         if before is None or not before.root or before.root == document.root or not document.root:
             return True
@@ -342,7 +342,7 @@ class Ingestion(ABC):
     # --------------------------------------------------------------------------------------- commit
 
     def _encode_again(self, readers: Readers) -> None:
-        """Encode what is not committed by the encoder that a reindex of this engine has brought.
+        """Encode the uncommitted documents again: a reindex of this engine changed the encoder.
 
         Raises EncoderMismatch if the engine does not have it.
         """
@@ -361,7 +361,7 @@ class Ingestion(ABC):
     def _changes(
         self, spooled: Sequence[Spooled], stored: Mapping[str, Known]
     ) -> tuple[Comparison, list[Spooled]]:
-        """Spooled documents compared with what is stored by now; what has changed, with vectors.
+        """The spooled documents compared with the stored ones; and the changed ones, with vectors.
 
         Documents that another process has changed or deleted meanwhile are encoded now.
         """
@@ -516,7 +516,7 @@ class ServerIngestion(Ingestion):
             try:
                 if entries := self._entries(comparison, changed, stored):
                     self._backend.upsert(entries, stored)
-            except Changed:  # compare again; only what is new by now is encoded
+            except Changed:  # compare again; only new changes are encoded
                 continue
             return self._summarize(comparison, stored)
         raise CollectionError(

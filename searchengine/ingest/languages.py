@@ -197,7 +197,7 @@ def reads(encoder: TextEncoder, texts: Sequence[str], *, parts: bool) -> bool:
 
 
 def _latin_tokens(encoder: TextEncoder, texts: Sequence[str]) -> float:
-    """Tokens per letter, as a multiple of those of an English sentence."""
+    """Tokens per letter, relative to an English sentence."""
     english = _tokens_per_letter(encoder, [_ENGLISH], str.isalpha)
     return _tokens_per_letter(encoder, texts, str.isalpha) / (english or 1.0)
 

@@ -40,13 +40,13 @@ _CHUNK = 10_000  # keys looked up at a time
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is mirrored.
+    """The folder to mirror.
 
     Attributes:
         root: the folder, absolute.
         key_prefix: text before the keys; other documents of the folder are not touched.
         files: paths below the folder of all its files.
-        read: those of them whose documents are passed to the ingestion.
+        read: the files with documents that are passed to the ingestion.
         unsettled: those that were just being written; what they lose is removed by the next pass.
         allow_empty: remove documents even if none is left.
     """
@@ -71,8 +71,8 @@ class Scope:
 class Mirroring(FolderIngestion):
     """Ingestion of the files of a folder that have changed, and removal of those that are gone.
 
-    A new document whose title and text are those of a document whose file is gone was moved: it
-    takes over the stored one, which gets a new key and keeps its vectors.
+    A new document with the title and text of a document of a deleted file was moved: it takes over
+    the stored one, which gets a new key and keeps its vectors.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Mirroring(FolderIngestion):
         self._moved = self._moved_unchanged = 0
 
     def run(self) -> AddSummary:
-        """Commit until the documents end, then remove what is gone.
+        """Commit until the documents end, then remove the documents of deleted files.
 
         Raises EmptyCorpus if no document would be left, and what FolderIngestion.run raises.
         """
@@ -243,7 +243,7 @@ class Pass:
 
     @property
     def changes(self) -> dict[str, int]:
-        """What was done → number of documents, where there are any."""
+        """Kind of change → number of documents, without zeros."""
         names = ("added", "changed", "metadata_updated", "moved", "removed")
         counts = {name: getattr(self.summary, name, 0) for name in names}
         return {name: count for name, count in counts.items() if count}
@@ -257,7 +257,7 @@ def mirror(
     unread: Unread,
     on_bad: OnBad | None,
 ) -> AddSummary:
-    """Make the documents of a folder those of the collection: SearchEngine.mirror."""
+    """Make a collection equal to a folder: SearchEngine.mirror."""
     state = FolderState(check_corpus(folder).resolve())
     files = state.look(unread)._replace(unsettled=set())
     return _pass(collection, readers, state, files, options, unread, on_bad)
@@ -325,7 +325,7 @@ def _pass(
     unread: Unread,
     on_bad: OnBad | None,
 ) -> AddSummary:
-    """Read the files that have changed, and remove what is gone."""
+    """Read the changed files, and remove the documents of deleted ones."""
     documents = read_corpus(
         state.folder,
         on_bad,

@@ -166,7 +166,7 @@ class Pipeline:
         if self.reader is not None:
             block.spans, block.tokens = self.reader.cut(block.documents)
             block._waiting = self._batches(self.reader, block)
-        else:  # the spool takes the passages from what was supplied
+        else:  # the spool takes the supplied passages
             block.spans = [() for _ in block.documents]
 
     def _batches(self, reader: PassageReader, block: Block) -> Iterator[Encode]:
@@ -201,7 +201,7 @@ class Pipeline:
             yield block
 
     def _on_batch(self, total: int, encoded: int) -> None:
-        """Report passages of a long document; `total` 0: there is none. Raises Stopped."""
+        """Report passages of a long document; `total` 0 without one. Raises Stopped."""
         if self._stop.is_set():
             raise Stopped
         if total and self._report is not None:

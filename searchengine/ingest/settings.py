@@ -21,7 +21,7 @@ DEFAULT_PREFIX = 128
 15,000 to 110,000 real sentences (768 dimensions), and of 455 to 1,735 over the first 64."""
 
 _LANES = 8
-"""faiss compares so many dimensions at once if a prefix is a multiple of it, else one at a time: a
+"""faiss compares this many dimensions at once if a prefix is a multiple, else one at a time: a
 scan of 100 dimensions takes 4 times as long as one of 104, and 10 times as long as one of 96."""
 
 
@@ -59,8 +59,8 @@ class CollectionSettings:
             config: index config, or some of its fields. By default a flat coarse
                 stage over the first 128 dimensions (or a multiple of 8, of narrower vectors),
                 rotated, and a shortlist that each segment measures. The rotation "blocks" uses the
-                prefix lengths that the encoder was trained for, and is the default for one whose
-                prefix was learnt by a rotation.
+                prefix lengths that the encoder was trained for, and is the default for an encoder
+                with a learnt rotation.
             passages: True cuts if the encoder has a tokenizer, False never. Without an encoder
                 True lets a document come with several vectors.
             tokenizer: "porter", "unicode", "trigram", "stem", "none", or "stem:de,ru" with the
@@ -197,7 +197,8 @@ class AddOptions:
     """How to add.
 
     Attributes:
-        skip_bad: leave out a document whose key occurred before; otherwise raise DuplicateKey.
+        skip_bad: leave out a document with a key that occurred before; otherwise raise
+            DuplicateKey.
         commit_every: new documents per commit; None commits once, at the end.
         progress: called with the number of documents just done and of the tokens encoded for them.
         building: called while segments are built (indexer.building.build.Progress); and, in the
@@ -226,13 +227,13 @@ class AddSummary:
 
     Attributes:
         added: new documents.
-        changed: documents whose title or text replaced what was stored; encoded again.
-        metadata_updated: documents of which only the metadata changed; not encoded again.
+        changed: documents with a new title or text; encoded again.
+        metadata_updated: documents with changed metadata only; not encoded again.
         unchanged: documents that were stored like this already.
         without_text: keys of documents with neither title nor text; left out.
         bad: a message for each document that was refused; left out.
         repeated: keys of records without an id that equal an earlier one; left out.
-        moved: documents stored under a new key, whose files were moved; not encoded again.
+        moved: documents of moved files, stored under a new key; not encoded again.
         removed: documents deleted because their files are gone.
     """
 

@@ -74,7 +74,7 @@ class Spool:
             raise
 
     def seen(self, keys: Sequence[str]) -> set[str]:
-        """Those of `keys` that were remembered."""
+        """The remembered ones of `keys`."""
         marks = ", ".join("?" * len(keys))
         return {row[0] for row in self._run(f"SELECT key FROM seen WHERE key IN ({marks})", keys)}
 

@@ -254,7 +254,7 @@ class _Passages:
         return result
 
     def check_used(self, seen: Callable[[Sequence[str]], set[str]]) -> None:
-        """Raise QueryError if a passage is of a document whose key `seen` does not know."""
+        """Raise QueryError if a passage names a document that `seen` does not know."""
         after = ""
         sql = "SELECT DISTINCT key FROM passages WHERE key > ? ORDER BY key LIMIT ?"
         while keys := [key for (key,) in self._read(sql, (after, _CHUNK))]:

@@ -1,8 +1,7 @@
 """The files of a folder: which have changed since they were read, and waiting for a change.
 
-What has changed is not taken from the events of watchfiles, which may be lost, but seen by
-FolderState. Every folder is watched by itself: a recursive watch would follow links, out of the
-folder and in circles.
+FolderState finds the changes; the events of watchfiles may be lost and only wake it. Every folder
+is watched by itself: a recursive watch would follow links, out of the folder and in circles.
 """
 
 import time

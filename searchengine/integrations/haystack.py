@@ -48,9 +48,9 @@ class SearchEngineDocumentStore:
         """Arguments as for SearchEngine.open_or_create.
 
         `encoder`: None takes that of the collection; for a new one, the packaged one. `dim`: for a
-        new collection without an encoder, whose documents come with embeddings of this width.
-        `return_embedding`: return documents with their embeddings, which are scaled to length 1;
-        of a document with several passages their mean.
+        new collection without an encoder: the width of the embeddings that come with documents.
+        `return_embedding`: return documents with their embeddings, which are scaled to length 1; of
+        a document with several passages their mean.
         """
         self.return_embedding = return_embedding
         self.path, self.dim, self.wait = str(path), dim, wait
@@ -112,8 +112,8 @@ class SearchEngineDocumentStore:
 
         One without an embedding is encoded, or, in a collection without an encoder, found by its
         words. Documents with and without embeddings are two commits where the collection encodes.
-        Raises ValueError for what is no Document, DuplicateDocumentError, and CorpusError for a
-        document with neither content nor embedding, or with parts that are not stored.
+        Raises ValueError for other values than a Document, DuplicateDocumentError, and CorpusError
+        for a document with neither content nor embedding, or with parts that are not stored.
         """
         if isinstance(documents, str) or not isinstance(documents, Iterable):
             raise ValueError(f"write_documents takes a list of Documents, got {documents!r:.80}")
@@ -354,7 +354,7 @@ def where_of(filters: Mapping[str, Any] | None) -> str | None:
     They differ where a filter of a collection differs from Python: a comparison of values of
     different kinds is false, where Haystack raises an error for the documents it meets; stored
     dates have one of the forms in docs/filters.md; and a date without a zone in the filter is UTC
-    beside stored dates that have one. Raises Haystack's FilterError.
+    if stored dates have a zone. Raises Haystack's FilterError.
     """
     if not filters:
         return None
@@ -468,7 +468,7 @@ def _moment(value: str | datetime) -> datetime | None:
 
 
 def _dated(field: str, sign: str, moment: datetime) -> str:
-    """A comparison with a moment; where one of two dates has no zone, it has that of the other."""
+    """A comparison with a moment; a date without a time zone takes the zone of the other."""
     is_date = f"{field} like '{_DATED}'"
     test = f"{field} {sign} {_literal(moment)}"
     if moment.utcoffset():

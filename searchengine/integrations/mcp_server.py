@@ -63,7 +63,7 @@ class Results(BaseModel):
 
 
 class Stored(BaseModel):
-    """A document, with a part of its text; `length` is that of all of it, in characters."""
+    """A document, with a part of its text; `length` of the whole text, in characters."""
 
     key: str
     title: str
@@ -234,7 +234,7 @@ class Tools:
 
 
 class Server(MCPServer[Any]):
-    """A server whose errors are one sentence, and which refuses arguments that no tool has."""
+    """A server that answers errors in one sentence and refuses unknown arguments."""
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(

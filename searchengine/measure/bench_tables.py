@@ -93,7 +93,7 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
             _Column("shortlist", lambda row: _count(row.shortlist)),
             _Column("effort", lambda row: _count(row.effort)),
             _amount("multiply-adds, million", "multiply_adds", 1e6),
-            _amount("those of exact search ÷ these", "theoretical", highest=True),
+            _amount("exact search ÷ this row", "theoretical", highest=True),
             _amount("read, KiB", "bytes_read", KIB),
             _Column("read cold, pages", lambda row: short(row.cold_reads)),
             _amount("in memory, MiB", "hot_bytes", MIB),

@@ -146,7 +146,7 @@ def table(settings: Sequence[Setting], baseline: str | None = None) -> list[Retr
 
 
 def position(names: Sequence[str], name: str | None) -> int:
-    """The position of a setting; of None that of exact search, else the first.
+    """The position of a setting; None: exact search if it is there, else the first.
 
     Raises QueryError for an unknown name.
     """

@@ -121,7 +121,7 @@ def retrieval(path: str | Path) -> Measure:
     Of a folder, the split `dev` counts, or the only one. Each time an encoder is measured, it
     encodes the whole corpus; the score of a prefix length is the nDCG@10 of search over it: the
     best SHORTLIST by the prefix, scored at full width. Raises CorpusError for a folder without
-    corpus, questions or judgements, or with several splits of which none is `dev`.
+    corpus, questions or judgements, or with several splits and no `dev` among them.
     """
     path = Path(path)
     folder, split = (path, _split(path)) if path.is_dir() else (path.parent.parent, _name(path))

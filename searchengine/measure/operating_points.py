@@ -84,7 +84,7 @@ class Grid:
         funnels: Sequence[Stages] | None = None,
         baselines: bool = True,
     ) -> "Grid":
-        """A grid that fits the number of rows; defaults replace what is empty, as far as they fit.
+        """A grid that fits the number of rows; defaults fill the empty fields, as far as they fit.
 
         k is limited to the number of rows. Raises QueryError if a prefix is wider than the vectors,
         or a shortlist is below k or above the number of rows.

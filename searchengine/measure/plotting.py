@@ -120,7 +120,7 @@ def check_finite(what: str, values: Iterable[float]) -> None:
 def label_ends(
     axes: "Axes", labels: Sequence[tuple[str, float, float, str]], heading: str = ""
 ) -> None:
-    """Write names beside the right ends of lines, in the lines' colours, without overlap.
+    """Label lines at their right ends, in their colours, without overlap.
 
     labels: (name, x, y, colour) of each line's last point; heading: text above the names. Call it
     last: it fixes the limits of the axes.

@@ -53,12 +53,12 @@ def recommend(results: Results, target: float = 0.95) -> Recommendation:
 
     Speed is compared by shared rounds (`times_as_fast`), with the time to encode a question added
     to both. Rows tie for the first place if no row that holds the target is faster (`faster`);
-    without encoding, only those that were measured in the most rounds. Of the ties, those that lose
-    nDCG@10 against exact search beyond doubt are left out if others do not, then those whose recall
-    is lower beyond doubt. Of the rest, those with the fewest hot bytes (within 10 %) remain; of
-    these the highest recall wins, then the fewest multiply-adds, then the shortest median. The
-    winner must be faster than exact search, which is recommended otherwise. Prefixes without
-    rotation are considered only if there are no others.
+    without encoding, only those that were measured in the most rounds. Ties that lose nDCG@10
+    against exact search beyond doubt are left out if others do not, then ties with a lower recall
+    beyond doubt. Of the rest, those with the fewest hot bytes (within 10 %) remain; of these the
+    highest recall wins, then the fewest multiply-adds, then the shortest median. The winner must be
+    faster than exact search, which is recommended otherwise. Prefixes without rotation are
+    considered only if there are no others.
     """
     holding = _holding(results, target)
     if not holding:

@@ -195,7 +195,7 @@ def _method(results: Results) -> list[Fact]:
     rounds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(max(counts, default=0))
     k, queries = results.subject.get("k"), plain(results.subject.get("queries"))
     facts = [
-        ("mode", "vector: all figures are those of searches by vectors"),
+        ("mode", "vector: all figures are for searches by vectors"),
         (
             "latency",
             "one query at a time, from its vector to row numbers, with its rotation, without its "
@@ -226,14 +226,14 @@ def _method(results: Results) -> list[Fact]:
         ),
         (
             "times fewer than exact",
-            "counted multiply-adds: rows × dimensions of exact search divided by those of the "
-            "point, its rotation included",
+            "counted multiply-adds: rows × dimensions of exact search divided by the "
+            "point's, its rotation included",
         ),
         ("in a batch", "many queries in one call, which may use several threads"),
         (
             "in memory, on disk",
             "data that every search reads, which should stay in memory (codes, links, rotation); "
-            "and the rows at full width, of which a search reads only the shortlist's",
+            "and the rows at full width: a search reads only its shortlist",
         ),
     ]
     if any(row.cold_ms is not None for row in results.rows):

@@ -283,7 +283,7 @@ def _share(run: Run, exact: Run) -> float:
 def _left_out(
     snapshot: Snapshot, queries: Mapping[str, str], qrels: Qrels, judged: Qrels
 ) -> Iterator[str]:
-    """Describe questions and judgements that are ignored, or whose documents are missing."""
+    """Describe ignored questions and judgements, and judged documents that are missing."""
     if unjudged := len(queries) - len(judged):
         yield f"questions without a judgement, left out: {unjudged:,}"
     if unasked := len(qrels) - len(judged):
@@ -339,7 +339,7 @@ def at_full_width(snapshot: Snapshot, vectors: Vectors, documents: int) -> tuple
 
 
 class PrefixSearch:
-    """Rankings by a prefix of all passages, whose indexes are built once."""
+    """Rankings by a prefix of all passages; each index is built once."""
 
     def __init__(self, snapshot: Snapshot, dim: int) -> None:
         config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP32)

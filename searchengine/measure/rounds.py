@@ -30,7 +30,7 @@ MIN_TIMED = 20
 FINALISTS = 8
 """Maximum number of searchers measured in additional rounds: the fastest that meet the target."""
 FINALIST_RATIO = 1.5
-"""Maximum latency of a finalist, as a multiple of the fastest one's."""
+"""Maximum latency of a finalist, as a multiple of the fastest finalist's."""
 OnRound = Callable[[Results], object]
 _PACKAGES = ("searchengine", "faiss-cpu", "faiss-gpu", "numpy", "torch", "openvino")
 
@@ -91,7 +91,7 @@ class Bench:
         self._dataset, self._settings = dataset, settings
         self._scratch, self._progress = scratch, progress
         self._entries: list[_Entry] = []
-        self._missing: dict[str, str] = {}  # what was not measured → why
+        self._missing: dict[str, str] = {}  # name of a point that was not measured → reason
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._machine = machine()
 

@@ -119,8 +119,8 @@ class BackgroundCoalescer(Generic[Item, Result]):
 
     The thread begins with the first item and ends when none is waiting. What arrives during a call
     is done by the next one, which waits a moment for the callers of the last one to ask again: else
-    two halves of them would alternate. An item whose future is cancelled before its call begins is
-    left out; later, its result is dropped. Neither concerns any other item.
+    two halves of them would alternate. An item is left out if its future is cancelled before its
+    call begins; later, its result is dropped. Neither concerns any other item.
     """
 
     def __init__(self, work: Callable[[list[Item]], Sequence[Result]]) -> None:
@@ -166,7 +166,7 @@ class BackgroundCoalescer(Generic[Item, Result]):
         return len(self._waiting) >= self._callers
 
     def _do(self, batch: list[tuple[Item, Future[Result]]]) -> None:
-        """Complete the futures of a batch; if it fails, those of its halves one by one."""
+        """Complete the futures of a batch; if it fails, run its halves one by one."""
         try:
             results = list(self._work([item for item, _ in batch]))
             if len(results) != len(batch):

@@ -27,8 +27,8 @@ def reordered(
 ) -> list[Hits]:
     """The hits to show, of the candidates of each question: by (−score, order before).
 
-    The score that the earlier stages gave, by which `Hit.scores` tells their order, stands beside
-    the new one under the name of the mode.
+    `Hit.scores` keeps the score of the earlier stages, under the name of the mode, next to the new
+    one.
     """
     pairs = [
         (question, f"{hit.title}\n{hit.passage}".strip())

@@ -115,7 +115,8 @@ class Hits(list[Hit]):
         read: the fraction of all rows that were read at full width; None if not counted.
         facets: field → value → number of documents that match the filter, most frequent first,
             for the fields in the option `facets`. Of a list each element counts.
-        timing: how long the search took; None for what is not searched, such as `similar`.
+        timing: how long the search took; None for results of other calls than a search, such as
+        `similar`.
     """
 
     __slots__ = ("exact", "facets", "read", "timing")
@@ -183,11 +184,11 @@ class HitsBatch(list[Hits]):
         return [{"query": i} | hit.as_dict() for i, hits in enumerate(self) for hit in hits]
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A DataFrame as that of Hits, with the column `query` in front."""
+        """A DataFrame like the one of Hits, with the column `query` in front."""
         return _to_pandas(self.to_dicts(), _BATCH_COLUMNS)
 
     def to_arrow(self) -> "pyarrow.Table":
-        """A table as that of Hits, with the column `query` in front."""
+        """A table like the one of Hits, with the column `query` in front."""
         return _to_arrow(self.to_dicts(), _BATCH_COLUMNS)
 
     def _repr_html_(self) -> str:

@@ -33,7 +33,7 @@ class Phrases(StrEnum):
 
 
 class CommonOptions(TypedDict, total=False):
-    """The keywords of a search wherever it is answered; Query describes them."""
+    """The keywords of a search, in an engine and on a server; Query describes them."""
 
     shortlist: int | None
     where: str | None
@@ -153,7 +153,7 @@ class Query:
         return [unquoted(question) if phrases(question) else question for question in questions]
 
     def by(self, mode: Mode) -> "Query":
-        """This request, with the mode auto replaced: by vectors if it is exact, else by `mode`."""
+        """This query with the mode auto replaced: by VECTOR if it is exact, else by `mode`."""
         if self.mode != Mode.AUTO:
             return self
         return _replaced(self, Mode.VECTOR if self.exact else mode)
@@ -252,7 +252,7 @@ def _replaced(query: Query, mode: Mode) -> Query:
 def split(
     queries: Questions, query: Query, settings: Mapping[str, Any], encodes: bool
 ) -> tuple[Query, Sequence[str] | None, Floats | None]:
-    """The query by the mode to use, and the queries as texts or as vectors (q, D); one is None.
+    """The query with the mode to use, and the queries as texts or as vectors (q, D); one is None.
 
     `settings`: of the collection. `encodes`: whether there is an encoder. Raises QueryError.
     """

@@ -195,7 +195,7 @@ def _densest(places: Sequence[_Place], width: int) -> Span:
 
 
 def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
-    """The headings in a document's metadata, as readers of files write them; else none."""
+    """The headings in a document's metadata, as readers of files write them; () without."""
     stored = metadata.get("headings")
     headings = []
     for stored_heading in stored if isinstance(stored, list) else ():

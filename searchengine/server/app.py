@@ -91,7 +91,7 @@ async def _warm(here: State) -> None:
 
 
 async def _refresh(here: State) -> None:
-    """Show what other processes commit, and count. A worker whose parent has died stops too."""
+    """Show what other processes commit, and count. A worker stops, too, if its parent has died."""
     parent = os.getppid()
     while True:
         await asyncio.sleep(REFRESH)

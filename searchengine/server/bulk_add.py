@@ -48,7 +48,7 @@ class Incoming:
 
 
 def incoming(record: Mapping[str, Any], place: str, dim: int, key: str = "") -> Incoming:
-    """A checked document. Raises CorpusError: `place` and what is wrong.
+    """A checked document. Raises CorpusError that begins with `place`.
 
     Args:
         record: `_id` (or `key`), `title`, `text`, `_vector`, and metadata.
@@ -121,7 +121,7 @@ class BulkAdd(Response):
             if last["done"] and not last["lines"]:
                 raise Refused(422, "the body is empty; send a JSON object on each line")
         except asyncio.IncompleteReadError:
-            return  # the caller has left; what was not committed was not acknowledged
+            return  # the caller has left; uncommitted lines were not acknowledged
         except (SearchEngineError, OSError) as error:
             _log.exception("bulk add %s failed", scope["id"])
             code, message = 500, INTERNAL
@@ -155,7 +155,7 @@ class BulkAdd(Response):
         return summary
 
     async def _take(self, line: bytes) -> None:
-        """Put a line's document into the batch, or report what is wrong with it."""
+        """Put a line's document into the batch, or report its error."""
         place = f"line {self._line}"
         try:
             if len(line) > self._here.settings.max_body:

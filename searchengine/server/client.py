@@ -114,7 +114,7 @@ class Client:
         """Add or replace documents, as a stream; bad ones are left out and reported.
 
         `vectors`: one for each document, or None. Raises ServerError if the server has stopped;
-        what it had committed by then is stored, and the same call may be made again.
+        the documents committed by then are stored, and the same call may be repeated.
         """
         counts, bad, done = dict.fromkeys(COUNTS, 0), [], False
         parameters = {"commit_every": commit_every}

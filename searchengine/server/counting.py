@@ -153,7 +153,7 @@ class Shared:
 
 
 class Metrics:
-    """Counters and histograms. With several workers, a scrape adds up those of all."""
+    """Counters and histograms. With several workers, a scrape adds up all of them."""
 
     def __init__(self) -> None:
         _reserve_files()
@@ -246,7 +246,7 @@ class _Collections:
         self._requests, self._collections = requests, collections
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges; `ready` is that of the process that answers the scrape."""
+        """The gauges; `ready` is about the process that answers the scrape."""
         yield GaugeMetricFamily(
             "searchengine_requests_under_way", "Requests under way.", value=self._requests
         )

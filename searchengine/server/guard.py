@@ -268,7 +268,7 @@ class Passing:
 
 
 def is_stream(scope: MutableMapping[str, Any]) -> bool:
-    """Whether a request is a bulk add, whose body may be of any length and take any time."""
+    """Whether a request is a bulk add: its body may have any length and take any time."""
     path: str = scope["path"]
     return (
         scope["method"] == "POST"

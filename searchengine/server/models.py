@@ -226,7 +226,7 @@ class EmbeddingsResponse(BaseModel):
 
 
 class DocumentModel(BaseModel):
-    """A stored document: its own fields, and its metadata beside them."""
+    """A stored document: its fields and, next to them, its metadata."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -313,7 +313,7 @@ class BenchResponse(BaseModel):
 
 
 class NewDocument(BaseModel):
-    """A document to store: `text` or `title`, and any metadata beside them."""
+    """A document to store: `text` or `title`, and any metadata next to them."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -367,14 +367,14 @@ class CollectionList(BaseModel):
 
 
 class Health(BaseModel):
-    """`status` is ok; or what is missing, by collection."""
+    """`status` is ok, or the missing part by collection."""
 
     status: str
     problems: dict[str, str] = {}
 
 
 class ErrorDetail(BaseModel):
-    """What was wrong. `id` is in the log of the server and in the header X-Request-Id."""
+    """An error. `id` is in the log of the server and in the header X-Request-Id."""
 
     type: str
     message: str

@@ -75,7 +75,7 @@ def current_version(engine: SearchEngine) -> str:
 def document_vectors(
     snapshot: Snapshot, documents: Sequence[Document]
 ) -> tuple[list[Document], Floats]:
-    """The documents that have vectors, and the mean of each one's passages (n, D)."""
+    """The documents with vectors, and the mean vector of each document's passages (n, D)."""
     ids = snapshot.store.ids_of([document.key for document in documents])
     passages = snapshot.store.passages_of(ids.values())
     dim = snapshot.settings["encoder"]["dim"]

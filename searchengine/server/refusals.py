@@ -41,7 +41,7 @@ TYPES = {
     503: "unavailable",
 }
 UNKNOWN_KEY = "unknown_key"
-"""The type of a 404 for a document; that of another address or collection is not_found."""
+"""The type of a 404 for a document; for another address or collection it is not_found."""
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
 _MEANINGS = {

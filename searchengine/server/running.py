@@ -95,7 +95,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, which calls the methods above."""
+        """Parse the received bytes; the parser calls the methods above."""
         super().data_received(data)
         if self._timer is not None:
             self._head += len(data)

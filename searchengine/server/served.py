@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Served:
-    """An open collection. Questions go to `SearchEngine.asearch`, all else to threads.
+    """An open collection. Questions go to `SearchEngine.asearch`, other calls to threads.
 
     Attributes:
         name, path: as the server was started with.
@@ -177,7 +177,7 @@ class Served:
 
 @dataclass(slots=True)
 class State:
-    """What the routes share."""
+    """The state that the routes share."""
 
     settings: ServerSettings
     shared: Shared

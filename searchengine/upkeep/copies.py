@@ -149,7 +149,7 @@ def _write_rows(file: BinaryIO, start: int, block: Floats, positions: RowNumbers
 
 
 def _are_passages(store: Store, row: SegmentRow, expected: RowNumbers) -> bool:
-    """Whether a segment's passages are those of the `expected` rows, ascending."""
+    """Whether a segment has exactly the passages `expected`, ascending."""
     after, done = row.base - 1, 0
     sql = f"SELECT id FROM passages WHERE id > ? AND id <= ? ORDER BY id LIMIT {_BLOCK}"
     while (ids := store.numbers(sql, (after, row.ends[1]))).size:

@@ -434,7 +434,7 @@ class Reindexing:
         wait: float,
         progress: Progress | None,
     ) -> Iterator["Reindexing"]:
-        """Start a reindex, or go on with the pending one. What is encoded stays when this ends.
+        """Start a reindex, or continue the pending one. An interruption loses no encoded documents.
 
         Raises:
             CollectionBusy: another process is reindexing, or writing.
@@ -463,7 +463,7 @@ class Reindexing:
             self._record(block, total)
 
     def _catch_up(self) -> int:
-        """Encode what has changed since; returns how many documents."""
+        """Encode the documents changed since; returns their number."""
         changed = self.blocks.changed()
         for block in self.blocks.encode(changed):
             self._record(block, len(changed))
@@ -475,7 +475,7 @@ class Reindexing:
         self._report("Encoding", len(block.documents), total)
 
     def swap(self) -> None:
-        """Make the new vectors those of the collection, in one commit."""
+        """Replace the collection's vectors by the new ones, in one commit."""
         for _ in range(ROUNDS):
             self._build()
             if self._catch_up() > REST:
@@ -686,7 +686,7 @@ def preview(
     runtime: RuntimeConfig | None,
     progress: Progress | None,
 ) -> list[list[str]]:
-    """The keys of the k hits of each question after a reindex, whose documents are kept encoded."""
+    """The keys of the k hits of each question after a reindex; the encoded documents are kept."""
     chosen = _chosen(collection, encoder, runtime)
     vectors = QuestionEncoder(chosen).encode(questions)
     path, wait = collection.path, collection.wait

@@ -53,7 +53,7 @@ _PLACED = "EXISTS (SELECT 1 FROM segments AS s WHERE {} BETWEEN s.base AND s.bas
 
 @dataclass(slots=True)
 class Report:
-    """Messages: the damage found, what was repaired, and what cannot be recovered."""
+    """Messages on the damage, the repairs, and lost data."""
 
     damage: list[str] = field(default_factory=list)
     repaired: list[str] = field(default_factory=list)
@@ -110,7 +110,7 @@ def reconcile(path: Path, store: Store) -> Plan:
             _report_damage(plan, store, new, "has no passage", "have no passage")
         plan.documents |= lacking
         _without_encoder(store, plan)
-        if reindexing and plan.report.damage:  # else nothing is repaired, nor dropped
+        if reindexing and plan.report.damage:  # without damage, nothing is repaired or dropped
             plan.report.lost.append("the pending reindex was dropped; start it again")
         documents, passages = store.counts()
         plan.counts = documents, passages, segments
@@ -120,7 +120,7 @@ def reconcile(path: Path, store: Store) -> Plan:
 
 
 def _without_encoder(store: Store, plan: Plan) -> None:
-    """Take documents whose vectors came with them out of the plan: they cannot be encoded again.
+    """Take documents with supplied vectors out of the plan: they cannot be encoded again.
 
     They are kept, with the vectors that are left.
     """
@@ -220,7 +220,7 @@ def _segments(path: Path, store: Store, plan: Plan) -> int:
 
 
 def _shifted(store: Store, committed: Sequence[SegmentRow]) -> set[SegmentRow]:
-    """Segments whose rows cannot be assigned to passages.
+    """Segments with rows that cannot be assigned to passages.
 
     They overlap another segment, or lack passages while there are passages without a row. If
     passages are merely lost, the others keep their rows.
@@ -334,7 +334,7 @@ class Repair:
         path: the collection.
         dry_run: whether changes were only planned.
         documents, passages, segments: numbers checked.
-        damage, repaired, lost: messages: what was damaged, repaired, and cannot be recovered.
+        damage, repaired, lost: messages on the damage, the repairs, and lost data.
         encoded: documents encoded again; in a dry run, documents to encode.
         whole: whether `verify` passes now.
         complaint: the error of `verify`; None if it passes.
@@ -362,7 +362,7 @@ def repair(
     runtime: RuntimeConfig | None = None,
     progress: Progress | None = None,
 ) -> Repair:
-    """Check all of a collection and repair what is damaged.
+    """Check a whole collection and repair the damage.
 
     Args:
         path: the collection's folder; its segments need not be readable.

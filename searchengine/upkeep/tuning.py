@@ -37,7 +37,8 @@ from searchengine.upkeep.stats import Guarantee, Stats
 MAX_QUERIES = 2000
 """Maximum documents taken as queries, unless the goal needs more."""
 RESERVE = 3
-"""Factor on the queries needed: an index config that misses half of what it may is accepted."""
+"""Factor on the queries needed: an index config is accepted if it misses at most half of what it
+may."""
 
 
 def check_enough(path: Path, rows: int, goal: Goal, questions: Sequence[str] | None) -> None:
@@ -315,8 +316,8 @@ def set_default(
 ) -> None:
     """Store the mode and the weight of the cosine, in one commit; None leaves one as it is.
 
-    `chosen`: by a user, so that neither languages nor another encoder change the mode. Raises
-    QueryError.
+    `chosen`: whether a user chose it; then neither languages nor another encoder change the mode.
+    Raises QueryError.
     """
     values: dict[str, Any] = {}
     if mode is not None:

@@ -1,4 +1,4 @@
-"""What verify checks: files, checksums, tables, and that vectors are those of the encoder."""
+"""The checks of verify: files, checksums, tables, and that the encoder gives the stored vectors."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -207,7 +207,7 @@ def check_encoded(collection: Collection, encoder: CollectionEncoder, count: int
     """Encode at most `count` passages of the newest commit again; returns how many.
 
     They are chosen at random, in turn from every segment. Vectors that came with their documents
-    are left out. Raises CollectionError, with the keys of the documents whose vectors differ,
+    are left out. Raises CollectionError, with the keys of the documents with other vectors,
     QueryError (no encoder) and EncoderMismatch.
     """
     with collection.newest() as snapshot:
@@ -271,7 +271,7 @@ def _differ(
     more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
     source = snapshot.settings["encoder"]["source"] or "ENCODER"
     return CollectionError(
-        f"{collection.path} holds vectors that are not those of its encoder, of "
+        f"{collection.path} holds vectors that its encoder does not give, of "
         f"{'this document' if len(worst) == 1 else 'these documents'}: {named}{more}; delete and "
         "add them again, or encode all documents again: "
         f"searchengine reindex {collection.path} --encoder {source}"

@@ -159,7 +159,7 @@ class Collection(WritableView):
     def optimize(self, progress: Progress | None = None) -> None:
         """Merge all segments into one without deleted rows, with a new rotation.
 
-        What is added meanwhile stays in segments of its own. Raises CollectionBusy if another
+        Documents added meanwhile stay in separate segments. Raises CollectionBusy if another
         process is merging segments, or writing, for longer than `wait`.
         """
         with self.own_store() as store:

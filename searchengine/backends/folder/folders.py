@@ -65,7 +65,7 @@ def checksum(path: Path) -> str:
 
 @contextmanager
 def beside(path: Path, store: Store) -> Iterator[int | None]:
-    """Open the folder of segments beside this database, whatever takes its name meanwhile."""
+    """Open the folder of segments next to this database, even if its name is taken meanwhile."""
     with os_errors(path), ExitStack() as stack:
         folder = stack.enter_context(open_folder(path / "segments"))
         if not store.in_place:
@@ -278,7 +278,7 @@ def _is_scratch(name: str) -> bool:
 
 
 def remove_dead_scratch(parent: Path) -> None:
-    """Remove the scratch folders in `parent` whose process is dead.
+    """Remove the scratch folders in `parent` that belong to dead processes.
 
     A scratch folder without a lock file is left alone: it may be somebody's own.
     """
@@ -319,7 +319,7 @@ def _rename(scratch: Path, path: Path) -> None:
 
 
 def _move_up(scratch: Path, path: Path) -> None:
-    """Move what is in a scratch folder into the empty folder that it is in, the database last."""
+    """Move the contents of a scratch folder into its parent, which is empty; the database last."""
     from filelock import FileLock
 
     lock = path / f".{path.name}.{'0' * 32}.new.lock"

@@ -70,14 +70,14 @@ CONTINUATIONS = 32
 
 
 class Index(Protocol[_In]):
-    """Ranks documents by terms: those of words files, or words quoted for FTS5."""
+    """Ranks documents by terms of words files, or by words quoted for FTS5."""
 
     @property
     def documents(self) -> int:
         """Number of documents in the collection."""
 
     def counts(self, terms: Sequence[_In], limit: int) -> list[int]:
-        """How many documents have each term; `limit` stands for any number from there on."""
+        """How many documents have each term, counted up to `limit`."""
 
     def best(self, terms: Mapping[_In, float], k: int) -> Scored:
         """The k best documents with one of the terms, by (−score, id).
@@ -129,7 +129,7 @@ class WordIndex:
         return cls(dict(largest), documents, tokens / max(1, documents) or 1.0, analyzer)
 
     def ranker(self, store: Store, allowed: Mapping[SegmentRow, Allowed] | None = None) -> "Ranker":
-        """Ranks the documents whose rows are allowed; None: all."""
+        """Ranks the documents with allowed rows; None: all documents."""
         return Ranker(self, store, allowed)
 
 
@@ -293,7 +293,7 @@ def _counted(question: str, used: Analyzer, last: str | None) -> dict[str, float
 
 
 def _merged(candidates: Mapping[Word, float], used: Analyzer) -> dict[Word, float]:
-    """The words without those of no term; of words with equal terms, the first counts for all."""
+    """The words that have terms; of several words with equal terms, the first counts for all."""
     first: dict[tuple[tuple[bytes, ...], bool], Word] = {}
     merged = defaultdict[Word, float](float)
     for word, terms in zip(candidates, terms_of(used).look_up(list(candidates)), strict=True):
@@ -303,7 +303,7 @@ def _merged(candidates: Mapping[Word, float], used: Analyzer) -> dict[Word, floa
 
 
 def _weight(times: float) -> float:
-    """The weight of a term that occurs so many times in a question.
+    """The weight of a term by its number of occurrences in a question.
 
     The square root: nDCG@10 of questions of 150 words is 0.034 higher than if it counts once. Three
     function words count as another one.
@@ -381,7 +381,7 @@ class _Fts5:
         return [count for (count,) in self.read(sql, (limit, json.dumps(terms)))]
 
     def best(self, terms: Mapping[str, float], k: int) -> Scored:
-        # A query has no weights, so those of each weight are a query.
+        # An FTS5 query has no weights, so the words of each weight are a query of their own.
         by_weight = defaultdict[float, list[str]](list)
         for term, times in terms.items():
             by_weight[times].append(term)

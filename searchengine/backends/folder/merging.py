@@ -17,7 +17,7 @@ How: a small merge is one transaction. A large one takes the write lock for mome
 Documents deleted or changed meanwhile leave tombstones in the new segment. If one of the merged
 segments was replaced meanwhile (by tune, repair or another merge), the new one is dropped. Whatever
 happens, every state between two transactions is a whole collection. If the process is killed, the
-next writer goes on where a new segment is complete, and discards what is not.
+next writer continues complete new segments and discards incomplete ones.
 """
 
 import logging
@@ -84,8 +84,8 @@ def to_merge(
 ) -> list[int]:
     """Positions of the segments, given as (live, rows), that a call should merge; empty if none.
 
-    The lowest full tier with a segment of this call, and all smaller segments; else a segment of
-    which half or more was deleted.
+    The lowest full tier with a segment of this call, and all smaller segments; else a segment with
+    half or more of its rows deleted.
 
     Args:
         segments: the segments.
@@ -398,7 +398,7 @@ def due(
 
 
 def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
-    """A segment whose rotation was fitted on far fewer rows; None if all fit.
+    """A segment with a rotation fitted on far fewer rows than it has now; None if there is none.
 
     With fewer than FLAT_BELOW rows, all are scored, whatever the rotation.
     """

@@ -4,7 +4,7 @@ A row of the table hides a range of ids: passages in it are stored and not visib
 of a new segment are written in many short transactions, while everybody else reads and writes. The
 commit that makes the segment visible removes one row and adds others, which hide the passages that
 were replaced; those are removed afterwards, again in short transactions. Deleting a document
-removes its hidden passages too and leaves tombstones for them, so a new segment lacks what was
+removes its hidden passages too and leaves tombstones for them, so a new segment lacks the documents
 deleted while it was built.
 
 A work named NAME fills the folder `pending/NAME`. Beside it is `pending/NAME.lock`, which its
@@ -38,7 +38,7 @@ from searchengine.indexer.storage.durable import sync_folder
 
 
 class Kind(StrEnum):
-    """What is being done."""
+    """The kinds of unfinished work."""
 
     MERGE = "merge"
     """Segments become one."""
@@ -113,7 +113,7 @@ def leave(store: Store, work: Work) -> None:
 
 
 def give_up(store: Store, work: Work) -> None:
-    """Make of a row one whose passages are removed."""
+    """Turn an entry into the removal of its passages."""
     with store.writing() as connection:
         sql = "UPDATE pending SET kind = ?, details = '{}' WHERE id = ?"
         connection.execute(sql, (Kind.REMOVE, work.id))
@@ -261,7 +261,7 @@ def here(name: str) -> bool:
 
 
 def alive(path: Path, names: Iterable[str]) -> set[str]:
-    """The names of folders whose process is alive."""
+    """The names of folders that belong to a live process."""
     living = set()
     for name in dict.fromkeys(names):
         if name in held.names:

@@ -29,16 +29,17 @@ from searchengine.indexer.storage.words_format import weight
 from searchengine.indexer.tuning.cost import footprint
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
-"""Maximum filters whose rows a snapshot keeps, and their maximum rows in all (9 bytes a row)."""
+"""Maximum number of filters with cached rows in a snapshot, and of their rows in all (9 bytes a
+row)."""
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
 MOST_WITH_PHRASE = 10_000
 """Documents: a phrase of more of them adds nothing to scores, and would take long."""
 PHRASE = 0.5
 """What a phrase adds counts as much as this share of a word that so few documents have."""
-_PHRASES = 4096  # whose gain is kept
+_PHRASES = 4096  # phrases with a cached gain
 SAMPLE = 128
-"""Passages whose mean cosine is that of unrelated passages."""
+"""Passages sampled to estimate the mean cosine of unrelated passages."""
 MAX_UNRELATED = 0.95
 """Maximum of that mean: among nearly equal texts, cosines would count without limit."""
 _Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
@@ -81,7 +82,7 @@ class Snapshot(contract.Snapshot):
         open_segment: Callable[[SegmentRow], Segment],
         before: "Snapshot | None" = None,
     ) -> None:
-        """Open the newest commit, sharing with `before` what has not changed.
+        """Open the newest commit; unchanged parts are shared with `before`.
 
         Raises CollectionError when a segment is missing or damaged.
         """
@@ -243,7 +244,7 @@ class Snapshot(contract.Snapshot):
     def _matching(
         self, where: str | None, phrases: tuple[str, ...]
     ) -> Mapping[SegmentRow, Allowed] | None:
-        """The rows of each segment whose document matches; None for all.
+        """The rows of each segment with matching documents; None for all.
 
         Those of the last filters are kept.
         """

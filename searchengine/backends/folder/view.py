@@ -101,7 +101,7 @@ class View(Backend):
 
     @contextmanager
     def newest(self) -> Iterator[Snapshot]:
-        """The newest commit, without changing what is shown."""
+        """The newest commit; searches continue on the one they see."""
         snapshot = self._newest(self._current().segments)
         try:
             yield snapshot
@@ -165,7 +165,7 @@ class View(Backend):
 
     def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
         """A snapshot of the last commit; segments in `held` are not opened again."""
-        opened = dict(held)  # also by a try that failed: beside a fast writer, the next is quicker
+        opened = dict(held)  # a failed try adds to it: the next one is then quicker
 
         def open_segment(row: SegmentRow) -> Segment:
             if row not in opened:
@@ -212,7 +212,7 @@ class View(Backend):
                     before.close()
 
     def let_go_of_log(self, store: Store, held: Mapping[SegmentRow, Segment]) -> None:
-        """Fold SQLite's log if it is large, and read from the file: nobody else may need it."""
+        """Fold SQLite's log into the database if it is large; this view then reads the file."""
 
         def follow() -> None:
             self._show_newest(held)

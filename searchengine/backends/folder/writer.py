@@ -59,7 +59,7 @@ TUNED = "tuned"
 
 
 class BuildPlan(NamedTuple):
-    """What a new segment depends on, beside its rows and the rotation that it shares."""
+    """The inputs of a new segment, apart from its rows and the rotation that it shares."""
 
     config: SegmentConfig
     encoder: str
@@ -305,7 +305,7 @@ class WritableView(View):
             yield store
 
     def reader(self, identity: Identity) -> Store:
-        """A connection to read what is stored now; `identity` as for `own_store`."""
+        """A connection to read the current state; `identity` as for `own_store`."""
         return self._same(Store(self.path / "documents.db", readers=1), identity)
 
     @staticmethod
@@ -324,10 +324,10 @@ class WritableView(View):
     def writing(
         self, store: Store, wait: float | None = None, made_by: Mapping[str, Any] | None = None
     ) -> Iterator[Writer]:
-        """A transaction; shows what it committed, and removes the folders that it replaced.
+        """A transaction. Afterwards its commit is shown, and replaced folders are removed.
 
         `wait`: seconds to wait for another writer; None: as the view was opened. `made_by`: the
-        settings by which the passages and vectors to add were made; None: none are added.
+        settings that the passages and vectors to add were made with; None: none are added.
 
         Raises EncoderMismatch if the collection is not accepted here, or they do not suit it.
         """
@@ -409,7 +409,7 @@ def built_ahead(
 
     Args:
         view, store: the collection, and its connection for writing.
-        made_by: the settings by which they were made.
+        made_by: the settings they were made with.
         rows: number of vectors.
         vectors: returns the vectors, (rows, D) in all.
         texts: returns the texts of their documents.

@@ -213,7 +213,7 @@ class PostgresCollection(Backend):
         self._connections.close()
 
     def _wait_alone(self, connection: "Connection", timeout: float | None) -> None:
-        """Until the connection is closed, nobody else builds the index.
+        """Keep others from building the index until the connection is closed.
 
         A statement that waits for the lock would keep a snapshot, and the index that another
         process builds would wait for this statement.

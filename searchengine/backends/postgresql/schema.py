@@ -30,9 +30,9 @@ VERSION = 1
 INDEX = "passages_prefix"
 WORDS_RANKER = "ts_rank"
 CITUS = "citus"
-"""The setting of a collection whose tables are spread over the nodes of a cluster."""
+"""The setting of a collection with tables spread over the nodes of a cluster."""
 INDEXED_TEXT = 200_000
-"""Characters of a document whose words are indexed: a tsvector holds one megabyte."""
+"""Maximum characters of a document that are indexed as words: a tsvector holds one megabyte."""
 _WORDS = {Tokenizer.PORTER: "english", Tokenizer.UNICODE: "simple"}
 _STEMMERS = {
     "ar", "hy", "eu", "ca", "da", "nl", "en", "fi", "fr", "de", "el", "hu", "id", "ga", "it",
@@ -53,7 +53,7 @@ def words_config(settings: Mapping[str, Any]) -> str | None:
 
 
 def prefix_sql(vector: str, prefix: int) -> str:
-    """The prefix of a vector, of rows and queries alike; cosines need no unit length."""
+    """The prefix of a vector, for rows and queries; cosines need no unit length."""
     return f"subvector({vector}, 1, {prefix})::halfvec({prefix})"
 
 
@@ -191,7 +191,7 @@ def _lock(connection: "Connection", schema: str) -> None:
 
 
 _DEFAULT_SHORTLIST = 400
-"""The shortlist of a collection that was neither tuned nor copied from one that measured it."""
+"""The shortlist of a collection without a measured one (from tuning, or the source of a copy)."""
 
 
 def shortlist_of(settings: Mapping[str, Any]) -> int:

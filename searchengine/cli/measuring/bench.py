@@ -164,7 +164,7 @@ def _measure(
 
 
 def _show(results: "Results", target: float) -> None:
-    """Print the tables, the answer, and what was left out."""
+    """Print the tables, the recommendation, and the points left out."""
     from searchengine.cli.console import note, say, show_rows
     from searchengine.measure.bench_tables import table
     from searchengine.measure.recommend import answer, recommend
@@ -180,7 +180,7 @@ def _show(results: "Results", target: float) -> None:
         say(text)
     if about["default_mode"] not in (None, Mode.VECTOR):
         note(
-            f"These figures are those of mode vector; the default mode of {about['name']} is "
+            f"These figures are for mode vector; the default mode of {about['name']} is "
             f"{about['default_mode']}, which searchengine evaluate retrieval measures"
         )
     for name, reason in results.missing.items():

@@ -129,7 +129,7 @@ def sts(
 
 
 def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the table: the interval of Spearman's correlation stands beside it."""
+    """A row of the table: Spearman's correlation, with its interval in the same cell."""
     columns = {name: value for name, value in row.items() if name != "spearman_interval"}
     ends = row["spearman_interval"]
     interval = "" if ends is None else f" [{ends[0]:.3f}–{ends[1]:.3f}]"

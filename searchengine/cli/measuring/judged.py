@@ -311,7 +311,7 @@ def _draw(folder: Path, rows: Sequence["RetrievalRow"], shortlist: int) -> None:
 
 
 def _encoders_folder(encoders: Sequence[str], beir: Path | None, query_encoder: str | None) -> Path:
-    """Return the folder whose documents the encoders encode. Raises UsageError."""
+    """Return the BEIR folder with the documents to encode. Raises UsageError."""
     from searchengine.corpus.files import beir_corpus
 
     context = click.get_current_context()
@@ -446,7 +446,7 @@ def _encoder_cells(row: "RetrievalRow") -> dict[str, Any]:
 
 
 def _compared(names: Sequence[str], base: str, row: str | None) -> list[str]:
-    """Return the rows whose losses against the baseline --worst shows: one, or all."""
+    """Return the rows that --worst compares with the baseline: one, or all."""
     if rows := [name for name in names if name != base and row in (None, name)]:
         return rows
     if row is not None:

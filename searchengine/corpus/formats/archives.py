@@ -21,7 +21,7 @@ def opened(path: Path, what: str) -> Iterator[zipfile.ZipFile]:
 
 
 def check_size(archive: zipfile.ZipFile, path: Path, suffixes: tuple[str, ...]) -> None:
-    """Refuse an archive whose members with these suffixes unpack to more than 256 MiB.
+    """Refuse an archive if its members with these suffixes unpack to more than 256 MiB.
 
     zipfile never unpacks more of a member than the archive declares.
     """

@@ -49,7 +49,7 @@ def _batches(source: Any) -> Iterator[Any]:
 
 
 def _columns(schema: Any) -> list[str]:
-    """The columns whose values JSON can hold, without an index of pandas."""
+    """The columns that JSON can hold, without an index of pandas."""
     return [
         field.name
         for field in schema

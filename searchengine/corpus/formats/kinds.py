@@ -49,7 +49,7 @@ class Text:
 
 
 def enclosing(headings: Sequence[Heading]) -> list[Heading]:
-    """The last heading, and those of higher levels that it is under."""
+    """The last heading, below the headings of higher levels that contain it."""
     result: list[Heading] = []
     for heading in headings:
         while result and result[-1].level >= heading.level:

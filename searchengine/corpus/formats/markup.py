@@ -82,7 +82,7 @@ class Page(HTMLParser):
         return "".join(self._pieces)
 
     def finish(self) -> None:
-        """End what was not closed."""
+        """Close the elements that are still open."""
         self._end_heading()
         self._end_title()
 

@@ -116,7 +116,7 @@ class Parser:
             raise _unreadable(path, why) from error
 
     def _ready(self) -> Connection:
-        """A connection without answers to an earlier request, whose caller left before the last."""
+        """A connection without unread answers; a caller may have left before its last one."""
         if self._answering:
             self.close()
         return self._started()
@@ -126,7 +126,7 @@ class Parser:
             here, there = Pipe()
             module = "searchengine.corpus.formats.reading_process"
             arguments = [there.fileno(), *self._limits]
-            modules = map(os.path.abspath, sys.path)  # the same as those of this process
+            modules = map(os.path.abspath, sys.path)  # the paths of this process
             with there:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", module, *map(str, arguments)],

@@ -50,7 +50,7 @@ def test_tune_and_info(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "exact search of 100 queries over 480 rows" in done.stderr
     assert "points measured by vectors (mode vector)" in " ".join(done.stdout.split())
-    assert "those of mode vector; the default mode is hybrid\n" in done.stderr
+    assert "for mode vector; the default mode is hybrid\n" in done.stderr
     assert done.stderr.rstrip().endswith("generated from documents; --queries takes real ones")
     assert "effort" in done.stdout and "recall@5" in done.stdout
     sentence = done.stdout.splitlines()[-1]

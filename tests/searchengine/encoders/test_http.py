@@ -232,18 +232,18 @@ def indices(*numbers: Any) -> Any:
         (rows([1.0] * 5, [1.0] * 5), "must return vectors of 8 numbers, got 5"),
         (rows([1.0] * 8, [1e300] * 8), "NaN or infinity"),
         (rows([1.0] * 8, [float("nan")] * 8), "NaN or infinity"),
-        (rows([1.0] * 8, ["1"] * 8), "not a list of embeddings"),
-        (rows([1.0] * 8, [[1.0]] * 8), "not a list of embeddings"),
-        (rows([1.0] * 8, [True] * 8), "not a list of embeddings"),
-        (rows([1.0] * 8, [None] * 8), "not a list of embeddings"),
-        (rows([1.0] * 8, [10**400] * 8), "not a list of embeddings"),
-        (rows([1.0] * 8, "%%%"), "not a list of embeddings"),
-        (rows([1.0] * 8, "QUJD"), "not a list of embeddings"),
+        (rows([1.0] * 8, ["1"] * 8), "with a list of embeddings"),
+        (rows([1.0] * 8, [[1.0]] * 8), "with a list of embeddings"),
+        (rows([1.0] * 8, [True] * 8), "with a list of embeddings"),
+        (rows([1.0] * 8, [None] * 8), "with a list of embeddings"),
+        (rows([1.0] * 8, [10**400] * 8), "with a list of embeddings"),
+        (rows([1.0] * 8, "%%%"), "with a list of embeddings"),
+        (rows([1.0] * 8, "QUJD"), "with a list of embeddings"),
         (rows([], []), "must return vectors of 8 numbers, got 0"),
-        (lambda _: {"data": 5}, "not a list of embeddings"),
-        (lambda _: {"data": [5, 6]}, "not a list of embeddings"),
-        (lambda _: {"error": "x"}, "not a list of embeddings"),
-        (lambda _: [1], "not a list of embeddings"),
+        (lambda _: {"data": 5}, "with a list of embeddings"),
+        (lambda _: {"data": [5, 6]}, "with a list of embeddings"),
+        (lambda _: {"error": "x"}, "with a list of embeddings"),
+        (lambda _: [1], "with a list of embeddings"),
     ],
 )
 def test_a_wrong_answer_is_refused(
@@ -258,7 +258,7 @@ def test_a_wrong_answer_is_refused(
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
 def test_what_is_not_json(server: EmbeddingServer, encoder: HttpEncoder, content: bytes) -> None:
     server.faults.append(Fault(content=content))
-    assert "not a list of embeddings" in failure(encoder)
+    assert "with a list of embeddings" in failure(encoder)
 
 
 def test_an_error_in_an_answer_of_200(server: EmbeddingServer, encoder: HttpEncoder) -> None:

@@ -16,7 +16,7 @@ from searchengine.corpus.documents import Document
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Documents compared with what is stored under their keys.
+    """Documents, by how they differ from the stored ones of the same keys.
 
     Attributes:
         changed: documents to write with their vectors: new ones, and those with another title,
@@ -234,7 +234,7 @@ class Changes:
         self._many("UPDATE documents SET vectors = NULL WHERE vectors NOT NULL", [()])
 
     def count_commit(self) -> None:
-        """Give the commit a number, for people, and a random id, by which readers notice it.
+        """Give the commit a number, for people, and a random id, so that readers notice it.
 
         Numbers are not unique: a folder restored to commit 5 and changed twice has a commit 7 that
         differs from commit 7 of the folder it was copied from.

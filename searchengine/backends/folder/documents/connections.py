@@ -14,10 +14,10 @@ locks that nobody holds (https://sqlite.org/howtocorrupt.html, section 2.6). Hen
 * a connection that can write is neither used nor closed in the child, because closing it may fold
   and remove the log of other processes. The child refuses to open its file, with an error.
 
-Frozen files. SQLite reads a database with a write-ahead log by way of a file beside it (-shm), even
-where there is no log. In a read-only folder it cannot make that file, and needs none: nobody writes
-there. If the machine lost power, the log may be there without it; then each connection keeps in
-memory what the file would hold.
+Frozen files. To read a database with a write-ahead log, SQLite uses a file next to it (-shm), even
+without a log. In a read-only folder it cannot make that file, and needs none: nobody writes there.
+If the machine lost power, the log may be there without it; then each connection keeps in memory
+what the file would hold.
 """
 
 import ctypes

@@ -89,7 +89,7 @@ class Database:
         _sync_fully(connection)
 
     def _begin(self, create: bool) -> None:
-        """Create the tables, or bring those of a collection up to this version."""
+        """Create the tables, or migrate existing ones to this version."""
         if create:
             self.connection.execute("PRAGMA journal_mode = wal")
             schema.upgrade(self.connection, str(self.path))

@@ -98,7 +98,7 @@ def _at(text: str, place: int) -> str:
 
 
 def _joins(character: str) -> bool:
-    """Whether a word reaches up to a mark beside it; in scripts without spaces none does."""
+    """Whether a word ends at a mark next to it; in scripts without spaces none does."""
     return is_letter(character) and not re.match(f"[{UNSPACED_OR_KOREAN}]", character)
 
 
@@ -135,9 +135,9 @@ def stems(query: Mapping[str, float], last: str | None, analyzer: Analyzer) -> d
 def trigrams(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
     """As `whole_words`, for a trigram index: the words of three letters or more, unchanged.
 
-    In scripts without spaces, and in Korean, whose particles are attached to words, every three
-    letters are a word, because a whole run rarely occurs. One or two such letters are the beginning
-    of trigrams. So are those of other scripts, at the end of an unfinished word (`last`), or if the
+    In scripts without spaces, and in Korean, which attaches particles to words, every three letters
+    are a word, because a whole run rarely occurs. One or two such letters are the beginning of
+    trigrams. So are those of other scripts, at the end of an unfinished word (`last`), or if the
     question has no longer words.
     """
     short = all(len(word) < 3 for word in query)

@@ -87,7 +87,7 @@ class Store(Database, Tables):
             after = ids[-1]
 
     def altered(self) -> str | None:
-        """The key of a document whose text does not match its digest; None if all match."""
+        """The key of a document with a text that does not match its digest; None if all match."""
         sql = (
             "SELECT id, key, title, text, digest FROM documents WHERE id > ? ORDER BY id LIMIT 500"
         )
@@ -184,7 +184,7 @@ class Store(Database, Tables):
         return f"({contains[0]}) AND ({sql})", [*contains[1], *parameters]
 
     def matching(self, where: str | None, phrases: Sequence[str] = ()) -> Ids:
-        """Ids of the passages whose document matches, as for `condition`, ascending, int64."""
+        """Ids of the passages of matching documents, see `condition`, ascending, int64."""
         condition, parameters = self.condition(where, phrases)
         sql = (
             "SELECT p.id FROM live_passages AS p JOIN documents ON documents.id = p.document "
@@ -198,7 +198,7 @@ class Store(Database, Tables):
         return int(self.scan(f"SELECT count(*) FROM documents{condition}", parameters)[0][0])
 
     def count_with(self, phrase: str, limit: int) -> int:
-        """The number of documents that contain a phrase; `limit` stands for any from there on."""
+        """The number of documents that contain a phrase, counted up to `limit`."""
         condition, parameters = self.condition(None, (phrase,))
         sql = f"SELECT count(*) FROM (SELECT 1 FROM documents WHERE {condition} LIMIT ?)"
         return int(self.scan(sql, (*parameters, limit))[0][0])
@@ -237,12 +237,12 @@ class Store(Database, Tables):
         return documents, passages
 
     def dead(self, segment: SegmentRow) -> Ids:
-        """The rows of a segment whose passages were deleted, ascending."""
+        """The deleted rows of a segment, ascending."""
         sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ? ORDER BY passage"
         return self.numbers(sql, segment.ends) - segment.base
 
     def dead_count(self, segment: SegmentRow) -> int:
-        """The number of rows of a segment whose passages were deleted."""
+        """The number of deleted rows of a segment."""
         sql = "SELECT count(*) FROM tombstones WHERE passage BETWEEN ? AND ?"
         return int(self.read(sql, segment.ends)[0][0])
 

@@ -139,7 +139,7 @@ def terms_of(used: Analyzer) -> Terms:
 
 
 def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None:
-    """Writes the words file of a segment whose rows are passages of these documents, (rows,).
+    """Writes the words file of a segment; its rows are passages of these documents, (rows,).
 
     The passages of a document follow each other. Documents that are not stored are left out. None:
     the collection has no index of words.
@@ -195,7 +195,7 @@ def _counted(table: _Table, texts: Iterable[Text], used: Analyzer) -> Iterator[C
     """The terms of documents, some at a time.
 
     With trigrams, every letter begins one: the last two letters of a text begin terms that end
-    with _END, so that what begins with one or two letters is found wherever they stand.
+    with _END, so that one or two letters find all words that begin with them.
     """
     end = _ENDS if used.tokenizer is Tokenizer.TRIGRAM else ""
     block: list[tuple[int, str, str]] = []

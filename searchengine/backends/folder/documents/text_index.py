@@ -32,7 +32,7 @@ TOKENIZE = {
     Tokenizer.TRIGRAM: "trigram",
     Tokenizer.STEM: _WORDS.replace("remove_diacritics 2", "remove_diacritics 0"),
 }
-"""Tokenizer → its name and options in FTS5, quoted once more for SQL."""
+"""Tokenizer → its name and options in FTS5, quoted again for SQL."""
 _ADD = "INSERT INTO text_index (rowid, title, text) VALUES (new.id, {new.title}, {new.text})"
 _REMOVE = (
     "INSERT INTO text_index (text_index, rowid, title, text) "
@@ -177,8 +177,8 @@ def _label(read: Read) -> str:
 def containing(used: Analyzer, phrases: Sequence[str]) -> tuple[str, list[str]]:
     """SQL over `documents` for those with all these phrases in title or text, and its parameters.
 
-    The words of a phrase follow each other; what stands between them, case and endings count as
-    the tokenizer has it. With the tokenizer trigram a phrase is any part of the text. Raises
+    The words of a phrase follow each other; marks between them, case and endings count as they do
+    for the tokenizer. With the tokenizer trigram a phrase is any part of the text. Raises
     QueryError if the collection has no index of words.
     """
     kind = used.tokenizer
@@ -206,7 +206,7 @@ def containing(used: Analyzer, phrases: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _stemmed(phrase: str, used: Analyzer) -> str:
-    """A phrase for FTS5, whose last run may go on in a document if it is one of parts."""
+    """A phrase for FTS5; its last run may continue in a document if it is split into parts."""
     pieces = used.pieces(phrase)
     last = pieces[-1] if pieces else None
     if last is None or not last.part:

@@ -105,9 +105,9 @@ _LETTERS = 0x1F000  # no letter beyond this has cases
 class Check:
     """One way for a test to hold: the value has one of these kinds and meets `operator`.
 
-    The kinds are SQLite's json_type, or a date, whose value is a number of microseconds. The
-    operator is one of = < <= > >=, between, in, like, or truthy (neither 0 nor an empty text); ""
-    if the kind suffices. `values` are what follows it; of like, the pattern.
+    The kinds are SQLite's json_type, or a date: a number of microseconds. The operator is one of =
+    < <= > >=, between, in, like, or truthy (neither 0 nor an empty text); "" if the kind suffices.
+    `values` are what follows it; of like, the pattern.
     """
 
     kinds: tuple[str, ...]

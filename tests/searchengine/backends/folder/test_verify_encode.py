@@ -55,7 +55,7 @@ def test_vectors_of_another_encoder_are_named_with_the_way_out(
     engine.refresh()
     engine.verify()
     way_out = (
-        r"c holds vectors that are not those of its encoder, of these documents: "
+        r"c holds vectors that its encoder does not give, of these documents: "
         r"'worse' \(cosine 0.68\), 'wrong' \(cosine 0.68\); delete and add them again, or encode "
         f"all documents again: searchengine reindex {path} --encoder ENCODER"
     )
@@ -111,7 +111,7 @@ def test_what_a_runtime_may_lose_is_accepted(
     with SearchEngine.open(path, Coarse(0.97)) as other:
         assert other.verify(encode=100) == 20
     with SearchEngine.open(path, Coarse(0.93)) as other:
-        with pytest.raises(CollectionError, match="not those of its encoder"):
+        with pytest.raises(CollectionError, match="its encoder does not give"):
             other.verify(encode=100)
 
 
