@@ -95,7 +95,7 @@ def shuffled(material: Material, seed: int) -> Material:
     """The same with the questions of each part in random order, so that none fits its documents."""
     rng, vectors = np.random.default_rng(seed), material.vectors.copy()
     for part in Part:
-        places = [i for i, each in enumerate(material.asked) if each.question.part is part]
+        places = [i for i, each in enumerate(material.examples) if each.question.part is part]
         vectors[places] = vectors[rng.permutation(places)]
     return replace(material, vectors=vectors)
 
@@ -168,7 +168,7 @@ def rotated(engine: SearchEngine, data: Path, name: str, runs: int, documents: i
 def random_training(material: Material, seed: int) -> Material:
     """The same with training questions of random direction."""
     rng, vectors = np.random.default_rng(seed), material.vectors.copy()
-    places = [i for i, each in enumerate(material.asked) if each.question.part is Part.TRAINING]
+    places = [i for i, each in enumerate(material.examples) if each.question.part is Part.TRAINING]
     vectors[places] = unit(rng.normal(size=(len(places), vectors.shape[1])))
     return replace(material, vectors=vectors)
 

@@ -98,7 +98,7 @@ def times(folder: Path, collection: Path, model: Path, timed: int) -> dict[str, 
     milliseconds: dict[str, list[float]] = {}
     with SearchEngine.open(collection) as engine:
         scorers = {name: CrossEncoders(RuntimeConfig(name)) for name in RUNTIMES}
-        runs = {name: scorers[name].of(model).runs_on for name in RUNTIMES}
+        runs = {name: scorers[name].get(model).runs_on for name in RUNTIMES}
         for position, question in enumerate(questions):
             for n in (0, *CANDIDATES):
                 options = {"cross_encoder": str(model), "candidates": n} if n else {}

@@ -75,7 +75,7 @@ def main() -> None:
         own = [text[:EXCERPT] for text, code in zip(texts, codes, strict=False) if code == language]
         parts = sample[codes.index(language)].parts
         chosen = analyzer_for(sample)
-        analyzers = dict.fromkeys([*map(Analyzer.of, ["porter", "unicode", "trigram"]), chosen])
+        analyzers = dict.fromkeys([*map(Analyzer.parse, ["porter", "unicode", "trigram"]), chosen])
         print(
             f"{file.stem}: {codes.count(language)} of {len(codes)} are {language}, tokenizer "
             f"{chosen}, read: {reads(encoder, own, parts=parts)}; "

@@ -43,7 +43,7 @@ def scans(folder: Path, queries: np.ndarray, rounds: int) -> dict[str, Any]:
     ours, faiss = opened(folder, "native"), opened(folder, "faiss")
     rng, rows = np.random.default_rng(0), ours.rows
     few, more, half = (
-        Allowed.of(np.sort(rng.permutation(rows)[:count]), rows)
+        Allowed.from_rows(np.sort(rng.permutation(rows)[:count]), rows)
         for count in (1000, 20_000, rows // 2)
     )
     one, many = queries[:1], queries[:200]

@@ -144,7 +144,7 @@ class SegmentConfig:
                     f"{name} must be one of {choices}, got {shown(value)}"
                 ) from None
         for name, minimum in _MINIMUM.items():
-            object.__setattr__(self, name, whole(name, getattr(self, name), minimum))
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), minimum))
         object.__setattr__(self, "blocks", _rising("blocks", self.blocks))
         self._check_stages()
         self._check_code()
@@ -161,7 +161,9 @@ class SegmentConfig:
             raise SegmentConfigError(
                 f"stages must be (width, rows to keep) pairs, got {shown(self.stages)}"
             ) from None
-        stages = tuple((whole("stages", w, 1), whole("stages", n, 1)) for w, n in stages)
+        stages = tuple(
+            (whole_number("stages", w, 1), whole_number("stages", n, 1)) for w, n in stages
+        )
         object.__setattr__(self, "stages", stages)
         if stages and not self.shortlist:
             raise SegmentConfigError("stages need a shortlist, got 0; say how many rows it has")
@@ -286,7 +288,7 @@ _MINIMUM = {
 }
 
 
-def whole(name: str, value: Any, minimum: int, maximum: int = MAX_SETTING) -> int:
+def whole_number(name: str, value: Any, minimum: int, maximum: int = MAX_SETTING) -> int:
     """Return `value` as an int. Raise SegmentConfigError unless it is a whole number in range."""
     number = integer(value)
     if number is None or number < minimum:
@@ -317,7 +319,7 @@ def _rising(name: str, values: Any) -> tuple[int, ...]:
         raise SegmentConfigError(
             f"{name} must be a list of whole numbers, got {shown(values)}"
         ) from None
-    numbers = tuple(whole(name, value, 1) for value in items)
+    numbers = tuple(whole_number(name, value, 1) for value in items)
     if any(left >= right for left, right in pairwise(numbers)):
         raise SegmentConfigError(f"{name} must rise, got {shown(list(numbers))}")
     return numbers

@@ -139,8 +139,8 @@ class Segment:
             progress=progress,
             words=words,
         )
-        same = (s for s, _ in parts if s.manifest.rotation_sha256 == manifest.rotation_sha256)
-        return cls.open(path, rotation_of=next(same, None))
+        equal = (s for s, _ in parts if s.manifest.rotation_sha256 == manifest.rotation_sha256)
+        return cls.open(path, rotation_of=next(equal, None))
 
     @classmethod
     def open(

@@ -387,7 +387,7 @@ class SearchEngine:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one.
 
         `options` as for `search`."""
-        return self._answer(Query.of(k, options), queries)
+        return self._answer(Query.from_options(k, options), queries)
 
     async def asearch(
         self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]
@@ -400,7 +400,7 @@ class SearchEngine:
             check_questions([query])
         else:
             query = as_array(query)
-        request = Query.of(k, options)
+        request = Query.from_options(k, options)
         key = request, isinstance(query, str)
         future = self._calls.submit(key, query, partial(self._answer, request))
         return await asyncio.wrap_future(future)
@@ -416,20 +416,19 @@ class SearchEngine:
 
         Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
         """
-        request = Query.of(k, options).by(Mode.VECTOR)
+        request = Query.from_options(k, options).by(Mode.VECTOR)
         with self.collection.reading() as snapshot:
             rankings = nearest_to(snapshot, request, checked_key(key))
             return hits(snapshot, request, rankings, None)[0]
 
-    def _answer(self, request: Query, queries: Questions) -> HitsBatch:
-        asked = request
+    def _answer(self, requested: Query, queries: Questions) -> HitsBatch:
         while True:
             settings, times = self.collection.settings, [perf_counter()]
             encodes = self._encoder.encodes(settings)
-            request, questions, vectors = split(queries, asked, settings, encodes)
+            request, questions, vectors = split(queries, requested, settings, encodes)
             if not questions and vectors is None:
                 return HitsBatch()
-            scorer = self.cross_encoders.of(request.cross_encoder)
+            scorer = self.cross_encoders.get(request.cross_encoder)
             if questions and not request.by_words:
                 try:
                     encoder = self._encoder.questions(request.layers, settings)
@@ -439,13 +438,13 @@ class SearchEngine:
                     continue  # reindexed meanwhile
                 vectors = encoder.encode(request.to_encode(questions))
             times.append(perf_counter())
-            found = request if scorer is None else request.before_cross_encoder
+            ranked = request if scorer is None else request.before_cross_encoder
             with self.collection.reading() as snapshot:
                 if snapshot.settings["encoder"] != settings["encoder"]:
                     continue
-                rankings = rank(snapshot, found, questions, vectors)
+                rankings = rank(snapshot, ranked, questions, vectors)
                 times.append(perf_counter())
-                answers = hits(snapshot, found, rankings, questions)
+                answers = hits(snapshot, ranked, rankings, questions)
             times.append(perf_counter())
             if scorer is not None:
                 answers = reordered(answers, questions or (), request, scorer)

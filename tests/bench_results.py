@@ -22,7 +22,7 @@ def times(factor: float, rounds: tuple[float, ...] = FIVE) -> tuple[float, ...]:
 
 def row(name: str, rounds: tuple[float, ...] = (1.0, 1.0, 1.0), **fields: Any) -> Row:
     """A row by hand: a cascade that holds 0.95, unless told otherwise."""
-    latency = Spread.of(rounds)
+    latency = Spread.from_values(rounds)
     values: dict[str, Any] = {
         "kind": Kind.CASCADE,
         "structure": "hnsw",
@@ -93,7 +93,7 @@ def plausible(seed: int = 0, noise: float = 0.03, rounds: int = 5, busy: float =
     ]
     measured_rows = [_against(one, measured_rows[0]) for one in measured_rows]
     return Results(
-        made="2026-01-02T03:04:05+00:00",
+        measured_at="2026-01-02T03:04:05+00:00",
         complete=True,
         subject={
             "name": "sentences.index",
@@ -187,17 +187,17 @@ def _measured(one: Row, ms: float, off: np.ndarray, slowed: np.ndarray) -> Row:
     rounds = ms * np.exp(off) * slowed
     within = np.exp(0.25 * np.tan(np.linspace(-1.2, 1.25, 101)))  # a long tail to the right
     latencies = np.median(rounds) * within
-    cold = Spread.of((8 + 20 * rounds).tolist())
+    cold = Spread.from_values((8 + 20 * rounds).tolist())
     return replace(
         one,
-        p50_ms=Spread.of(rounds.tolist()),
-        p95_ms=Spread.of((rounds * within[95]).tolist()),
-        p99_ms=Spread.of((rounds * within[99]).tolist()),
+        p50_ms=Spread.from_values(rounds.tolist()),
+        p95_ms=Spread.from_values((rounds * within[95]).tolist()),
+        p99_ms=Spread.from_values((rounds * within[99]).tolist()),
         rounds_ms=tuple(rounds.tolist()),
         percentiles_ms=tuple(latencies.tolist()),
         cold_ms=cold,
         cold_reads=float(one.shortlist),
-        batch_qps=Spread.of((3000 / rounds).tolist()),
+        batch_qps=Spread.from_values((3000 / rounds).tolist()),
     )
 
 
@@ -206,4 +206,4 @@ def _against(one: Row, scan: Row) -> Row:
     fewer = None
     if one.multiply_adds and scan.multiply_adds:
         fewer = scan.multiply_adds / one.multiply_adds
-    return replace(one, measured=Spread.of(times), theoretical=fewer)
+    return replace(one, measured=Spread.from_values(times), theoretical=fewer)

@@ -19,7 +19,7 @@ DOCUMENTS = [
     {"_id": "cat", "text": "the cat sat", "title": "on", "year": 2011, "lang": "en"},
     {"_id": "a/b c", "text": "eeeee bb eeeee", "year": 2020, "lang": ["en", "ko"]},
 ]
-TOKENS = (Token.of("writer", "write", TOKEN), Token.of("reader", "read", READER))
+TOKENS = (Token.from_secret("writer", "write", TOKEN), Token.from_secret("reader", "read", READER))
 Serve = Callable[..., TestClient]
 
 

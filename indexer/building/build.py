@@ -213,11 +213,11 @@ def finish_segment(
         sample = np.concatenate(list(stored.sample(_BOUNDS_SAMPLE)))
         Bounds.build(stored.blocks(), min(config.bounds, stored.dim), sample).save(path / BOUNDS)
         sync_file(path / BOUNDS)
-        files[BOUNDS] = FileEntry.of(path / BOUNDS)
+        files[BOUNDS] = FileEntry.from_file(path / BOUNDS)
     if words is not None:
         words(path / WORDS)
         sync_file(path / WORDS)
-        files[WORDS] = FileEntry.of(path / WORDS)
+        files[WORDS] = FileEntry.from_file(path / WORDS)
     if not config.shortlist:
         coarse = open_coarse(path / COARSE)
         config = replace(config, shortlist=measured_shortlist(stored, coarse, config))
@@ -258,7 +258,7 @@ def _write_coarse(
     coarse = build_coarse(prefixes, config, lambda done: report("Building", done, stored.rows))
     coarse.save(path)
     sync_file(path)
-    return FileEntry.of(path)
+    return FileEntry.from_file(path)
 
 
 def _write_vectors(

@@ -116,13 +116,13 @@ def write_merged(
             )
     config.check_buildable(dim)
     report = progress or silent
-    kept = _kept(parts, config, refit)
+    basis_kept = _basis_to_keep(parts, config, refit)
     with new_folder(path) as folder:
-        if kept is None:
+        if basis_kept is None:
             rows = sum(part.size for part in parts)
             basis = Basis.fitted(lambda: _sample(parts), rows, config, folder)
         else:
-            basis = kept.linked(folder)
+            basis = basis_kept.linked(folder)
         stored, entry = _write(folder, parts, config, basis, report)
         return finish_segment(
             stored,
@@ -158,33 +158,35 @@ def outgrown(rows: int, fitted_on: int) -> bool:
     return 0 < fitted_on < ROTATION_SAMPLE and rows >= GROWTH * fitted_on
 
 
-def _kept(parts: Sequence[Part], config: SegmentConfig, refit: bool | None) -> Basis | None:
+def _basis_to_keep(
+    parts: Sequence[Part], config: SegmentConfig, refit: bool | None
+) -> Basis | None:
     """The basis to keep for the merged rows; None to fit one on them."""
     if config.rotation is RotationKind.IDENTITY:
         return Basis()
-    held: dict[str | None, int] = {}
+    rows_of: dict[str | None, int] = {}
     for part in parts:
-        held[part.basis.key] = held.get(part.basis.key, 0) + part.size
+        rows_of[part.basis.key] = rows_of.get(part.basis.key, 0) + part.size
     kind = (config.rotation, config.blocks)
     fitting = [part.basis for part in parts if (part.config.rotation, part.config.blocks) == kind]
     if refit or not fitting:
         return None
-    best = max(fitting, key=lambda basis: (basis.fitted_on, held[basis.key]))
-    grown = outgrown(sum(held.values()), best.fitted_on)
+    best = max(fitting, key=lambda basis: (basis.fitted_on, rows_of[basis.key]))
+    grown = outgrown(sum(rows_of.values()), best.fitted_on)
     return None if grown and refit is None else best
 
 
 def _sample(parts: Sequence[Part]) -> Iterator[Floats]:
     """At most ROTATION_SAMPLE of all rows, evenly spread, in the encoder's basis."""
     ends = np.cumsum([part.size for part in parts])
-    back = _Rotations(Basis())
+    rotations = _Rotations(Basis())
     for numbers in evenly_in_blocks(int(ends[-1]), ROTATION_SAMPLE):
         cuts = np.searchsorted(numbers, ends)
         pieces = np.split(numbers, cuts[:-1])
         for part, end, piece in zip(parts, ends, pieces, strict=True):
             if piece.size:
                 inside = piece - (end - part.size)
-                yield rotate(part.take(inside), back.of(part.basis))
+                yield rotate(part.take(inside), rotations.matrix_from(part.basis))
 
 
 def _write(
@@ -194,7 +196,7 @@ def _write(
     total, rotations = sum(part.size for part in parts), _Rotations(basis)
     with VectorWriter(path / VECTORS, parts[0].file.dim, config.storage, total) as writer:
         for part in parts:
-            matrix = rotations.of(part.basis)
+            matrix = rotations.matrix_from(part.basis)
             verbatim = matrix is None and part.file.storage is config.storage
             for stored, rows in part.blocks():
                 if verbatim:
@@ -213,7 +215,7 @@ class _Rotations:
         self._target = target
         self._matrices: dict[str | None, Doubles | None] = {}
 
-    def of(self, basis: Basis) -> Doubles | None:
+    def matrix_from(self, basis: Basis) -> Doubles | None:
         if basis.key not in self._matrices:
             self._matrices[basis.key] = basis.into(self._target)
         return self._matrices[basis.key]

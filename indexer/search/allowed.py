@@ -39,7 +39,7 @@ class Allowed:
         self.total, self.size = total, size
 
     @classmethod
-    def of(cls, rows: npt.ArrayLike, total: int) -> Self:
+    def from_rows(cls, rows: npt.ArrayLike, total: int) -> Self:
         """Allow these rows of a segment of `total`: strictly rising numbers, possibly none.
 
         Raises:
@@ -98,12 +98,12 @@ def restriction(allowed: "Allowed | npt.ArrayLike | None", total: int) -> Allowe
     """The filter of a caller, checked for a segment of `total` rows; None for no filter.
 
     Raises:
-        VectorError: an Allowed for another number of rows, or as Allowed.of.
+        VectorError: an Allowed for another number of rows, or as Allowed.from_rows.
     """
     if allowed is None:
         return None
     if not isinstance(allowed, Allowed):
-        return Allowed.of(allowed, total)
+        return Allowed.from_rows(allowed, total)
     if allowed.total != total:
         raise VectorError(
             f"allowed rows must be of a segment of {total} rows, got {allowed.total} rows; "
@@ -130,11 +130,11 @@ def scan_allowed(
     # Twice as many rows as needed if the excluded rows were spread evenly.
     wider = size + min(allowed.total - allowed.size, round(2 * size / allowed.share) - size + 10)
     scores, rows = scan(queries, wider, None)
-    kept = allowed.mask[rows]
-    order = np.argsort(~kept, axis=1, kind="stable")[:, :size]
+    is_allowed = allowed.mask[rows]
+    order = np.argsort(~is_allowed, axis=1, kind="stable")[:, :size]
     scores = np.take_along_axis(scores, order, axis=1)
     rows = np.take_along_axis(rows, order, axis=1)
-    short = np.flatnonzero(np.count_nonzero(kept, axis=1) < size)
+    short = np.flatnonzero(np.count_nonzero(is_allowed, axis=1) < size)
     if short.size:
         scores[short], rows[short] = scan(queries[short], size, selector(allowed))
     return scores, rows

@@ -54,13 +54,13 @@ class Words:
         """A term of the segment; `unfinished`: all terms that begin with it, as one."""
         if not unfinished:
             return self.postings.find(term)
-        kept = self._united  # another thread may begin a new one
-        if term not in kept:
+        united_terms = self._united  # another thread may begin a new one
+        if term not in united_terms:
             united = self._unite(*self.postings.beginning_with(term))
-            if sum(entry.lows.size for entry in list(kept.values()) if entry) > _KEPT:
-                kept = self._united = {}
-            kept[term] = united
-        return kept[term] or -1
+            if sum(entry.lows.size for entry in list(united_terms.values()) if entry) > _KEPT:
+                united_terms = self._united = {}
+            united_terms[term] = united
+        return united_terms[term] or -1
 
     def _unite(self, first: int, last: int) -> United | None:
         if first == last:
@@ -71,7 +71,7 @@ class Words:
             repeated, frequencies = self._postings_of(first, last)
             documents = np.unique(repeated)
             counts = np.bincount(repeated, frequencies)[documents].astype(np.float64)
-        return United.of(self.postings, documents, counts)
+        return United.from_counts(self.postings, documents, counts)
 
     def count(self, term: Term) -> int:
         """How many documents that are not deleted have a term."""
@@ -150,10 +150,10 @@ class Words:
 
     def _by_length(self, average: float) -> Doubles:
         """The norms of all lengths; kept, because a collection keeps its average."""
-        kept = self._norms
-        if kept is None or kept[0] != average:
-            kept = self._norms = average, norms(average, np.arange(self._longest + 1))
-        return kept[1]
+        cached = self._norms
+        if cached is None or cached[0] != average:
+            cached = self._norms = average, norms(average, np.arange(self._longest + 1))
+        return cached[1]
 
 
 class _Postings(ctypes.Structure):

@@ -342,13 +342,13 @@ def narrow(
     Returns:
         (q, keep) row numbers, best first, padded with -1.
     """
-    kept = np.full((len(candidates), keep), -1, np.int64)
+    best_rows = np.full((len(candidates), keep), -1, np.int64)
     for i, rows in enumerate(candidates):
         rows = rows[rows >= 0]
         scores = prefix(file.take(rows, width), width) @ queries[i, :width]
         best = rows[np.lexsort((rows, -scores))[:keep]]
-        kept[i, : best.size] = best
-    return kept
+        best_rows[i, : best.size] = best
+    return best_rows
 
 
 def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> SearchResult:
@@ -380,9 +380,9 @@ def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> Sear
 def _best(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:
     """The first k by (-score, row), padding last."""
     order = np.lexsort((rows, -scores), axis=1)[:, :k]
-    kept = order.shape[1]
+    size = order.shape[1]
     best_rows = np.full((rows.shape[0], k), -1, np.int64)
     best_scores = np.full((rows.shape[0], k), -np.inf, np.float32)
-    best_rows[:, :kept] = np.take_along_axis(rows, order, axis=1)
-    best_scores[:, :kept] = np.take_along_axis(scores, order, axis=1)
+    best_rows[:, :size] = np.take_along_axis(rows, order, axis=1)
+    best_scores[:, :size] = np.take_along_axis(scores, order, axis=1)
     return SearchResult(best_rows, best_scores)

@@ -228,7 +228,7 @@ def _filtered(
     the last can be among the best k.
     """
     gap = 4 * slack * float(np.linalg.norm(query))
-    parameters = faiss.SearchParameters(sel=Allowed.of(rows, full.rows).selector)
+    parameters = faiss.SearchParameters(sel=Allowed.from_rows(rows, full.rows).selector)
     size = k + EXTRA_ROWS
     while size < rows.size:
         with native_threads(1):

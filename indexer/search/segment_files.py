@@ -137,7 +137,7 @@ class Parts(NamedTuple):
         only = restriction(allowed, self.file.rows)
         if only is None or self.kept is None:
             return only
-        return Allowed.of(np.flatnonzero(only.mask & self.kept.mask), self.file.rows)
+        return Allowed.from_rows(np.flatnonzero(only.mask & self.kept.mask), self.file.rows)
 
     def searched(self, only: Allowed | None) -> Allowed | None:
         """The rows that a search may find under this filter; None for all."""

@@ -164,7 +164,7 @@ def _energy(blocks: Blocks) -> npt.NDArray[np.floating]:
     energy of each prefix stays the same to five digits (100,000 real rows).
     """
     gram: Doubles | None = None
-    held: list[npt.NDArray[np.floating]] = []
+    pending: list[npt.NDArray[np.floating]] = []
     rows, dim = 0, 0
     for block in blocks:
         wide = np.asarray(block)
@@ -173,18 +173,18 @@ def _energy(blocks: Blocks) -> npt.NDArray[np.floating]:
             expected = f"(n, {dim or 'D'})"
             raise VectorError(f"rotation blocks must be {expected}, got shape {wide.shape}")
         rows, dim = rows + len(wide), wide.shape[1]
-        held.append(wide)
+        pending.append(wide)
         if 2 * rows <= dim:
             continue
-        for rows_held in held:
+        for rows_held in pending:
             product = (rows_held.T @ rows_held).astype(np.float64)
             gram = product if gram is None else gram + product
-        held.clear()
+        pending.clear()
     if gram is not None:
         return gram
     if rows == 0:
         raise VectorError("a rotation needs at least one row to be fitted on, got none")
-    return np.concatenate(held)
+    return np.concatenate(pending)
 
 
 def _leading(energy: npt.NDArray[np.floating]) -> Doubles:
@@ -299,10 +299,10 @@ class Basis:
         """The matrix that rotates rows of this basis into another; None: the identity."""
         if self.key == other.key:
             return None
-        mine, theirs = self.from_encoder(), other.from_encoder()
-        if mine is None or theirs is None:
-            return theirs if mine is None else mine.T
-        return mine.T @ theirs
+        from_this, from_other = self.from_encoder(), other.from_encoder()
+        if from_this is None or from_other is None:
+            return from_other if from_this is None else from_this.T
+        return from_this.T @ from_other
 
 
 def rotate(block: Floats, matrix: Doubles | None) -> Floats:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, Self
 
-from searchengine.indexer.config import SegmentConfig, whole
+from searchengine.indexer.config import SegmentConfig, whole_number
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, shortened, shown
 from searchengine.indexer.storage.durable import link_or_copy, sha256, sync_file
 
@@ -39,11 +39,11 @@ class FileEntry:
     sha256: str
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 0, _MAX_BYTES)
+        whole_number("size", self.size, 0, _MAX_BYTES)
         _text("sha256", self.sha256)
 
     @classmethod
-    def of(cls, path: Path) -> Self:
+    def from_file(cls, path: Path) -> Self:
         """Measure a file."""
         return cls(path.stat().st_size, sha256(path))
 
@@ -103,10 +103,10 @@ class Manifest:
     fitted_on: int = 0
 
     def __post_init__(self) -> None:
-        whole("rows", self.rows, 1, MAX_ROWS)
-        whole("dim", self.dim, 1, MAX_DIM)
-        whole("offset", self.vectors_offset, 0, _MAX_BYTES)
-        whole("fitted_on", self.fitted_on, 0, MAX_ROWS)
+        whole_number("rows", self.rows, 1, MAX_ROWS)
+        whole_number("dim", self.dim, 1, MAX_DIM)
+        whole_number("offset", self.vectors_offset, 0, _MAX_BYTES)
+        whole_number("fitted_on", self.fitted_on, 0, MAX_ROWS)
         _text("dtype", self.vectors_dtype)
         for name in (self.vectors_file, *self.files):
             _plain_name(name)

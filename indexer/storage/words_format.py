@@ -303,7 +303,7 @@ class United:
     entry_bounds: npt.NDArray[np.float32]
 
     @classmethod
-    def of(cls, postings: Postings, documents: RowNumbers, counts: Doubles) -> Self:
+    def from_counts(cls, postings: Postings, documents: RowNumbers, counts: Doubles) -> Self:
         """The summed counts of documents of a segment, which rise; at least one."""
         heads = entry_heads(documents)
         return cls(

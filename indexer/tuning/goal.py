@@ -119,7 +119,7 @@ class Tuning:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the manifest."""
-        kept = {
+        fields = {
             name: getattr(self, name)
             for name in (
                 *("recall", "ms", "rows", "queries", "held_out", "source", "tried"),
@@ -130,6 +130,6 @@ class Tuning:
         return {
             "bound": "betting (Waudby-Smith and Ramdas 2023), fixed-sequence testing",
             "goal": goal,
-            **kept,
+            **fields,
             "curve": [point.as_dict() for point in self.curve],
         }

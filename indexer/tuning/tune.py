@@ -61,7 +61,7 @@ class Questions:
         return Questions(self.vectors[numbers], self.truth[numbers], self.scores[numbers])
 
 
-Kept = Sequence[RowNumbers | None]
+Searchable = Sequence[RowNumbers | None]
 """The rows of each segment that are neither deleted nor used as queries; None for all."""
 
 
@@ -128,23 +128,23 @@ def tune(
     rows = sum(sizes)
     if goal.k > rows:
         raise TuneError(f"k must be at most the {rows} rows there are, got {goal.k}")
-    kept = _kept(segments, live, self_queries)
+    searchable = _searchable(segments, live, self_queries)
     report(f"exact search of {len(vectors)} queries over {rows} rows")
-    exact = [s.exact(vectors, goal.k, rows) for s, rows in zip(segments, kept, strict=True)]
+    exact = [s.exact(vectors, goal.k, rows) for s, rows in zip(segments, searchable, strict=True)]
     truth = merge(exact, _bases(segments), goal.k)
     questions = Questions(vectors, truth.rows, truth.scores)
     # The order of the held-out queries must not depend on them either: confidence.holds.
     shuffled = np.random.default_rng(0).permutation(len(vectors))
-    seen, held_out = (questions.part(part) for part in np.array_split(shuffled, 2))
+    tuning_queries, held_out = (questions.part(part) for part in np.array_split(shuffled, 2))
     ladders: list[list[_Step]] = []
     for config, shortlists in candidates(
-        segments, sizes, kept, seen, goal, configs, careful=question_ms > 0
+        segments, sizes, searchable, tuning_queries, goal, configs, careful=question_ms > 0
     ):
         report(f"building {config.structure} {config.code} over {config.prefix} dimensions")
         # As they will be built: without deleted rows a segment may be too small for a structure.
         views = [
             s.over(config.fitting(size, s.dim), rows)
-            for s, size, rows in zip(segments, sizes, kept, strict=True)
+            for s, size, rows in zip(segments, sizes, searchable, strict=True)
         ]
         for size in shortlists:
             report(f"measuring {config.structure} over {config.prefix}, shortlist {size}")
@@ -153,7 +153,9 @@ def tune(
             likely = [step.point.ms for ladder in ladders for step in ladder if step.likely]
             best_ms = min(likely, default=float("inf"))
             max_ms = max(2 * best_ms, _as_fast(best_ms, question_ms))
-            steps = _ladder(views, sizes, point, seen, held_out, goal, max_ms, question_ms)
+            steps = _ladder(
+                views, sizes, point, tuning_queries, held_out, goal, max_ms, question_ms
+            )
             ladders.append(list(steps))
         del views  # before the next one is built: they may take much memory
     curve = tuple(step.point for ladder in ladders for step in ladder)
@@ -202,7 +204,7 @@ def _ladder(
     views: Sequence[Segment],
     sizes: Sequence[int],
     config: SegmentConfig,
-    seen: Questions,
+    tuning_queries: Questions,
     held_out: Questions,
     goal: Goal,
     max_ms: float,
@@ -225,8 +227,8 @@ def _ladder(
     for effort in efforts:
         point = replace(config, effort=effort)
         searched = [v.over(point.fitting(n, v.dim)) for v, n in zip(views, sizes, strict=True)]
-        reached = _recalls(searched, seen, goal.k)
-        ms = _cost(searched, seen, goal)
+        reached = _recalls(searched, tuning_queries, goal.k)
+        ms = _cost(searched, tuning_queries, goal)
         likely = exact or holds(reached, goal.recall, goal.confidence)
         sealed = _recalls(searched, held_out, goal.k)
         yield _Step(Point(point, float(reached.mean()), ms, hot), likely, sealed, exact)
@@ -288,23 +290,23 @@ def _sizes(segments: Sequence[Segment], live: Sequence[Allowed | None] | None) -
     return [s.rows if only is None else only.size for s, only in zip(segments, parts, strict=True)]
 
 
-def _kept(
+def _searchable(
     segments: Sequence[Segment],
     live: Sequence[Allowed | None] | None,
     self_queries: npt.ArrayLike | None,
-) -> Kept:
+) -> Searchable:
     """The rows that are neither deleted nor used as queries."""
     queries = np.asarray([] if self_queries is None else self_queries, np.int64)
-    kept: list[RowNumbers | None] = []
+    searchable: list[RowNumbers | None] = []
     first = 0
     for segment, only in zip(segments, live or [None] * len(segments), strict=True):
         rows = np.arange(segment.rows) if only is None else only.rows
         rows = np.setdiff1d(rows, queries - first)
-        kept.append(None if rows.size == segment.rows else rows)
+        searchable.append(None if rows.size == segment.rows else rows)
         first += segment.rows
         if not rows.size:
             raise TuneError("all rows of a segment are used as queries; use fewer rows as queries")
-    return kept
+    return searchable
 
 
 def _recalls(segments: Sequence[Segment], questions: Questions, k: int) -> Doubles:
@@ -314,9 +316,9 @@ def _recalls(segments: Sequence[Segment], questions: Questions, k: int) -> Doubl
     """
     result = _search(segments, questions.vectors, k)
     true = questions.truth >= 0
-    needed = np.where(true, questions.scores, np.inf).min(axis=1, keepdims=True)
-    needed = needed - 2 * score_slack(questions.vectors.shape[1])
-    hits = ((result.rows >= 0) & (result.scores >= needed)).sum(axis=1)
+    least = np.where(true, questions.scores, np.inf).min(axis=1, keepdims=True)
+    least = least - 2 * score_slack(questions.vectors.shape[1])
+    hits = ((result.rows >= 0) & (result.scores >= least)).sum(axis=1)
     count = true.sum(axis=1)
     shares: Doubles = np.minimum(hits, count) / np.maximum(1, count)
     return shares
@@ -348,8 +350,8 @@ def _bases(segments: Sequence[Segment]) -> list[int]:
 def candidates(
     segments: Sequence[Segment],
     sizes: Sequence[int],
-    kept: Kept,
-    seen: Questions,
+    searchable: Searchable,
+    tuning_queries: Questions,
     goal: Goal,
     configs: Sequence[SegmentConfig] | None,
     *,
@@ -367,7 +369,7 @@ def candidates(
     dim = segments[0].dim
     narrower = [p for p in PREFIXES if p < dim]
     widths = sorted({r.prefix for r in configs}) if configs else [*narrower, dim]
-    ranked = seen.part(np.arange(min(_RANKED_QUERIES, len(seen.vectors))))
+    ranked = tuning_queries.part(np.arange(min(_RANKED_QUERIES, len(tuning_queries.vectors))))
     enough = goal.recall + 0.2 * (1 - goal.recall)
     rows = sum(sizes)
     longest = min(MAX_SHORTLIST, rows)
@@ -379,14 +381,14 @@ def candidates(
         # A shortlist of all rows except those used as queries would make the trial exact search.
         if not any(
             part is not None and part.size <= size < rows_there
-            for part, rows_there in zip(kept, sizes, strict=True)
+            for part, rows_there in zip(searchable, sizes, strict=True)
         )
     ]
     shortest, within, tried = float("inf"), False, 0
     for width in widths:
         if configs is None and (tried == 4 or goal.k > 0.75 * shortest):
             break
-        before = ranks(segments, kept, ranked, width)
+        before = ranks(segments, searchable, ranked, width)
         usable = [s for s in shortlists if (before < s).mean() >= enough]
         if not usable or (configs is None and usable[0] > 0.75 * shortest):
             continue
@@ -457,7 +459,7 @@ def _flat(base: SegmentConfig, width: int) -> SegmentConfig:
 
 
 def ranks(
-    segments: Sequence[Segment], kept: Kept, questions: Questions, width: int
+    segments: Sequence[Segment], searchable: Searchable, questions: Questions, width: int
 ) -> npt.NDArray[np.int64]:
     """Number of rows (q, k) that precede each true neighbour in the order of the prefix."""
     first = 0
@@ -470,7 +472,7 @@ def ranks(
         heads.append(head)
         first += segment.rows
     above = np.zeros(questions.truth.shape, np.int64)
-    for segment, head, rows in zip(segments, heads, kept, strict=True):
+    for segment, head, rows in zip(segments, heads, searchable, strict=True):
         for block in segment.prefix_rows(width).blocks(rows):
             similar = np.sort(head @ block.T, axis=1)
             for i, line in enumerate(similar):

@@ -253,14 +253,14 @@ def _train(
 ) -> tuple[list[LinearMap], int]:
     """The maps to choose from, and the number of pairs."""
     training = [
-        (i, asked, positive)
-        for i, asked in enumerate(material.asked)
-        if asked.question.part is Part.TRAINING
-        for positive in asked.positives
+        (i, example, positive)
+        for i, example in enumerate(material.examples)
+        if example.question.part is Part.TRAINING
+        for positive in example.positives
     ]
     anchors = material.vectors[[i for i, *_ in training]]
     positives = np.stack([positive for *_, positive in training])
-    related = [asked.question.documents for _, asked, _ in training]
+    related = [example.question.documents for _, example, _ in training]
     sample, parts = material.sample, material.parts
     of_training = np.array([parts[i] is Part.TRAINING for i in sample.documents.tolist()], bool)
     passages = sample.vectors[of_training]

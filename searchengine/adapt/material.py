@@ -36,7 +36,7 @@ _PER_TITLE = 8  # documents of a title that it is paired with
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Example:
     """A question, and the vectors (p, D) of the passages that answer it, for training."""
 
     question: Question
@@ -50,12 +50,12 @@ class Sample:
     Attributes:
         vectors: (n, D), a row a passage.
         documents: (n,), the id of each row's document, ascending.
-        asked: the questions.
+        examples: the questions.
     """
 
     vectors: Vectors
     documents: Ids
-    asked: tuple[Asked, ...]
+    examples: tuple[Example, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def read_sample(
     ids = split.sample(most)
     vectors: list[Vectors] = []  # of each document
     documents: list[int] = []
-    asked: list[Asked] = []
+    examples: list[Example] = []
     titles: dict[str, list[int]] = defaultdict(list)  # the places of the documents in `documents`
     cuts: dict[str, _Cut] = {}  # of documents that are being encoded, by key
 
@@ -104,17 +104,17 @@ def read_sample(
             if cut.sentence:
                 part = split.parts[cut.document]
                 question = Question(Kind.SENTENCE, cut.sentence, (cut.document,), part)
-                asked.append(Asked(question, rows[_near(spans, cut.place)]))
+                examples.append(Example(question, rows[_near(spans, cut.place)]))
             documents.append(cut.document)
             vectors.append(rows)
     for title, places in titles.items():
         named = tuple(documents[place] for place in places)
         question = Question(Kind.TITLE, title, named, split.parts[named[0]])
-        asked.append(Asked(question, np.stack([vectors[i][0] for i in places[:_PER_TITLE]])))
+        examples.append(Example(question, np.stack([vectors[i][0] for i in places[:_PER_TITLE]])))
     return Sample(
         np.concatenate(vectors) if vectors else np.empty((0, reader.encoder.dim), np.float32),
         np.repeat(np.array(documents, np.int64), [len(rows) for rows in vectors]),
-        tuple(asked),
+        tuple(examples),
     )
 
 
@@ -129,8 +129,8 @@ def _cuts(store: Store, split: Split, ids: Sequence[int], seed: int) -> Iterator
 
 def _near(spans: Sequence[Span], place: int) -> slice:
     """The passage that had the sentence, and its neighbour."""
-    here = max(0, sum(start <= place for start, _ in spans) - 1)
-    return slice(here, here + 2)
+    nearest = max(0, sum(start <= place for start, _ in spans) - 1)
+    return slice(nearest, nearest + 2)
 
 
 MIN_QUESTIONS = {Part.TRAINING: 50, Part.VALIDATION: 10, Part.HELD_OUT: 25}
@@ -143,13 +143,13 @@ class Material:
 
     Attributes:
         sample: the encoded documents.
-        asked: the questions, those from clicks last.
+        examples: the questions, those from clicks last.
         vectors: (q, D), the questions.
         parts: document id → part.
     """
 
     sample: Sample
-    asked: tuple[Asked, ...]
+    examples: tuple[Example, ...]
     vectors: Vectors
     parts: dict[int, Part]
 
@@ -172,15 +172,15 @@ def read_material(
     sample = read_sample(store, split, documents, reader, seed, report)
     ids = store.ids_of({key for keys in clicks.values() for key in keys})
     logged = clicked(clicks, ids, split.parts)
-    questions = [*(each.question for each in sample.asked), *logged]
+    questions = [*(example.question for example in sample.examples), *logged]
     texts = [question.text for question in questions]
     vectors = (
         encoder.encode(texts, role="query") if texts else np.empty((0, encoder.dim), np.float32)
     )
-    asked = list(sample.asked)
-    for question, vector in zip(logged, vectors[len(asked) :], strict=True):
-        asked.append(Asked(question, _nearest(snapshot, question, vector)))
-    return Material(sample, tuple(asked), vectors, split.parts)
+    examples = list(sample.examples)
+    for question, vector in zip(logged, vectors[len(examples) :], strict=True):
+        examples.append(Example(question, _nearest(snapshot, question, vector)))
+    return Material(sample, tuple(examples), vectors, split.parts)
 
 
 def _nearest(snapshot: Snapshot, question: Question, vector: Vectors) -> Vectors:
@@ -220,7 +220,9 @@ def check_questions(material: Material, path: Path | str) -> None:
     if not len(material.sample.vectors):
         raise QueryError(f"{path} has no document with a text, so there is nothing to learn from")
     for part in MIN_QUESTIONS:
-        _check_count(sum(asked.question.part is part for asked in material.asked), part, path)
+        _check_count(
+            sum(example.question.part is part for example in material.examples), part, path
+        )
 
 
 def _check_count(count: int, part: Part, path: Path | str, about: str = "") -> None:
@@ -238,8 +240,8 @@ def of_part(
     """The questions of a part, and their vectors; `sampled`: only those about these documents."""
     places = [
         i
-        for i, asked in enumerate(material.asked)
-        if asked.question.part is part
-        and (sampled is None or all(j in sampled for j in asked.question.documents))
+        for i, example in enumerate(material.examples)
+        if example.question.part is part
+        and (sampled is None or all(j in sampled for j in example.question.documents))
     ]
-    return [material.asked[i].question for i in places], material.vectors[places]
+    return [material.examples[i].question for i in places], material.vectors[places]

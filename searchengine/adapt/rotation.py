@@ -96,12 +96,12 @@ def train_and_judge(
 
 def _evenly(corpus: Corpus) -> Vectors:
     """At most PASSAGES of the passages, evenly spread: (n, D)."""
-    chosen, kept, start = evenly(len(corpus.documents), PASSAGES), [], 0
+    chosen, blocks, start = evenly(len(corpus.documents), PASSAGES), [], 0
     for block in corpus.blocks():
         inside = chosen[(chosen >= start) & (chosen < start + len(block))]
-        kept.append(block[inside - start])
+        blocks.append(block[inside - start])
         start += len(block)
-    return np.concatenate(kept)
+    return np.concatenate(blocks)
 
 
 def scanned(config: SegmentConfig) -> SegmentConfig:

@@ -117,16 +117,16 @@ def held_out(
 ) -> tuple["Row", ...]:
     """The held-out questions before and after a map, among all documents of the collection."""
     questions, vectors = of_part(material, Part.HELD_OUT)
-    made = np.array([question.kind is not Kind.CLICK for question in questions])
+    from_documents = np.array([question.kind is not Kind.CLICK for question in questions])
     before, after = np.zeros((2, len(questions)))
-    for of_kind, sample in ((made, material.sample), (~made, None)):
+    for of_kind, sample in ((from_documents, material.sample), (~from_documents, None)):
         if not of_kind.any():
             continue
         corpus = Corpus.of_collection(snapshot, sample)
-        asked = [questions[i] for i in np.flatnonzero(of_kind)]
+        chosen = [questions[i] for i in np.flatnonzero(of_kind)]
         for scores, applied in ((before, None), (after, change)):
-            scores[of_kind] = score(corpus, asked, vectors[of_kind], applied)
-            progress("Judging", len(asked), 2 * len(questions))
+            scores[of_kind] = score(corpus, chosen, vectors[of_kind], applied)
+            progress("Judging", len(chosen), 2 * len(questions))
     return rows_of(questions, before, after)
 
 
@@ -170,8 +170,8 @@ def _ranked(segment: Segment, vectors: Vectors, documents: Ids) -> list[list[int
     while True:
         rows = segment.search(vectors, min(depth, segment.rows)).rows
         ranked = [list(dict.fromkeys(documents[row[row >= 0]].tolist())) for row in rows]
-        if depth >= segment.rows or all(len(each) >= _FIRST for each in ranked):
-            return [each[:_FIRST] for each in ranked]
+        if depth >= segment.rows or all(len(ranking) >= _FIRST for ranking in ranked):
+            return [ranking[:_FIRST] for ranking in ranked]
         depth *= 4
 
 

@@ -84,7 +84,7 @@ class OneSentence(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by what they are for."""
         for title, commands in SECTIONS.items():
-            rows = [(str(each.name), each.get_short_help_str(200)) for each in commands]
+            rows = [(str(command.name), command.get_short_help_str(200)) for command in commands]
             with formatter.section(title):
                 formatter.write_dl(rows, col_max=20)
 

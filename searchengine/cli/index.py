@@ -303,12 +303,12 @@ def index(
     from searchengine.engine import SearchEngine
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
-    fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
+    fields, commit_every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
     vectors, passages, encoded = supplied(
         corpus, options.pop("vector_file"), options.pop("passage_file")
     )
     if vectors is None:
-        every = every or COMMIT_EVERY
+        commit_every = commit_every or COMMIT_EVERY
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
     settings["passages"] = passages_of(options)
     mode = options.pop("mode")
@@ -331,7 +331,9 @@ def index(
                 _check_encodes(engine)
             _configure(engine, fields, mode)
             if mirror is not None and mirror.watch:
-                _watch(engine, corpus, mirror.options(key_prefix or "", columns, every), as_json)
+                _watch(
+                    engine, corpus, mirror.options(key_prefix or "", columns, commit_every), as_json
+                )
                 return
             with (
                 explaining(malformed, unread.failed),
@@ -339,14 +341,18 @@ def index(
             ):
                 how = {"skip_bad": skip_bad, "progress": on_read, "building": on_step}
                 if mirror is not None:
-                    mirrored = mirror.options(key_prefix or "", columns, every, **how)
+                    mirrored = mirror.options(key_prefix or "", columns, commit_every, **how)
                     summary = engine.mirror(corpus, mirrored, unread=unread, on_bad=on_bad)
                 else:
                     documents = _documents(
                         engine, corpus, vectors, on_bad, key_prefix, columns, unread
                     )
                     summary = engine.add(
-                        documents, encoded or vectors, passages=passages, commit_every=every, **how
+                        documents,
+                        encoded or vectors,
+                        passages=passages,
+                        commit_every=commit_every,
+                        **how,
                     )
         except BaseException as error:
             _clean_up(engine, error, is_new, total)
@@ -463,11 +469,11 @@ def _clean_up(engine: Any, error: BaseException, is_new: bool, total: int | None
     `total`: the number of documents to add, if it is known.
     """
     stopped = isinstance(error, KeyboardInterrupt | Terminated)
-    kept = _committed(engine) if stopped else 0
+    committed = _committed(engine) if stopped else 0
     if is_new:
         engine.collection.remove_if_empty()
     if stopped:
-        note(_interrupted(engine.collection.path, kept, total))
+        note(_interrupted(engine.collection.path, committed, total))
         status = error.status if isinstance(error, Terminated) else 1
         raise click.exceptions.Exit(status) from None
 
@@ -478,21 +484,23 @@ def _committed(engine: Any) -> int:
     return int(engine.stats().documents)
 
 
-def _interrupted(collection: Path | str, kept: int, total: int | None) -> str:
+def _interrupted(collection: Path | str, committed: int, total: int | None) -> str:
     """Describe the state after Ctrl-C or a signal ended the run."""
 
-    if not kept and total == 1:
+    if not committed and total == 1:
         return "Interrupted; nothing was stored yet, because a document is committed whole"
-    if not kept:
+    if not committed:
         return (
             "Interrupted before the first commit; nothing was changed "
             "(--commit-every N commits sooner)"
         )
-    are = "is" if kept == 1 else "are"
-    way = "the same command continues from there"
+    are = "is" if committed == 1 else "are"
+    advice = "the same command continues from there"
     if total == 1:
-        way = "and each is committed whole: the same command begins again with this one"
-    return f"Interrupted; {counted(kept, 'document')} {are} committed in {collection}, {way}"
+        advice = "and each is committed whole: the same command begins again with this one"
+    return (
+        f"Interrupted; {counted(committed, 'document')} {are} committed in {collection}, {advice}"
+    )
 
 
 def holds_vectors(corpus: str) -> bool:
@@ -585,10 +593,10 @@ def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) ->
     """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
     collection, documents, shown = engine.collection.path, 0, ""
     try:
-        for done in engine.watch(folder, options):
-            documents = done.documents
-            (_show_pass_json if as_json else _show_pass)(folder, collection, done)
-            skipped = done.unread.sentence()
+        for update in engine.watch(folder, options):
+            documents = update.documents
+            (_show_pass_json if as_json else _show_pass)(folder, collection, update)
+            skipped = update.unread.sentence()
             if skipped not in ("", shown) and not as_json:
                 note(skipped)
                 shown = skipped
@@ -601,28 +609,28 @@ def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) ->
             raise click.exceptions.Exit(stop.status) from None
 
 
-def _show_pass(folder: str, collection: Path, done: "Pass") -> None:
-    total = counted(done.documents, "document")
-    if done.problem:
-        note(f"{done.problem}; trying again")
+def _show_pass(folder: str, collection: Path, update: "Pass") -> None:
+    total = counted(update.documents, "document")
+    if update.problem:
+        note(f"{update.problem}; trying again")
         return
-    counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in done.changes.items())
+    counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in update.changes.items())
     note(f"{counts or 'nothing new'} in {collection}, {total} now; watching {folder}, Ctrl-C ends")
-    for message in _left_out(done):
+    for message in _left_out(update):
         note(f"left out: {message}")
 
 
-def _show_pass_json(folder: str, collection: Path, done: "Pass") -> None:
-    summary = done.summary
+def _show_pass_json(folder: str, collection: Path, update: "Pass") -> None:
+    summary = update.summary
     show_json_line(
         {
             "collection": str(collection),
             "folder": folder,
-            "documents": done.documents,
+            "documents": update.documents,
             **({} if summary is None else _whole_numbers(summary)),
-            "problem": done.problem or None,
-            "left_out": _left_out(done),
-            "skipped": dict(done.unread.kinds),
+            "problem": update.problem or None,
+            "left_out": _left_out(update),
+            "skipped": dict(update.unread.kinds),
         }
     )
 
@@ -631,10 +639,10 @@ def _whole_numbers(summary: Any) -> dict[str, int]:
     return {name: value for name, value in asdict(summary).items() if isinstance(value, int)}
 
 
-def _left_out(done: "Pass") -> list[str]:
+def _left_out(update: "Pass") -> list[str]:
     """Messages of files and records that were left out."""
-    bad = [] if done.summary is None else done.summary.bad.first
-    return [*done.unread.failed.first, *done.malformed.first, *bad]
+    bad = [] if update.summary is None else update.summary.bad.first
+    return [*update.unread.failed.first, *update.malformed.first, *bad]
 
 
 _COUNTS = ("added", "changed", "metadata_updated", "moved", "removed", "unchanged")
@@ -667,19 +675,19 @@ def show_summary(
                 "seconds": seconds,
                 "skipped": dict(unread.kinds),
                 "encodings": dict(unread.encodings),
-                **{name: asdict(each) for name, each in left_out.items()},
+                **{name: asdict(records) for name, records in left_out.items()},
             }
         )
         return
-    done = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
+    changes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
     total = counted(documents, "document")
-    note(f"{done or '0 added'} in {collection}, {total} now, in {seconds} s")
+    note(f"{changes or '0 added'} in {collection}, {total} now, in {seconds} s")
     for name, records in left_out.items():
         if records.count:
             note(f"{records.count} {name.replace('_', ' ')}, left out:{first_lines(records)}")
     if unread.encodings:
-        found = ", ".join(f"{n:,} in {name}" for name, n in unread.encodings.most_common())
-        note(f"not UTF-8 and converted: {found}")
+        encodings = ", ".join(f"{n:,} in {name}" for name, n in unread.encodings.most_common())
+        note(f"not UTF-8 and converted: {encodings}")
     if sentence := unread.sentence():
         note(sentence)
 

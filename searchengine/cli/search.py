@@ -180,7 +180,7 @@ def _explain_absence(
         note_unknown_fields(engine, options["where"])
         required = Query(phrases=options["phrases"]).required(question) if question else ()
         if required and options["mode"] != Mode.VECTOR:
-            quoted = " and ".join(f'"{each}"' for each in required)
+            quoted = " and ".join(f'"{phrase}"' for phrase in required)
             note(
                 f"no document{' that matches' if options['where'] else ''} contains {quoted}; "
                 "without --exact-phrases, and without + before it, a phrase only adds to the score"

@@ -121,30 +121,30 @@ def repair(
     """
     from searchengine.backends.contract import folders_only
     from searchengine.backends.opening import name_of
-    from searchengine.upkeep.repair import repair as mend
+    from searchengine.upkeep.repair import repair as repair_collection
 
     if isinstance(collection, str):
         raise folders_only(name_of(collection))
     with steps() as report:
-        done = mend(
+        result = repair_collection(
             collection, encoder, dry_run=dry_run, wait=wait, runtime=runtime, progress=report
         )
     if as_json:
-        show_json(asdict(done))
+        show_json(asdict(result))
     else:
         checked = (
-            f"{counted(done.documents, 'document')}, {counted(done.passages, 'passage')}, "
-            f"{counted(done.segments, 'segment')}"
+            f"{counted(result.documents, 'document')}, {counted(result.passages, 'passage')}, "
+            f"{counted(result.segments, 'segment')}"
         )
         lines = [("checked", checked)]
-        for name in ("found", "mended", "lost"):
-            lines += [(name, sentence) for sentence in getattr(done, name)]
-        if dry_run and done.encoded:
-            lines.append(("to do", f"encode {counted(done.encoded, 'document')} again"))
+        for name in ("damage", "repaired", "lost"):
+            lines += [(name, sentence) for sentence in getattr(result, name)]
+        if dry_run and result.encoded:
+            lines.append(("to do", f"encode {counted(result.encoded, 'document')} again"))
         for name, sentence in lines:
-            say(f"{name:8} {sentence}")
-        say(f"{collection} is whole" if done.whole else f"not whole: {done.complaint}")
-    if not done.whole:
+            say(f"{name:8}  {sentence}")
+        say(f"{collection} is whole" if result.whole else f"not whole: {result.complaint}")
+    if not result.whole:
         ctx.exit(1)
 
 

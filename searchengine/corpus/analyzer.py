@@ -1,6 +1,6 @@
 """How text becomes terms, for a text index.
 
-    Analyzer.of("stem:de").terms("Häuser in 東京都")      # ["haus", "in", "東京", "京都", "都"]
+    Analyzer.parse("stem:de").terms("Häuser in 東京都")      # ["haus", "in", "東京", "京都", "都"]
 
 SQLite's FTS5 has tokenizers of its own. STEM is ours: Snowball's stems, by the languages of the
 collection (https://snowballstem.org), and the parts of words in scripts where words are not
@@ -99,7 +99,7 @@ class Analyzer:
                 )
 
     @classmethod
-    def of(cls, text: "Analyzer | str") -> "Analyzer":
+    def parse(cls, text: "Analyzer | str") -> "Analyzer":
         """From "porter", or "stem:de,ru". Raises ValueError for any other text."""
         if isinstance(text, Analyzer):
             return text

@@ -31,10 +31,10 @@ from searchengine.corpus.text_files import (
     OnBad,
     bad,
     kind,
+    read_bytes,
     read_jsonl,
     report,
     unreadable,
-    whole,
 )
 from searchengine.errors import CorpusError, EmptyCorpus
 
@@ -512,7 +512,7 @@ def _read_texts(file: Path, format_: Kind, keys: _Keys, parser: Parser) -> Itera
 def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Text]:
     """The texts of a file. Plain text in UTF-8 needs no parser."""
     if kind(file) in _PLAIN:
-        data = whole(file)
+        data = read_bytes(file)
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:

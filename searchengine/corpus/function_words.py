@@ -123,4 +123,6 @@ _BY_LANGUAGE = {
 @cache
 def function_words(languages: tuple[str, ...]) -> frozenset[str]:
     """The function words of languages, in lower case."""
-    return frozenset(word for each in languages for word in _BY_LANGUAGE.get(each, "").split())
+    return frozenset(
+        word for language in languages for word in _BY_LANGUAGE.get(language, "").split()
+    )

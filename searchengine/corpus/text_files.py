@@ -126,7 +126,7 @@ def too_long(what: str) -> str:
     return f"a {what} must be at most {LONGEST >> 20} MiB long; split it{how}"
 
 
-def whole(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """The bytes of a file, gunzipped where it ends in .gz. Raises CorpusError beyond 64 MiB."""
     try:
         with _open(path) as file:

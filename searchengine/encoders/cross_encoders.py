@@ -37,7 +37,7 @@ class CrossEncoders:
         self._lock = Lock()
         self._loaded: dict[str, CrossEncoder] = {}
 
-    def of(self, source: str | Path | None) -> "CrossEncoder | None":
+    def get(self, source: str | Path | None) -> "CrossEncoder | None":
         """The cross-encoder of a folder or hub name, ready to score; None for None.
 
         Raises QueryError.

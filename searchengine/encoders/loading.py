@@ -207,7 +207,7 @@ def title(identity: Mapping[str, Any]) -> str:
     return "an encoder made in Python"
 
 
-class _Held(NamedTuple):
+class _LoadedEncoder(NamedTuple):
     """An encoder, what it is run by, and what encodes questions by it."""
 
     encoder: TextEncoder
@@ -215,7 +215,7 @@ class _Held(NamedTuple):
     questions: QuestionEncoder
 
     @classmethod
-    def of(cls, encoder: TextEncoder, runtime: RuntimeConfig | None) -> "_Held":
+    def create(cls, encoder: TextEncoder, runtime: RuntimeConfig | None) -> "_LoadedEncoder":
         return cls(encoder, runtime, QuestionEncoder(encoder))
 
 
@@ -247,8 +247,8 @@ class CollectionEncoder:
             check_aligned(for_questions, collection.settings["encoder"], collection.path)
             self._asking = QuestionEncoder(for_questions)
         self._loading = Lock()
-        self._present: _Held | None = None
-        self._expected: tuple[_Held, ...] = ()
+        self._present: _LoadedEncoder | None = None
+        self._expected: tuple[_LoadedEncoder, ...] = ()
         if encoder is not None:
             self._adopt(encoder)
         collection.accepts = self.check
@@ -260,15 +260,17 @@ class CollectionEncoder:
         if self.for_questions is not None:
             self._asking = QuestionEncoder(self.for_questions)
         if self._present is not None:
-            self._present = _Held.of(self._present.encoder, self._present.runtime)
-        self._expected = tuple(_Held.of(held.encoder, held.runtime) for held in self._expected)
+            self._present = _LoadedEncoder.create(self._present.encoder, self._present.runtime)
+        self._expected = tuple(
+            _LoadedEncoder.create(loaded.encoder, loaded.runtime) for loaded in self._expected
+        )
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
         """The encoder that built the state of these settings; None: the state shown.
 
         Raises EncoderMismatch if it is another one, CollectionError without it.
         """
-        return self._of(settings).encoder
+        return self._loaded_for(settings).encoder
 
     def is_past(self, settings: Mapping[str, Any]) -> bool:
         """Whether another encoder built the state shown now: then ask for that one."""
@@ -283,7 +285,7 @@ class CollectionEncoder:
         self, layers: int | None, settings: Mapping[str, Any] | None = None
     ) -> QuestionEncoder:
         """What encodes questions, by the first `layers` of the encoder; None: by all."""
-        return (self._asking or self._of(settings).questions).at(layers)
+        return (self._asking or self._loaded_for(settings).questions).at(layers)
 
     def load_for_questions(self) -> TextEncoder:
         """The encoder of questions. Raises as `load`."""
@@ -317,9 +319,9 @@ class CollectionEncoder:
         A reindex may commit its vectors from now on.
         """
         with self._loading:
-            held = _Held.of(encoder, runtime)
-            self._expected += (held,)
-            return held
+            loaded = _LoadedEncoder.create(encoder, runtime)
+            self._expected += (loaded,)
+            return loaded
 
     def settle(self, expected: object) -> None:
         """Hold the encoder that built the state shown, and those expected after it.
@@ -331,14 +333,14 @@ class CollectionEncoder:
             if built is not None and built is not self._present:
                 self.argument, self.runtime = built.encoder, built.runtime
                 self._present = built
-            past = [i for i, held in enumerate(self._expected) if held in (built, expected)]
+            past = [i for i, loaded in enumerate(self._expected) if loaded in (built, expected)]
             self._expected = self._expected[max(past, default=-1) + 1 :]
 
-    def _of(self, settings: Mapping[str, Any] | None) -> _Held:
+    def _loaded_for(self, settings: Mapping[str, Any] | None) -> _LoadedEncoder:
         settings = self._collection.settings if settings is None else settings
         with self._loading:
-            if (held := self._built(settings)) is not None:
-                return held
+            if (loaded := self._built(settings)) is not None:
+                return loaded
             if self._present is None:
                 path = self._collection.path
                 self._adopt(load_built_by(settings["encoder"], path, self.runtime), settings)
@@ -346,26 +348,26 @@ class CollectionEncoder:
             self._check(self._present, settings)
             return self._present
 
-    def _built(self, settings: Mapping[str, Any]) -> _Held | None:
+    def _built(self, settings: Mapping[str, Any]) -> _LoadedEncoder | None:
         """The encoder held that built a state."""
         present, expected = self._present, self._expected
         if present is not None and self._suits(present, settings):
             return present
         if settings["encoder"]["fingerprint"] == NO_ENCODER:  # suits any, and is of no reindex
             return None
-        return next((held for held in expected if self._suits(held, settings)), None)
+        return next((loaded for loaded in expected if self._suits(loaded, settings)), None)
 
-    def _suits(self, held: _Held, settings: Mapping[str, Any]) -> bool:
+    def _suits(self, loaded: _LoadedEncoder, settings: Mapping[str, Any]) -> bool:
         try:
-            self._check(held, settings)
+            self._check(loaded, settings)
         except EncoderMismatch:
             return False
         return True
 
-    def _check(self, held: _Held, settings: Mapping[str, Any]) -> None:
-        check_built_by(held.encoder, settings["encoder"], self._collection.path)
+    def _check(self, loaded: _LoadedEncoder, settings: Mapping[str, Any]) -> None:
+        check_built_by(loaded.encoder, settings["encoder"], self._collection.path)
 
     def _adopt(self, encoder: TextEncoder, settings: Mapping[str, Any] | None = None) -> None:
-        held = _Held.of(encoder, self.runtime)
-        self._check(held, self._collection.settings if settings is None else settings)
-        self._present = held
+        loaded = _LoadedEncoder.create(encoder, self.runtime)
+        self._check(loaded, self._collection.settings if settings is None else settings)
+        self._present = loaded

@@ -81,7 +81,7 @@ class Block(NamedTuple):
     passages: npt.NDArray[np.int64]
     vectors: Vectors
 
-    def of(self, document: int) -> tuple[list[Span], Vectors]:
+    def document(self, document: int) -> tuple[list[Span], Vectors]:
         """Passages and vectors of a document of this block, by its number."""
         rows = slice(*np.searchsorted(self.passages[:, 0], [document, document + 1]).tolist())
         spans = [(int(start), int(end)) for _, start, end in self.passages[rows]]
@@ -101,9 +101,9 @@ class EncodedFolder:
         """Read the manifest. Raises CorpusError."""
         self.path = path
         if not (path / MANIFEST).is_file():
-            what = "has no manifest.jsonl" if path.is_dir() else "is not a folder"
+            reason = "has no manifest.jsonl" if path.is_dir() else "is not a folder"
             raise CorpusError(
-                f"{path} {what}; name a folder that searchengine encode wrote, or pass the array "
+                f"{path} {reason}; name a folder that searchengine encode wrote, or pass the array "
                 "of a .npy file (numpy.load)"
             )
         lines = (path / MANIFEST).read_bytes().split(b"\n")
@@ -117,7 +117,7 @@ class EncodedFolder:
             )
         self.encoder: dict[str, Any] = head["encoder"]
         self.passages: dict[str, Any] | None = head["passages"]
-        names = {each.name for each in fields(Entry)}
+        names = {field.name for field in fields(Entry)}
         self.entries: dict[str, Entry] = {}
         for number, line in enumerate(read[1:], start=2):
             if set(line) != names:
@@ -130,7 +130,7 @@ class EncodedFolder:
         parts = path / "parts"
         parts.mkdir(parents=True, exist_ok=True)
         # Only what an interrupted creation leaves: no vectors whose manifest was lost are removed.
-        if any(parts.iterdir()) or {each.name for each in path.iterdir()} - _OWN:
+        if any(parts.iterdir()) or {entry.name for entry in path.iterdir()} - _OWN:
             raise CorpusError(f"{path} exists already and holds other files; choose another folder")
         head = {"format": FORMAT, "encoder": encoder, "passages": passages}
         _replace(path / MANIFEST, [head])
@@ -152,8 +152,8 @@ class EncodedFolder:
 
     def keep(self, parts: Iterable[str]) -> int:
         """Rewrite the manifest with these parts alone; removes other files. Returns how many."""
-        kept = set(parts)
-        removed = [part for part in self.entries if part not in kept]
+        intact = set(parts)
+        removed = [part for part in self.entries if part not in intact]
         for part in removed:
             del self.entries[part]
         head = {"format": FORMAT, "encoder": self.encoder, "passages": self.passages}
@@ -274,8 +274,10 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _damaged(path: Path, number: int) -> CorpusError:
-    what = "encode the corpus into a new folder" if number == 1 else f"remove the line and {_AGAIN}"
-    return CorpusError(f"{path / MANIFEST}:{number}: the line is damaged; {what}")
+    repair = (
+        f"remove the line and {_AGAIN}" if number > 1 else "encode the corpus into a new folder"
+    )
+    return CorpusError(f"{path / MANIFEST}:{number}: the line is damaged; {repair}")
 
 
 _BLOCKS = 4  # kept in memory
@@ -327,7 +329,7 @@ class EncodedReader(PassageReader):
 
     def cut(self, documents: Sequence[Document]) -> tuple[list[list[Span]], int]:
         """The passages of each document; no token is encoded. Raises CorpusError."""
-        return [self._found(document)[0] for document in documents], 0
+        return [self._stored(document)[0] for document in documents], 0
 
     def texts(self, passages: Sequence[tuple[Document, Span]]) -> list[str]:
         """Nothing: no text is encoded."""
@@ -344,19 +346,19 @@ class EncodedReader(PassageReader):
         row = 0
         for _, group in groupby(passages, key=lambda passage: id(passage[0])):
             together = list(group)
-            spans, rows = self._found(together[0][0])
+            spans, rows = self._stored(together[0][0])
             first = spans.index(together[0][1])
             vectors[row : row + len(together)] = rows[first : first + len(together)]
             row += len(together)
         on_batch(len(passages))
         return vectors
 
-    def _found(self, document: Document) -> tuple[list[Span], Vectors]:
+    def _stored(self, document: Document) -> tuple[list[Span], Vectors]:
         digest = document.digest
         for entry, number, position in self._candidates(digest):
             block = self._block(entry, number)
             if block.digests[position].tobytes() == digest:
-                return block.of(position)
+                return block.document(position)
         raise CorpusError(
             f"{document.origin or 'add'}: {self._folder.path} has no vectors of the document "
             f"{document.key!r:.80}, which is new or has changed; run searchengine encode again"

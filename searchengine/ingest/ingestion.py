@@ -261,7 +261,7 @@ class Ingestion(ABC):
             read.append(self._peeked)
             characters -= len(self._peeked.title) + len(self._peeked.text)
             self._peeked = None
-        supplied = {} if self._vectors_of is None else self._vectors_of.of(read)
+        supplied = {} if self._vectors_of is None else self._vectors_of.next_for(read)
         storable = self._storable(read, supplied)
         stored = self._known(storable)
         storable = [document for document in storable if self._may_replace(document, stored)]
@@ -286,20 +286,20 @@ class Ingestion(ABC):
         self, documents: Sequence[Document], supplied: Mapping[str, Supplied]
     ) -> list[Document]:
         """Documents with a text or vector and a new key; counts the others."""
-        kept: dict[str, Document] = {}
+        accepted: dict[str, Document] = {}
         seen = self._spool.seen([document.key for document in documents])
         for document in documents:
             vectors = supplied.get(document.key)
             if not document.full_text and not (vectors and vectors.spans):
                 self.without_text.add(document.key)
-            elif document.key not in seen and document.key not in kept:
-                kept[document.key] = document
+            elif document.key not in seen and document.key not in accepted:
+                accepted[document.key] = document
             elif document.derived:
                 self.repeated.add(document.key)
             else:
                 self._refuse(document, "occurs twice; give it another key or leave it out")
-        self._spool.remember(kept)
-        return list(kept.values())
+        self._spool.remember(accepted)
+        return list(accepted.values())
 
     def _may_replace(self, document: Document, stored: Mapping[str, Known]) -> bool:
         """False for a file whose key another folder's file has, if skip_bad leaves it out."""
@@ -428,7 +428,7 @@ class FolderIngestion(Ingestion):
     def _begin(self) -> tuple[Path, int | None]:
         self._backend.follow()
         self._identity = self._backend.store.identity  # another folder may replace this one
-        self._made: set[SegmentRow] = set()
+        self._written: set[SegmentRow] = set()
         self._languages: Languages | None = None
         return self._backend.path, self._options.commit_every
 
@@ -477,14 +477,14 @@ class FolderIngestion(Ingestion):
                 extend(rows, ((s.row, len(s.spans or ())) for s in changed))
                 self._summarize(comparison, stored)
             if rows:
-                same = ahead if rows == expected else None
-                writer.append(self._vectors(rows), building, number(rows), same)
-            self._made.update(writer.opened)
+                built = ahead if rows == expected else None
+                writer.append(self._vectors(rows), building, number(rows), built)
+            self._written.update(writer.opened)
 
     def _merge(self, finished: int = 0) -> None:
         with self._backend.own_store(self._identity) as store:
             self._backend.merge_due(
-                store, self._options.building, written=self._made, finished=finished
+                store, self._options.building, written=self._written, finished=finished
             )
 
 
@@ -541,8 +541,8 @@ class ServerIngestion(Ingestion):
             _entry(s.document, s.spans or (), part, stored, s.vectors)
             for s, part in zip(changed, parts, strict=True)
         ]
-        kept = self._backend.entries([document.key for document in comparison.metadata])
-        by_key = {entry.document.key: entry for entry in kept}
+        stored_entries = self._backend.entries([document.key for document in comparison.metadata])
+        by_key = {entry.document.key: entry for entry in stored_entries}
         for document in comparison.metadata:
             before = by_key.get(document.key)
             if before is None:

@@ -75,7 +75,7 @@ class Languages:
         if not documents or len(self._texts) >= _MOST or not _is_empty(store):
             return
         step = max(1, len(documents) // _SAMPLE)
-        texts = [each.full_text[:EXCERPT] for each in documents[::step][:_SAMPLE]]
+        texts = [document.full_text[:EXCERPT] for document in documents[::step][:_SAMPLE]]
         self._texts += texts
         self._traits += traits(texts)
         if not self._warned and (unread := self._unread()):
@@ -110,15 +110,17 @@ class Languages:
         """The languages that the encoder does not read, most frequent first."""
         if self._encoder is None or not self._encoder.tokenizes:
             return {}
-        counts = Counter(each.language for each in self._traits if each.language)
+        counts = Counter(sampled.language for sampled in self._traits if sampled.language)
         unread = {}
         for language, count in counts.most_common():
             share = count / len(self._traits)
             if language == "en" or share < _PRESENT:
                 continue
-            own = [i for i, each in enumerate(self._traits) if each.language == language]
-            texts = [self._texts[i] for i in own[:_CHECKED]]
-            parts = self._traits[own[0]].parts
+            positions = [
+                i for i, sampled in enumerate(self._traits) if sampled.language == language
+            ]
+            texts = [self._texts[i] for i in positions[:_CHECKED]]
+            parts = self._traits[positions[0]].parts
             if not reads(self._encoder, texts, parts=parts):
                 latin = not parts and _mostly_latin("".join(texts))
                 barely = latin and _latin_tokens(self._encoder, texts) > _BARELY_READ
@@ -129,20 +131,20 @@ class Languages:
 
 def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
     """The mode, and the weight of the cosine, where an encoder does not read these languages."""
-    share = sum(each.share for each in unread.values())
+    share = sum(language.share for language in unread.values())
     if share <= _MOSTLY:
         return Mode.HYBRID, WEIGHT
-    blind = sum(each.share for each in unread.values() if not each.weight) > _MOSTLY
-    weight = sum(each.share * each.weight for each in unread.values()) / share
+    blind = sum(language.share for language in unread.values() if not language.weight) > _MOSTLY
+    weight = sum(language.share * language.weight for language in unread.values()) / share
     return (Mode.TEXT if blind else Mode.HYBRID), round(weight, 2)
 
 
 def analyzer_for(sample: Sequence[Traits]) -> Analyzer:
     """The analyzer for texts like these; porter if they are English or nothing is known."""
-    if 2 * sum(each.code for each in sample) > len(sample):
+    if 2 * sum(sampled.code for sampled in sample) > len(sample):
         return Analyzer(Tokenizer.TRIGRAM)  # names are found by their parts
     languages = _languages(sample)
-    if not any(each.parts for each in sample) and languages in ((), ("en",)):
+    if not any(sampled.parts for sampled in sample) and languages in ((), ("en",)):
         return Analyzer(Tokenizer.PORTER)
     return Analyzer(Tokenizer.STEM, languages)
 
@@ -175,8 +177,8 @@ def _stored_texts(store: Store) -> list[str]:
 
 def _languages(sample: Sequence[Traits]) -> tuple[str, ...]:
     """The languages of the texts, the most frequent first, without rare ones."""
-    known = Counter(each.language for each in sample if each.language)
-    return tuple(name for name, count in known.most_common() if count >= _PRESENT * known.total())
+    counts = Counter(sampled.language for sampled in sample if sampled.language)
+    return tuple(name for name, count in counts.most_common() if count >= _PRESENT * counts.total())
 
 
 def reads(encoder: TextEncoder, texts: Sequence[str], *, parts: bool) -> bool:
@@ -229,21 +231,23 @@ def _is_latin(letter: str) -> bool:
 
 def _message(encoder: str, unread: Mapping[str, Unread], default: tuple[Mode, float] | None) -> str:
     """The warning. `default`: of `default_for`; None: a user has chosen mode or weight."""
-    parts = [f"{each.share:.0%} in {NAMES.get(code, code)}" for code, each in unread.items()]
+    parts = [
+        f"{language.share:.0%} in {NAMES.get(code, code)}" for code, language in unread.items()
+    ]
     parts[0] = parts[0].replace(" in ", " of these documents are in ", 1)
     languages = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
     name = f" {encoder}" if encoder else ""
-    now, way = "", ""
+    effect, alternative = "", ""
     if default is None or default[1] == WEIGHT:
-        way = ", or search by words: --mode text"
+        alternative = ", or search by words: --mode text"
     elif default[0] is Mode.TEXT:
-        now = ", and the default mode is text, by words alone"
+        effect = ", and the default mode is text, by words alone"
     else:
-        now = f", and the default mode hybrid counts words most (weight {default[1]} of vectors)"
+        effect = f", and the default mode hybrid counts words most (weight {default[1]} of vectors)"
     return (
         f"{languages}, which the encoder{name} does not read well, so searches by meaning miss "
-        f"much of them{now}; for better results index into a new collection with a multilingual "
-        f"encoder, such as --encoder {MULTILINGUAL}{way}"
+        f"much of them{effect}; for better results index into a new collection with a multilingual "
+        f"encoder, such as --encoder {MULTILINGUAL}{alternative}"
     )
 
 

@@ -85,7 +85,7 @@ class Mirroring(FolderIngestion):
     ) -> None:
         super().__init__(collection, documents, options, readers=readers)
         self._scope = scope
-        self._lost: dict[bytes, list[str]] | None = None  # digest → keys without a file
+        self._missing: dict[bytes, list[str]] | None = None  # digest → keys without a file
         self._moves: dict[str, str] = {}  # new key → former key
         self._moved = self._moved_unchanged = 0
 
@@ -109,13 +109,13 @@ class Mirroring(FolderIngestion):
         self, store: Store, documents: Sequence[Document], writer: Writer | None = None
     ) -> dict[str, Known]:
         stored = super()._known_in(store, documents, writer)
-        new = [document for document in documents if document.key not in stored]
-        if writer is None and new:
-            self._recognise(store, new)
-        former = [self._moves[each.key] for each in new if each.key in self._moves]
+        added = [document for document in documents if document.key not in stored]
+        if writer is None and added:
+            self._recognise(store, added)
+        former = [self._moves[document.key] for document in added if document.key in self._moves]
         before = store.known(former) if former else {}
         renamed = {}
-        for document in new:
+        for document in added:
             state = before.get(self._moves.get(document.key, ""))
             if state is None or state.digest != document.digest or state.id in renamed:
                 continue  # changed by another process meanwhile: it is encoded
@@ -131,49 +131,49 @@ class Mirroring(FolderIngestion):
 
     def _recognise(self, store: Store, documents: Sequence[Document]) -> None:
         """Find the former keys of documents that were moved."""
-        if self._lost is None:
-            self._lost = {}
-            lost = [key for _, key in self._documents(store) if self._scope.file_of(key) is None]
-            for start in range(0, len(lost), _CHUNK):
-                for key, state in store.known(lost[start : start + _CHUNK]).items():
+        if self._missing is None:
+            self._missing = {}
+            missing = [key for _, key in self._documents(store) if self._scope.file_of(key) is None]
+            for start in range(0, len(missing), _CHUNK):
+                for key, state in store.known(missing[start : start + _CHUNK]).items():
                     if state.vectors is None:  # else they came with it, from elsewhere
-                        self._lost.setdefault(state.digest, []).append(key)
-        if not self._lost:
+                        self._missing.setdefault(state.digest, []).append(key)
+        if not self._missing:
             return
         for document in documents:
-            if keys := self._lost.get(document.digest):
+            if keys := self._missing.get(document.digest):
                 self._moves[document.key] = keys.pop()
 
     def _remove(self) -> int:
         """Remove the documents of files that are gone; returns how many."""
         with self._backend.own_store(self._identity) as store:
-            gone, total = self._gone(store)
+            ids, total = self._gone(store)
             if not total and not self._scope.allow_empty:
                 super()._check_not_empty()
-            if not gone:
+            if not ids:
                 return 0
             with self._backend.writing(store) as writer:
-                gone, total = self._gone(store)
-                if len(gone) == total and not self._scope.allow_empty:
+                ids, total = self._gone(store)
+                if len(ids) == total and not self._scope.allow_empty:
                     raise EmptyCorpus(
                         f"{self._scope.root} has no documents left, so nothing was removed; to "
                         f"remove all its documents ({total}) from {self._backend.path}, add "
                         "--allow-empty"
                     )
-                writer.changes.remove(gone)
+                writer.changes.remove(ids)
             self._backend.merge_due(store, self._options.building)
-        return len(gone)
+        return len(ids)
 
     def _gone(self, store: Store) -> tuple[list[int], int]:
         """Ids of the documents to remove, and the number of documents of the folder."""
-        gone, total = [], 0
+        ids, total = [], 0
         rows = list(self._documents(store))
         for start in range(0, len(rows), _CHUNK):
             part = rows[start : start + _CHUNK]
-            seen = self._spool.seen([key for _, key in part])
+            read = self._spool.seen([key for _, key in part])
             total += len(part)
-            gone += [number for number, key in part if key not in seen and self._is_gone(key)]
-        return gone, total
+            ids += [number for number, key in part if key not in read and self._is_gone(key)]
+        return ids, total
 
     def _is_gone(self, key: str) -> bool:
         """Whether a document that was not read in this pass is no longer in the folder."""

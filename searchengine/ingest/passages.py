@@ -164,13 +164,15 @@ def cut_documents(
     is a single passage, (0, len(text)). Raises CollectionError: the encoder reads too few tokens.
     """
     room = _room(encoder)
-    titles = [len(spans) for spans in encoder.token_spans([each.title for each in documents])]
-    tokens = encoder.token_spans([each.text for each in documents])
+    titles = [
+        len(spans) for spans in encoder.token_spans([document.title for document in documents])
+    ]
+    tokens = encoder.token_spans([document.text for document in documents])
     lengths = [title + len(spans) for title, spans in zip(titles, tokens, strict=True)]
-    left = [max(room - title, room - room // 2) for title in titles]
+    available = [max(room - title, room - room // 2) for title in titles]
     passages_of = [
-        cut(each.text, spans, *config.sizes(most))
-        for each, spans, most in zip(documents, tokens, left, strict=True)
+        cut(document.text, spans, *config.sizes(most))
+        for document, spans, most in zip(documents, tokens, available, strict=True)
     ]
     # Most tokenizers split a passage into the tokens that it has within its document. For the
     # others, passages that may not fit are counted, and cut smaller until they do.
@@ -178,16 +180,16 @@ def cut_documents(
     while pending:
         passages = [(documents[i], span) for i in pending for span in passages_of[i]]
         spans_of = iter(encoder.token_spans(passage_texts(passages, encoder)))
-        again = []
+        unfinished = []
         for i in pending:
             counts = [len(next(spans_of)) for _ in passages_of[i]]
             lengths[i] = sum(counts)
             excess = max(counts) - room
-            if excess > 0 and left[i] > 1:
-                left[i] = max(1, left[i] - max(excess, left[i] // 8))
-                passages_of[i] = cut(documents[i].text, tokens[i], *config.sizes(left[i]))
-                again.append(i)
-        pending = again
+            if excess > 0 and available[i] > 1:
+                available[i] = max(1, available[i] - max(excess, available[i] // 8))
+                passages_of[i] = cut(documents[i].text, tokens[i], *config.sizes(available[i]))
+                unfinished.append(i)
+        pending = unfinished
     return passages_of, sum(lengths)
 
 
@@ -208,8 +210,8 @@ def passage_texts(passages: Sequence[tuple[Document, Span]], encoder: TextEncode
     for document, (start, end) in passages:
         title = document.title
         if title in long:
-            taken = len(encoder.token_spans([document.text[start:end]])[0])
-            title = title[: cut(title, long[title], max(room // 2, room - taken), 0)[0][1]]
+            tokens = len(encoder.token_spans([document.text[start:end]])[0])
+            title = title[: cut(title, long[title], max(room // 2, room - tokens), 0)[0][1]]
         texts.append(_joined(title, document, (start, end)))
     return texts
 

@@ -98,7 +98,7 @@ class CollectionSettings:
         elif passages and (encoder.tokenizes or isinstance(encoder, NoEncoder)):
             cut = PassageConfig()
         try:
-            chosen = None if tokenizer is None else Analyzer.of(tokenizer)
+            chosen = None if tokenizer is None else Analyzer.parse(tokenizer)
         except (AttributeError, ValueError) as error:
             raise CollectionError(
                 f"tokenizer must be one of {', '.join(Tokenizer)}, or stem with languages, such as "
@@ -113,7 +113,7 @@ class CollectionSettings:
         return cls(
             SegmentConfig.from_dict(settings["index"]),
             None if cut is None else PassageConfig.from_dict(cut),
-            Analyzer.of(settings["tokenizer"]),
+            Analyzer.parse(settings["tokenizer"]),
             settings["encoder"].get("layers"),
             settings["encoder"]["fingerprint"] != NO_ENCODER,
         )

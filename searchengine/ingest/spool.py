@@ -127,10 +127,10 @@ class Spool:
 
     def ranges(self) -> Ranges:
         """The rows of the vectors of all documents that have changed, in their order."""
-        found: Ranges = []
+        ranges: Ranges = []
         sql = "SELECT row, json_array_length(spans) FROM documents WHERE changed ORDER BY position"
-        extend(found, self._run(sql))
-        return found
+        extend(ranges, self._run(sql))
+        return ranges
 
     def texts(self) -> Iterator[tuple[int, str, str]]:
         """The same documents: how many vectors come before, title and text."""

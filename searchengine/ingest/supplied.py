@@ -122,12 +122,12 @@ class SuppliedVectors:
         """How many documents there must be, if each has its row."""
         return self._rows.documents
 
-    def of(self, documents: Sequence[Document]) -> dict[str, Supplied]:
+    def next_for(self, documents: Sequence[Document]) -> dict[str, Supplied]:
         """Key → vectors of documents just read."""
         first = self._position
         self._position += len(documents)
         if self._table is not None:
-            spans = self._table.of(documents)
+            spans = self._table.rows_of(documents)
         else:
             if self._position > self._rows.documents:
                 raise self._other_number(f"more than {self._rows.documents}")
@@ -238,17 +238,17 @@ class _Passages:
             self.close()
             raise
 
-    def of(self, documents: Sequence[Document]) -> list[tuple[int, list[Span]]]:
+    def rows_of(self, documents: Sequence[Document]) -> list[tuple[int, list[Span]]]:
         """The first row of each document and its passages; none: (−1, [])."""
-        found: dict[str, list[tuple[int, Span]]] = {}
+        passages_of: dict[str, list[tuple[int, Span]]] = {}
         keys = list({document.key: None for document in documents})
         marks = ", ".join("?" * len(keys))
         sql = f"SELECT key, row, start, end FROM passages WHERE key IN ({marks}) ORDER BY row"
         for key, row, start, end in self._read(sql, keys):
-            found.setdefault(key, []).append((row, (start, end)))
+            passages_of.setdefault(key, []).append((row, (start, end)))
         result = []
         for document in documents:
-            rows = found.get(document.key, [])
+            rows = passages_of.get(document.key, [])
             _check_passages(document, rows)
             result.append((rows[0][0] if rows else -1, [span for _, span in rows]))
         return result

@@ -70,7 +70,7 @@ class FolderState:
         # Its time may be by another clock, and in the future: then it is settled once it has stayed
         # the same as long by this clock.
         listed = time.monotonic()
-        fresh = {path: each for path, each in files.items() if now - each.changed / 1e9 < RECENT}
+        fresh = {path: stamp for path, stamp in files.items() if now - stamp.changed / 1e9 < RECENT}
         seen = {path: at for path, (stamp, at) in self._fresh.items() if fresh.get(path) == stamp}
         self._fresh = {path: (stamp, seen.get(path, listed)) for path, stamp in fresh.items()}
         recent = {

@@ -408,8 +408,8 @@ def _equal(field: str, value: Any) -> str:
     moment = _moment(value) if _is_dated(value) else None
     if moment is None:
         return where.equal(field, value)
-    same = _dated(field, "=", moment)
-    return where.either([where.equal(field, value), same]) if isinstance(value, str) else same
+    equal = _dated(field, "=", moment)
+    return where.either([where.equal(field, value), equal]) if isinstance(value, str) else equal
 
 
 def _member(field: str, values: Any) -> str:

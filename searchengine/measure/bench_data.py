@@ -106,7 +106,9 @@ def collection_dataset(
             tuple(snapshot.live[row] for row in snapshot.segments),
             np.asarray(engine.encoder.encode(texts, role="query"), np.float32),
             str(snapshot.settings["encoder"]["source"]),
-            Spread.of(milliseconds_alone(partial(engine.encoder.encode, role="query"), texts)),
+            Spread.from_values(
+                milliseconds_alone(partial(engine.encoder.encode, role="query"), texts)
+            ),
             None if judged is None else _judge(snapshot, judged),
             0 if judged is None else len(keys),
             () if judged is None else judged.notes,

@@ -54,7 +54,9 @@ class Setting:
     exact_recall_10: float | None = None
 
     @classmethod
-    def of(cls, name: str, run: Run, keys: Sequence[str], qrels: Qrels, **fields: Any) -> "Setting":
+    def from_run(
+        cls, name: str, run: Run, keys: Sequence[str], qrels: Qrels, **fields: Any
+    ) -> "Setting":
         """A run, measured on the questions `keys`; `fields` are the other attributes."""
         return cls(name, run, per_question(run, keys, qrels), **fields)
 

@@ -137,8 +137,8 @@ def retrieval(path: str | Path) -> Measure:
             questions = task(engine, queries, qrels)
             # Exactly at full width, then by each prefix; what follows concerns collections.
             by_vector = measure(engine, questions, shorter, SHORTLIST, [Mode.VECTOR])
-            found = islice(by_vector, 1 + len(shorter))
-            return {setting.dim or encoder.dim: setting.ndcg_10 for setting in found}
+            settings = islice(by_vector, 1 + len(shorter))
+            return {setting.dim or encoder.dim: setting.ndcg_10 for setting in settings}
 
     return Measure(f"nDCG@10 on {folder.resolve().name} ({split})", scores)
 

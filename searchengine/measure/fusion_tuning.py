@@ -15,7 +15,7 @@ from searchengine.errors import QueryError
 from searchengine.measure.judgements import MAIN, Qrels, Task, per_question
 from searchengine.measure.retrieval import ENCODING, task
 from searchengine.measure.significance import Comparison, Values, compare, significant
-from searchengine.query.ranking import Fusible, fusible
+from searchengine.query.ranking import HybridRankings, hybrid_rankings
 from searchengine.query.request import Query
 from searchengine.upkeep.tuning import set_default
 
@@ -141,15 +141,19 @@ def _values(
     runs: dict[float, dict[str, dict[str, float]]] = {weight: {} for weight in weights}
     with engine.local.reading() as snapshot:
         for part in _parts(len(keys)):
-            both = list(fusible(snapshot, questions[part], rows[part], depth))
+            rankings = list(hybrid_rankings(snapshot, questions[part], rows[part], depth))
             for weight in weights:
-                ranked = [_ranked(question, weight)[:depth] for question in both]
+                ranked = [_ranked(question, weight)[:depth] for question in rankings]
                 names = iter(snapshot.store.keys_of([i for ids in ranked for i in ids]))
                 for key, ids in zip(keys[part], ranked, strict=True):
                     documents = [next(names) for _ in ids]
-                    kept = [name for name in documents if not (judged.exclude_self and name == key)]
-                    runs[weight][key] = {name: -rank for rank, name in enumerate(kept[:_FIRST])}
-            progress(RANKING, len(both))
+                    remaining = [
+                        name for name in documents if not (judged.exclude_self and name == key)
+                    ]
+                    runs[weight][key] = {
+                        name: -rank for rank, name in enumerate(remaining[:_FIRST])
+                    }
+            progress(RANKING, len(rankings))
     return {
         weight: per_question(run, keys, judged.qrels, [MAIN])[MAIN] for weight, run in runs.items()
     }
@@ -159,11 +163,11 @@ def _parts(count: int) -> Iterator[slice]:
     return (slice(start, start + _BATCH) for start in range(0, count, _BATCH))
 
 
-def _ranked(both: Fusible, weight: float) -> list[int]:
+def _ranked(rankings: HybridRankings, weight: float) -> list[int]:
     """Document ids by a weight, best first: as the mode text for 0, as the mode vector for 1."""
     if weight == 0:
-        return list(both.bm25)
+        return list(rankings.bm25)
     if weight == 1:
-        return [document for document, _ in both.by_vector]
-    scored = replace(both.scoring, weight=weight).all(both.cosines, both.bm25)
+        return [document for document, _ in rankings.by_vector]
+    scored = replace(rankings.scoring, weight=weight).all(rankings.cosines, rankings.bm25)
     return [document for document, _ in scored]

@@ -335,10 +335,10 @@ def _boxes(line: NDArray[np.float64], scale: float) -> list[Box]:
     return [(x - half, y - half, x + half, y + half) for x, y in np.concatenate(spots).tolist()]
 
 
-def _shared(one: Box, two: Box) -> float:
+def _shared(first: Box, second: Box) -> float:
     """Area that two boxes share, in pixels."""
-    wide = min(one[2], two[2]) - max(one[0], two[0])
-    high = min(one[3], two[3]) - max(one[1], two[1])
+    wide = min(first[2], second[2]) - max(first[0], second[0])
+    high = min(first[3], second[3]) - max(first[1], second[1])
     return max(0.0, wide) * max(0.0, high)
 
 

@@ -184,7 +184,10 @@ def _subject(results: Results) -> list[Fact]:
     if not results.subject["encoder"] and any(name.startswith(CONFIGURED) for name in names):
         default = "the default index config of a new collection, because bare vectors have none"
         facts.append((CONFIGURED, default))
-    return [*facts, ("measured", f"{results.made}{'' if results.complete else ', interrupted'}")]
+    return [
+        *facts,
+        ("measured", f"{results.measured_at}{'' if results.complete else ', interrupted'}"),
+    ]
 
 
 def _method(results: Results) -> list[Fact]:

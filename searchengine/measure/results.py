@@ -38,7 +38,7 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
+    def from_values(cls, values: Sequence[float]) -> "Spread":
         """The spread of values, at least one."""
         low, median, high = np.percentile(values, (25, 50, 75)).tolist()
         return cls(median, low, high)
@@ -119,7 +119,7 @@ class Results:
     """The results of a bench.
 
     Attributes:
-        made: time of the measurement, ISO 8601 in UTC.
+        measured_at: start of the measurement, ISO 8601 in UTC.
         complete: False if the bench was interrupted.
         subject: the data set: name, rows, dim, queries, k, segments, storage, encoder (None for
             bare vectors), judged (number of queries with judgements), default_mode (of a search of
@@ -131,7 +131,7 @@ class Results:
         missing: names that were left out, and why.
     """
 
-    made: str
+    measured_at: str
     complete: bool
     subject: Mapping[str, Any]
     machine: Mapping[str, Any]

@@ -118,7 +118,7 @@ def exact(engine: SearchEngine, task: Task, name: str = EXACT) -> Setting:
         _, result = at_full_width(snapshot, vectors, DEPTH + task.exclude_self)
         run = _run(snapshot, task, task.keys, result)
     fields = {"dim": engine.encoder.dim, "mode": str(Mode.VECTOR)}
-    return Setting.of(name, run, task.keys, task.qrels, **fields)
+    return Setting.from_run(name, run, task.keys, task.qrels, **fields)
 
 
 def names(
@@ -195,14 +195,14 @@ class _Measuring:
             return self._setting(name, run, shortlist=size)
         if name in (Mode.TEXT, Mode.HYBRID):
             run = self._by_engine(name, self._texts, Mode(name))
-            return Setting.of(name, run, self._task.keys, self._task.qrels, mode=name)
+            return Setting.from_run(name, run, self._task.keys, self._task.qrels, mode=name)
         return self._by_prefix(int(name))
 
     def _setting(self, name: str, run: Run, **fields: Any) -> Setting:
         """A setting by vectors."""
         share = _share(run, self._exact[1]) if self._compares else None
         fields |= {"mode": str(Mode.VECTOR), "exact_recall_10": share}
-        return Setting.of(name, run, self._task.keys, self._task.qrels, **fields)
+        return Setting.from_run(name, run, self._task.keys, self._task.qrels, **fields)
 
     @cached_property
     def _vectors(self) -> Vectors:

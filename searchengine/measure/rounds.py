@@ -92,7 +92,7 @@ class Bench:
         self._scratch, self._progress = scratch, progress
         self._entries: list[_Entry] = []
         self._missing: dict[str, str] = {}  # what was not measured → why
-        self._made = datetime.now(UTC).isoformat(timespec="seconds")
+        self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._machine = machine()
 
     def run(self, on_round: OnRound | None = None) -> Results:
@@ -107,15 +107,15 @@ class Bench:
         self._missing |= searchers.missing
         self._measure_recall(searchers.searchers)
         repeats = self._settings.repeats
-        for turn in range(repeats):
-            self._round(self._entries, turn, "measuring", repeats)
+        for number in range(repeats):
+            self._round(self._entries, number, "measuring", repeats)
             for entry in self._entries:
                 rows, seconds = entry.searcher.at_once(entry.count)
                 entry.batches.append(len(rows) / seconds)
             report(self.results(complete=False))
         finalists = self._finalists()
-        for turn in range(2 * repeats if len(finalists) > 1 else 0):
-            self._round(finalists, turn, "finals", 2 * repeats)
+        for number in range(2 * repeats if len(finalists) > 1 else 0):
+            self._round(finalists, number, "finals", 2 * repeats)
         report(self.results(complete=False))
         if self._settings.cold:
             self._measure_cold()
@@ -142,12 +142,12 @@ class Bench:
             ndcg, loss = (ndcgs[i], losses[i]) if ndcgs else (None, None)
             self._entries.append(_Entry(searchers[i], recall, ndcg, loss, counts[i]))
 
-    def _round(self, entries: Sequence[_Entry], turn: int, step: str, turns: int) -> None:
+    def _round(self, entries: Sequence[_Entry], number: int, step: str, rounds: int) -> None:
         """Measure every entry once; each round begins with a different entry."""
-        start = turn * len(entries) // turns
+        start = number * len(entries) // rounds
         for entry in (*entries[start:], *entries[:start]):
             entry.rounds.append(entry.searcher.one_by_one(entry.count)[1])
-            self._progress(step, 1, len(entries) * turns)
+            self._progress(step, 1, len(entries) * rounds)
 
     def _finalists(self) -> list[_Entry]:
         """The fastest searchers that meet the target."""
@@ -192,7 +192,7 @@ class Bench:
         segment = dataset.segments[0]
         reference = self._entries[0].medians if self._entries else []
         return Results(
-            made=self._made,
+            measured_at=self._started,
             complete=complete,
             subject={
                 "name": dataset.name,
@@ -233,17 +233,17 @@ def _row(entry: _Entry, reference: Sequence[float]) -> Row:
         recall_high=high,
         ndcg=None if entry.ndcg is None else float(np.mean(entry.ndcg)),
         ndcg_loss=entry.ndcg_loss,
-        p50_ms=Spread.of(percentiles[0].tolist()),
-        p95_ms=Spread.of(percentiles[1].tolist()),
-        p99_ms=Spread.of(percentiles[2].tolist()),
+        p50_ms=Spread.from_values(percentiles[0].tolist()),
+        p95_ms=Spread.from_values(percentiles[1].tolist()),
+        p99_ms=Spread.from_values(percentiles[2].tolist()),
         rounds_ms=tuple(medians),
         percentiles_ms=tuple(
             (1e3 * np.percentile(np.concatenate(entry.rounds), np.arange(101))).tolist()
         ),
-        cold_ms=Spread.of([1e3 * s for s, _ in entry.cold]) if entry.cold else None,
+        cold_ms=Spread.from_values([1e3 * s for s, _ in entry.cold]) if entry.cold else None,
         cold_reads=float(np.mean([pages for _, pages in entry.cold])) if entry.cold else None,
-        batch_qps=Spread.of(entry.batches) if entry.batches else None,
-        measured=Spread.of(speedups),
+        batch_qps=Spread.from_values(entry.batches) if entry.batches else None,
+        measured=Spread.from_values(speedups),
     )
 
 

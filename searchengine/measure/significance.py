@@ -115,18 +115,18 @@ def significant(value: Any, digits: int = 6) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, dict):
-        return {name: significant(each, digits) for name, each in value.items()}
+        return {name: significant(item, digits) for name, item in value.items()}
     if isinstance(value, list):
-        return [significant(each, digits) for each in value]
+        return [significant(item, digits) for item in value]
     return value
 
 
-def _p(ours: Values, theirs: Values) -> float:
+def _p(values: Values, baseline: Values) -> float:
     """The p-value of the two-sided randomisation test; exact if there are few assignments."""
-    differ = ours != theirs  # a swap of equal values changes nothing
+    differ = values != baseline  # a swap of equal values changes nothing
     if differ.sum() < 2:
         return 1.0
-    pair = ours[differ], theirs[differ]
+    pair = values[differ], baseline[differ]
     result = stats.permutation_test(
         pair,
         lambda a, b, axis: (a - b).sum(axis=axis),

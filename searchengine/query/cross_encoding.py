@@ -36,17 +36,17 @@ def reordered(
         for hit in hits
     ]
     scores = iter(scorer.score(*zip(*pairs, strict=True)).tolist() if pairs else ())
-    shown = []
+    batches = []
     for hits in batch:
-        again = [_scored(hit, next(scores), query) for hit in hits]
-        again.sort(key=lambda hit: -hit.score)  # stable
+        reranked = [_scored(hit, next(scores), query) for hit in hits]
+        reranked.sort(key=lambda hit: -hit.score)  # stable
         if query.min_score is not None:
-            again = [hit for hit in again if hit.score >= query.min_score]
-        again = again[query.offset : query.depth]
+            reranked = [hit for hit in reranked if hit.score >= query.min_score]
+        reranked = reranked[query.offset : query.depth]
         if query.sort_by is not None:
-            again = ordered_by(again, query.sort_by)
-        shown.append(Hits(again, facets=hits.facets))
-    return shown
+            reranked = ordered_by(reranked, query.sort_by)
+        batches.append(Hits(reranked, facets=hits.facets))
+    return batches
 
 
 def _scored(hit: Hit, score: float, query: Query) -> Hit:

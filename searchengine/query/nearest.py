@@ -11,7 +11,7 @@ from searchengine.query.paging import MIN_FIRST, Label, Ranked, distinct, part_s
 from searchengine.query.request import Query
 
 
-class Near(NamedTuple):
+class Nearest(NamedTuple):
     """A part of the documents near a vector.
 
     Attributes:
@@ -38,7 +38,7 @@ def nearest(
     *,
     without: int | None = None,
     texts: tuple[str, ...] = (),
-) -> list[Near]:
+) -> list[Nearest]:
     """Part `number` of the documents for each vector (q, D), each by its best passage.
 
     Args:
@@ -51,8 +51,8 @@ def nearest(
         texts: phrases that the documents must contain.
     """
     if not snapshot.rows:
-        nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        return [Near([], *nothing, last=True, exact=True, read=None)] * len(vectors)
+        empty = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        return [Nearest([], *empty, last=True, exact=True, read=None)] * len(vectors)
     label, several = labels(snapshot, query)
     enough = (2 * depth if several else depth) + (without is not None)
     # The true order does not depend on how many rows are asked for.
@@ -73,11 +73,11 @@ def nearest(
     documents: list[list[Ranked]] = [[]] * len(vectors)
     pending = list(range(len(vectors)))
     while pending:
-        taken = [min(enough, valid[i]) for i in pending]
-        rows = [result.rows[i, :size] for i, size in zip(pending, taken, strict=True)]
+        sizes = [min(enough, valid[i]) for i in pending]
+        rows = [result.rows[i, :size] for i, size in zip(pending, sizes, strict=True)]
         passages = iter(snapshot.store.passages(np.concatenate(rows)))
-        read = [[next(passages) for _ in range(size)] for size in taken]
-        named = label({passage.document for each in read for passage in each})
+        read = [[next(passages) for _ in range(size)] for size in sizes]
+        named = label({passage.document for group in read for passage in group})
         for i, ranked in zip(pending, read, strict=True):
             documents[i] = _first_of(
                 ranked, cosines[i, : len(ranked)].tolist(), named, without, depth
@@ -88,7 +88,7 @@ def nearest(
         [None] * len(vectors) if result.read is None else (result.read / snapshot.rows).tolist()
     )
     return [
-        Near(
+        Nearest(
             documents[i],
             result.rows[i, : valid[i]],
             cosines[i, : valid[i]],
@@ -113,7 +113,7 @@ def _first_of(
         for passage, cosine in zip(passages, cosines, strict=True)
         if passage.document != without
     ]
-    return distinct(documents, (named[each.passage.document] for each in documents), depth)
+    return distinct(documents, (named[ranked.passage.document] for ranked in documents), depth)
 
 
 def labels(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
@@ -125,7 +125,7 @@ def labels(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
 
 
 def cosines_of(
-    snapshot: Snapshot, documents: Iterable[int], vector: Floats, near: Near
+    snapshot: Snapshot, documents: Iterable[int], vector: Floats, by_vector: Nearest
 ) -> Mapping[int, tuple[float, Passage]]:
     """Documents with vectors: the highest cosine to a vector (D,), and the passage that has it.
 
@@ -134,13 +134,13 @@ def cosines_of(
     """
     passages = {passage.id: passage for passage in snapshot.store.passages_of(documents)}
     best: dict[int, tuple[float, Passage]] = {}
-    for row, cosine in zip(near.rows.tolist(), near.cosines.tolist(), strict=True):
+    for row, cosine in zip(by_vector.rows.tolist(), by_vector.cosines.tolist(), strict=True):
         if row in passages:
             best.setdefault(passages[row].document, (cosine, passages[row]))
-    others = [row for row, passage in passages.items() if passage.document not in best]
-    if others:
-        found = snapshot.cosines(vector, np.array(others, np.int64))
-        cosines = found.scores[0].clip(-1, 1).tolist()
-        for row, cosine in zip(found.rows[0].tolist(), cosines, strict=True):
+    missing = [row for row, passage in passages.items() if passage.document not in best]
+    if missing:
+        result = snapshot.cosines(vector, np.array(missing, np.int64))
+        cosines = result.scores[0].clip(-1, 1).tolist()
+        for row, cosine in zip(result.rows[0].tolist(), cosines, strict=True):
             best.setdefault(passages[row].document, (cosine, passages[row]))
     return best

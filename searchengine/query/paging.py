@@ -81,12 +81,12 @@ def in_parts(part: Part, questions: int, depth: int, label: Label) -> list[Ranki
             i for i in pending if not rankings[i].last and len(rankings[i].documents) < depth
         ]
         number += 1
-    return [replace(each, documents=each.documents[:depth]) for each in rankings]
+    return [replace(ranking, documents=ranking.documents[:depth]) for ranking in rankings]
 
 
 def _continued(before: Ranking, part: Ranking, depth: int, label: Label) -> Ranking:
     """A ranking, then the documents of its next part that have other labels."""
     both = (*before.documents, *part.documents)
     labels = label({ranked.passage.document for ranked in both})
-    documents = distinct(both, (labels[each.passage.document] for each in both), depth)
+    documents = distinct(both, (labels[ranked.passage.document] for ranked in both), depth)
     return Ranking(documents, before.exact and part.exact, part.read, part.last)

@@ -16,7 +16,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.query import fusion
 from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits, ordered_by
-from searchengine.query.nearest import Near, cosines_of, labels, nearest
+from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
 from searchengine.query.paging import (
     MAX_DEPTH,
     Part,
@@ -36,7 +36,7 @@ _FIRST_DIVERSE = 10  # documents of the first part with diversity
 _MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
 
 
-class Fusible(NamedTuple):
+class HybridRankings(NamedTuple):
     """The two rankings of a question, and what fuses them.
 
     Attributes:
@@ -85,7 +85,7 @@ def rank(
     rankings = in_parts(part, count, min(query.depth, MAX_DEPTH), labels(snapshot, query)[0])
     if not query.offset:
         return rankings
-    return [replace(each, documents=each.documents[query.offset :]) for each in rankings]
+    return [replace(ranking, documents=ranking.documents[query.offset :]) for ranking in rankings]
 
 
 def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
@@ -117,8 +117,8 @@ def _by_vector(snapshot: Snapshot, query: Query, vectors: Floats, without: int |
     """The documents nearest to every vector."""
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
-        near = nearest(snapshot, query, vectors[positions], number, depth, without=without)
-        return [Ranking(each.documents, each.exact, each.read, each.last) for each in near]
+        matches = nearest(snapshot, query, vectors[positions], number, depth, without=without)
+        return [Ranking(match.documents, match.exact, match.read, match.last) for match in matches]
 
     return part
 
@@ -174,11 +174,11 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
         rankings: dict[int, Ranking] = {}
         enough = depth if query.group_by is None else MAX_DEPTH
         for texts, group in _by_phrases(query, questions, positions):
-            found = nearest(snapshot, ungrouped, vectors[group], number, enough, texts=texts)
-            for i, near in zip(group, found, strict=True):
+            parts = nearest(snapshot, ungrouped, vectors[group], number, enough, texts=texts)
+            for i, by_vector in zip(group, parts, strict=True):
                 bm25, scoring = by_words(i)
-                fused = _fused(snapshot, near, bm25, scoring, vectors[i], enough)
-                if near.last and len(fused.documents) < depth and len(bm25) == FUSED:
+                fused = _fused(snapshot, by_vector, bm25, scoring, vectors[i], enough)
+                if by_vector.last and len(fused.documents) < depth and len(bm25) == FUSED:
                     fused = _with_all_by_words(snapshot, ungrouped, questions[i], fused, scoring)
                 rankings[i] = _grouped(snapshot, query, fused)
         return [rankings[i] for i in positions]
@@ -195,18 +195,18 @@ def _worded(
     return dict(scored), fusion.Fusion(scored.scale, snapshot.unrelated, weight)
 
 
-def fusible(
+def hybrid_rankings(
     snapshot: Snapshot, questions: Sequence[str], vectors: Floats, depth: int
-) -> Iterator[Fusible]:
+) -> Iterator[HybridRankings]:
     """What the mode hybrid fuses for each question, enough for the first `depth` documents."""
     query = Query(depth, mode=Mode.HYBRID)
     for question, vector in zip(questions, vectors, strict=True):
         required = query.required(question)
-        (near,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
+        (match,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
         bm25, scoring = _worded(snapshot, query, question)
-        cosines, _ = _with_words(snapshot, near, bm25, vector)
-        by_vector = [(ranked.passage.document, ranked.score) for ranked in near.documents]
-        yield Fusible(by_vector, cosines, bm25, scoring)
+        cosines, _ = _with_words(snapshot, match, bm25, vector)
+        by_vector = [(ranked.passage.document, ranked.score) for ranked in match.documents]
+        yield HybridRankings(by_vector, cosines, bm25, scoring)
 
 
 def _by_phrases(
@@ -221,7 +221,7 @@ def _by_phrases(
 
 def _fused(
     snapshot: Snapshot,
-    near: Near,
+    by_vector: Nearest,
     bm25: Mapping[int, float],
     scoring: fusion.Fusion,
     vector: Floats,
@@ -232,10 +232,10 @@ def _fused(
     Without those that documents of the next part may exceed: these have no word that counts, and at
     most the last cosine of this part.
     """
-    cosines, passages = _with_words(snapshot, near, bm25, vector)
+    cosines, passages = _with_words(snapshot, by_vector, bm25, vector)
     lowest = -np.inf, -np.inf
-    if not near.last:
-        lowest = scoring.score(float(near.cosines[-1]), 0.0), float(near.cosines[-1])
+    if not by_vector.last:
+        lowest = scoring.score(float(by_vector.cosines[-1]), 0.0), float(by_vector.cosines[-1])
     documents = [
         Ranked(
             score,
@@ -245,17 +245,17 @@ def _fused(
         for document, score in scoring.all(cosines, bm25)[:depth]
         if (score, cosines.get(document, -np.inf)) >= lowest
     ]
-    return Ranking(documents, last=near.last)
+    return Ranking(documents, last=by_vector.last)
 
 
 def _with_words(
-    snapshot: Snapshot, near: Near, bm25: Iterable[int], vector: Floats
+    snapshot: Snapshot, by_vector: Nearest, bm25: Iterable[int], vector: Floats
 ) -> tuple[dict[int, float], dict[int, Passage]]:
     """The cosine and the best passage of documents by vectors, and of those by words."""
-    passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
-    cosines = {ranked.passage.document: ranked.score for ranked in near.documents}
-    others = [each for each in bm25 if each not in passages]
-    for document, (cosine, passage) in cosines_of(snapshot, others, vector, near).items():
+    passages = {ranked.passage.document: ranked.passage for ranked in by_vector.documents}
+    cosines = {ranked.passage.document: ranked.score for ranked in by_vector.documents}
+    others = [document for document in bm25 if document not in passages]
+    for document, (cosine, passage) in cosines_of(snapshot, others, vector, by_vector).items():
         cosines[document], passages[document] = cosine, passage
     return cosines, passages
 
@@ -297,9 +297,9 @@ def _above(part: Part, score: float) -> Part:
     def above(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings = []
         for ranking in part(positions, number, depth):
-            kept = [ranked for ranked in ranking.documents if ranked.score >= score]
-            last = ranking.last or len(kept) < len(ranking.documents)
-            rankings.append(replace(ranking, documents=kept, last=last))
+            documents = [ranked for ranked in ranking.documents if ranked.score >= score]
+            last = ranking.last or len(documents) < len(ranking.documents)
+            rankings.append(replace(ranking, documents=documents, last=last))
         return rankings
 
     return above
@@ -318,9 +318,9 @@ def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
 
         rankings = []
         for pool in in_parts(of_these, len(positions), count, label):
-            found = len(pool.documents)
+            candidates = len(pool.documents)
             chosen = _chosen(snapshot, query, pool, min(size, depth))
-            rankings.append(replace(chosen, last=found < count and found <= size))
+            rankings.append(replace(chosen, last=candidates < count and candidates <= size))
         return rankings
 
     return diverse

@@ -32,7 +32,7 @@ class Phrases(StrEnum):
     REQUIRED = "required"  # only documents that contain all of them are found
 
 
-class Asked(TypedDict, total=False):
+class CommonOptions(TypedDict, total=False):
     """The keywords of a search wherever it is answered; Query describes them."""
 
     shortlist: int | None
@@ -50,7 +50,7 @@ class Asked(TypedDict, total=False):
     candidates: int
 
 
-class Options(Asked, total=False):
+class Options(CommonOptions, total=False):
     """The keywords of SearchEngine.search."""
 
     layers: int | None
@@ -113,7 +113,7 @@ class Query:
     candidates: int = CANDIDATES
 
     @classmethod
-    def of(cls, k: int, options: Options) -> Self:
+    def from_options(cls, k: int, options: Options) -> Self:
         """The Query for the keywords of a search. Raises QueryError for an unknown keyword."""
         valid = Options.__annotations__
         for name in options:
@@ -143,14 +143,14 @@ class Query:
         """The phrases that documents must contain; by vectors none."""
         if self.mode == Mode.VECTOR:
             return ()
-        every = self.phrases == Phrases.REQUIRED
-        return tuple(each.text for each in phrases(question) if every or each.required)
+        all_required = self.phrases == Phrases.REQUIRED
+        return tuple(phrase.text for phrase in phrases(question) if all_required or phrase.required)
 
     def to_encode(self, questions: Sequence[str]) -> Sequence[str]:
         """The questions without the marks around phrases, where words count too."""
         if self.mode != Mode.HYBRID:
             return questions
-        return [unquoted(each) if phrases(each) else each for each in questions]
+        return [unquoted(question) if phrases(question) else question for question in questions]
 
     def by(self, mode: Mode) -> "Query":
         """This request, with the mode auto replaced: by vectors if it is exact, else by `mode`."""

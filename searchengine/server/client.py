@@ -18,7 +18,7 @@ import numpy.typing as npt
 from searchengine.corpus.documents import Document, as_documents
 from searchengine.errors import QueryError, ServerError, UnknownKey
 from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch, Timing
-from searchengine.query.request import Asked
+from searchengine.query.request import CommonOptions
 
 COUNTS = ("added", "changed", "metadata_updated", "unchanged")
 """What may become of a document that is added."""
@@ -26,7 +26,7 @@ _TRIES = 4
 _RETRIED = (429, 503)
 
 
-class ServerOptions(Asked, total=False):
+class ServerOptions(CommonOptions, total=False):
     """The keywords of a search that a server answers.
 
     cross_encoder: whether the one of the server orders the best hits again.

@@ -140,9 +140,9 @@ class Shared:
         second, part = divmod(now, _WINDOW)
         start = self._tokens + 3 * token
         seconds, current, before = self._rows[:, start : start + 3].T
-        same, last = seconds == second, seconds == second - 1
-        recent = current[same].sum()
-        previous = before[same].sum() + current[last].sum()
+        this_second, last = seconds == second, seconds == second - 1
+        recent = current[this_second].sum()
+        previous = before[this_second].sum() + current[last].sum()
         if recent + previous * (1 - part) + 1 > max(1.0, rate):
             return False
         own = self._row[start : start + 3]

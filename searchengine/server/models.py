@@ -100,7 +100,7 @@ class SearchRequest(SearchOptions):
     vector: Vector | None = Field(None, description="In place of `query`.")
 
     @model_validator(mode="after")
-    def _one(self) -> "SearchRequest":
+    def _query_or_vector(self) -> "SearchRequest":
         if (self.query is None) == (self.vector is None):
             raise ValueError("give either query or vector")
         return self
@@ -122,7 +122,7 @@ class BatchRequest(SearchOptions):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> "BatchRequest":
+    def _queries_or_vectors(self) -> "BatchRequest":
         if (self.queries is None) == (self.vectors is None):
             raise ValueError("give either queries or vectors")
         return self

@@ -89,7 +89,7 @@ async def locate(request: Request, name: Name, body: MapRequest) -> Response:
     def work(engine: SearchEngine) -> dict[str, Any]:
         projection = served.projection
         if projection is None or projection.version != current_version(engine):
-            projection = served.projection = Projection.of(engine, SAMPLE)
+            projection = served.projection = Projection.from_engine(engine, SAMPLE)
         question = None
         if body.query is not None:
             ((x, y),) = projection.place(engine.encode_questions([body.query]))

@@ -30,7 +30,7 @@ class Projection:
     version: str
 
     @classmethod
-    def of(cls, engine: SearchEngine, sample: int) -> "Projection":
+    def from_engine(cls, engine: SearchEngine, sample: int) -> "Projection":
         """The projection of at most `sample` documents that have vectors."""
         version = current_version(engine)  # before the rest: a newer commit makes it out of date
         documents = engine.sample(sample)

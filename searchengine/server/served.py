@@ -81,7 +81,7 @@ class Served:
     def _load(self) -> None:
         self.engine.warm()
         if (encoding := self._settings.cross_encoding) is not None:
-            self._cross_encoders.of(encoding.source)
+            self._cross_encoders.get(encoding.source)
 
     async def warm(self) -> None:
         """Load the encoders and read all files; then the collection is ready. Tries until it is."""

@@ -47,7 +47,7 @@ class Token:
     digest: bytes
 
     @classmethod
-    def of(cls, name: str, scope: str, secret: str) -> "Token":
+    def from_secret(cls, name: str, scope: str, secret: str) -> "Token":
         """The token of a secret; `scope` is read or write, which includes read."""
         return cls(name, scope == "write", hashlib.sha256(secret.encode()).digest())
 
@@ -192,7 +192,7 @@ def _bench(results: Results) -> dict[str, Any]:
     ]
     target = results.settings["target"]
     return {
-        "measured_at": results.made,
+        "measured_at": results.measured_at,
         "k": results.subject["k"],
         "target": target,
         "recommended": recommend(results, target).name,
@@ -226,7 +226,7 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
                 f"{path}:{number}: a token must have at least {_MIN_CHARACTERS} ASCII "
                 "characters; make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
-        token = Token.of(name, scope, secret)
+        token = Token.from_secret(name, scope, secret)
         if name in (other.name for other in tokens):
             raise QueryError(f"{path}:{number}: the name {name!r} occurs twice")
         if token.digest in (other.digest for other in tokens):

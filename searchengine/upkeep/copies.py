@@ -257,7 +257,7 @@ def copy(
 def _create(origin: Backend, target: str | Path) -> Backend:
     names = ("encoder", "index", "passages", "tokenizer_auto", "weight", CHOSEN)
     settings = {name: origin.settings[name] for name in names if name in origin.settings}
-    analyzer = Analyzer.of(origin.settings["tokenizer"])
+    analyzer = Analyzer.parse(origin.settings["tokenizer"])
     words = analyzer.tokenizer is not Tokenizer.NONE
     settings["mode"] = Mode.HYBRID if words else Mode.VECTOR
     if origin.words is not None and "mode" in origin.settings:
@@ -267,12 +267,14 @@ def _create(origin: Backend, target: str | Path) -> Backend:
 
 def _check_settings(origin: Backend, copied: Backend) -> None:
     for name in _SAME:
-        ours, theirs = (_comparable(name, each.settings) for each in (origin, copied))
-        if ours != theirs:
+        expected, actual = (
+            _comparable(name, collection.settings) for collection in (origin, copied)
+        )
+        if expected != actual:
             error = EncoderMismatch if name == "encoder" else CollectionError
             raise error(
-                f"{copied.path} was made with other settings than {origin.path} ({name}: {theirs} "
-                f"instead of {ours}); copy to a new collection"
+                f"{copied.path} was made with other settings than {origin.path} ({name}: {actual} "
+                f"instead of {expected}); copy to a new collection"
             )
 
 
@@ -296,11 +298,12 @@ def _keys(origin: Backend) -> Iterator[list[str]]:
 
 def _copy_batch(origin: Backend, copied: Backend, keys: list[str]) -> int:
     """Write the documents that differ, or that the target lacks; returns how many."""
-    ours, theirs = origin.known(keys), copied.known(keys)
+    originals, copies = origin.known(keys), copied.known(keys)
     differing = [
         key
         for key in keys
-        if key in ours and (key not in theirs or ours[key][1:] != theirs[key][1:])  # all but the id
+        if key in originals
+        and (key not in copies or originals[key][1:] != copies[key][1:])  # all but the id
     ]
     if differing:
         copied.upsert(origin.entries(differing))
@@ -309,8 +312,8 @@ def _copy_batch(origin: Backend, copied: Backend, keys: list[str]) -> int:
 
 def _extra(origin: Backend, copied: Backend) -> list[str]:
     """The keys of the target's documents that the source does not have."""
-    with origin.reading() as ours, copied.reading() as theirs:
-        if ours.store.count() == theirs.store.count():  # all of the source's were copied
+    with origin.reading() as before, copied.reading() as after:
+        if before.store.count() == after.store.count():  # all of the source's were copied
             return []
     extra: list[str] = []
     for keys in _keys(copied):
@@ -329,13 +332,13 @@ def _compare(
     """Read both sides again. Raises CollectionError for the first difference."""
     digest, documents, passages, farthest = hashlib.sha256(), 0, 0, 0.0
     for keys in _keys(origin):
-        ours = origin.entries(keys)
-        theirs = {entry.document.key: entry for entry in copied.entries(keys)}
-        for entry in ours:
-            farthest = max(farthest, _distance(entry, theirs.get(entry.document.key), copied))
+        originals = origin.entries(keys)
+        copies = {entry.document.key: entry for entry in copied.entries(keys)}
+        for entry in originals:
+            farthest = max(farthest, _distance(entry, copies.get(entry.document.key), copied))
             digest.update(entry.checksum)
             documents, passages = documents + 1, passages + len(entry.spans)
-        report("Comparing", len(ours))
+        report("Comparing", len(originals))
     with copied.reading() as snapshot:
         counts = snapshot.store.counts()
     if counts != (documents, passages):

@@ -152,7 +152,7 @@ class Blocks:
         size = pipeline.LARGEST_BLOCK[0]
         while read := self._store.read(sql, (self._last, *self._range, size)):
             ids = [row[0] for row in read]
-            yield from self.of(ids)
+            yield from self.encode(ids)
             self._last = ids[-1]
 
     def changed(self) -> list[int]:
@@ -173,7 +173,7 @@ class Blocks:
             ids += [row[0] for row in self._store.read(sql, (*chunk, *self._range))]
         return ids
 
-    def of(self, ids: Sequence[int]) -> Iterator[Block]:
+    def encode(self, ids: Sequence[int]) -> Iterator[Block]:
         """Encode these documents in blocks; those deleted meanwhile are left out."""
         read: deque[tuple[list[int], bool]] = deque()  # of blocks that are being encoded
 
@@ -249,11 +249,11 @@ class Blocks:
         alive[dead] = False
         done = 0
         for block in self.work.details["blocks"]:
-            kept = alive[done : done + block["rows"]]
+            live_rows = alive[done : done + block["rows"]]
             done += block["rows"]
             rows, documents = (np.load(self._file(block, suffix)) for suffix in self.FILES)
-            if kept.any():
-                yield rows[kept], documents[kept]
+            if live_rows.any():
+                yield rows[live_rows], documents[live_rows]
 
     def documents(self) -> Ids:
         """The document of each recorded row."""
@@ -465,7 +465,7 @@ class Reindexing:
     def _catch_up(self) -> int:
         """Encode what has changed since; returns how many documents."""
         changed = self.blocks.changed()
-        for block in self.blocks.of(changed):
+        for block in self.blocks.encode(changed):
             self._record(block, len(changed))
         return len(changed)
 
@@ -490,10 +490,10 @@ class Reindexing:
     def _swap(self, limit: int | None) -> None:
         work = self.blocks.work
         with self.collection.writing(self.store, max(self.collection.wait, 60.0)) as writer:
-            left = self.blocks.changed()
-            if limit is not None and len(left) > limit:
+            remaining = self.blocks.changed()
+            if limit is not None and len(remaining) > limit:
                 raise _More
-            for block in self.blocks.of(left):
+            for block in self.blocks.encode(remaining):
                 self.blocks.record(block)
             if self.blocks.changed():  # nobody else writes now
                 check_texts(self.store)
@@ -621,11 +621,11 @@ def _name(encoder: TextEncoder) -> str:
 
 def _remove_leftovers(folder: Path, work: Work) -> None:
     """Remove files of a killed process that no transaction names."""
-    kept = {
+    settings_kept = {
         f"{block['file']}{suffix}" for block in work.details["blocks"] for suffix in Blocks.FILES
     }
     for entry in folder.iterdir():
-        if entry.name not in kept:
+        if entry.name not in settings_kept:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 

@@ -55,8 +55,8 @@ _PLACED = "EXISTS (SELECT 1 FROM segments AS s WHERE {} BETWEEN s.base AND s.bas
 class Report:
     """Messages: the damage found, what was repaired, and what cannot be recovered."""
 
-    found: list[str] = field(default_factory=list)
-    mended: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
 
@@ -98,8 +98,8 @@ def reconcile(path: Path, store: Store) -> Plan:
         _passages(store, plan)
         if store.read(BEHIND)[0][0]:
             catch_up(store.connection)
-            plan.report.found.append(f"{store.path.name}: next ids are used already")
-            plan.report.mended.append("the next ids are larger than all that are stored")
+            plan.report.damage.append(f"{store.path.name}: next ids are used already")
+            plan.report.repaired.append("the next ids are larger than all that are stored")
         lacking = _numbers(
             store,
             "SELECT id FROM documents WHERE vectors IS NOT x'' "
@@ -107,15 +107,15 @@ def reconcile(path: Path, store: Store) -> Plan:
         )
         new = lacking - plan.documents
         if new:
-            _found(plan, store, new, "has no passage", "have no passage")
+            _report_damage(plan, store, new, "has no passage", "have no passage")
         plan.documents |= lacking
         _without_encoder(store, plan)
-        if reindexing and plan.report.found:  # else nothing is repaired, nor dropped
+        if reindexing and plan.report.damage:  # else nothing is repaired, nor dropped
             plan.report.lost.append("the pending reindex was dropped; start it again")
         documents, passages = store.counts()
         plan.counts = documents, passages, segments
         if plan.documents:
-            plan.report.mended.append(f"{len(plan.documents)} documents were encoded again")
+            plan.report.repaired.append(f"{len(plan.documents)} documents were encoded again")
     return plan
 
 
@@ -149,12 +149,12 @@ def _indexes(store: Store, plan: Plan) -> None:
     complaint = store.index_complaint()
     if complaint is None:
         return
-    plan.report.found.append(f"{store.path.name}: {complaint}")
-    Changes(store).index_text(Analyzer.of(store.settings().get("tokenizer", Tokenizer.PORTER)))
+    plan.report.damage.append(f"{store.path.name}: {complaint}")
+    Changes(store).index_text(Analyzer.parse(store.settings().get("tokenizer", Tokenizer.PORTER)))
     for name in store.fields():
         fields.drop_field(store.connection, name)
         fields.index_field(store.connection, name)
-    plan.report.mended.append("the indexes of words and fields were built again")
+    plan.report.repaired.append("the indexes of words and fields were built again")
 
 
 def _documents(store: Store, plan: Plan) -> None:
@@ -179,7 +179,7 @@ def _documents(store: Store, plan: Plan) -> None:
                 )
         after = rows[-1][0]
     if altered:
-        _found(
+        _report_damage(
             plan,
             store,
             set(altered),
@@ -189,7 +189,7 @@ def _documents(store: Store, plan: Plan) -> None:
         plan.documents |= again
     if empty:
         keys = _keys(store, set(empty))
-        plan.report.found.append(f"no text is left of {keys}")
+        plan.report.damage.append(f"no text is left of {keys}")
         plan.report.lost.append(f"the text of {keys}")
         Changes(store).remove(empty)
 
@@ -209,12 +209,12 @@ def _segments(path: Path, store: Store, plan: Plan) -> int:
                 raise SegmentError(f"segment {row.id:06d}: its rows do not match its passages")
             plan.opened[row] = _verified(folder_of(path, row.id), row, plan)
         except (SegmentError, OSError) as error:
-            plan.report.found.append(str(error))
+            plan.report.damage.append(str(error))
             sql = "SELECT DISTINCT document FROM passages WHERE id BETWEEN ? AND ?"
             plan.documents |= _numbers(store, sql, row.ends)
             connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", row.ends)
             Changes(store).remove_segments([row])
-            plan.report.mended.append(f"segment {row.id:06d} was replaced")
+            plan.report.repaired.append(f"segment {row.id:06d} was replaced")
     plan.documents &= _numbers(store, "SELECT id FROM documents")
     return len(committed)
 
@@ -262,7 +262,7 @@ def _passages(store: Store, plan: Plan) -> None:
         )
         wrong = _numbers(store, sql)
         if wrong:
-            _found(plan, store, wrong, singular, plural)
+            _report_damage(plan, store, wrong, singular, plural)
             plan.documents |= wrong
     connection.execute(f"DELETE FROM passages WHERE NOT {placed}")
     connection.execute(f"DELETE FROM tombstones WHERE NOT {_PLACED.format('passage')}")
@@ -279,8 +279,8 @@ def _passages(store: Store, plan: Plan) -> None:
         known = store.numbers(sql, (*row.ends, *row.ends))
         unknown += np.setdiff1d(np.arange(row.base, row.base + row.rows), known).tolist()
     if unknown:
-        plan.report.found.append(f"{len(unknown)} rows of segments have no passage")
-        plan.report.mended.append(f"{len(unknown)} rows without a passage were marked as deleted")
+        plan.report.damage.append(f"{len(unknown)} rows of segments have no passage")
+        plan.report.repaired.append(f"{len(unknown)} rows without a passage were marked as deleted")
     for number in unknown:
         # The passages of a document follow each other: its neighbours may be of the same document.
         sql = "SELECT document FROM passages WHERE id IN (?, ?)"
@@ -291,16 +291,16 @@ def _passages(store: Store, plan: Plan) -> None:
 def _count(plan: Plan, connection: Any, sql: str, what: str) -> None:
     removed = connection.execute(sql).rowcount
     if removed:
-        plan.report.found.append(f"{removed} {what}")
-        plan.report.mended.append(f"{removed} {what} were removed")
+        plan.report.damage.append(f"{removed} {what}")
+        plan.report.repaired.append(f"{removed} {what} were removed")
 
 
 def _numbers(store: Store, sql: str, parameters: Sequence[Any] = ()) -> set[int]:
     return {row[0] for row in store.read(sql, parameters) if isinstance(row[0], int)}
 
 
-def _found(plan: Plan, store: Store, ids: set[int], singular: str, plural: str) -> None:
-    plan.report.found.append(f"{_keys(store, ids)} {singular if len(ids) == 1 else plural}")
+def _report_damage(plan: Plan, store: Store, ids: set[int], singular: str, plural: str) -> None:
+    plan.report.damage.append(f"{_keys(store, ids)} {singular if len(ids) == 1 else plural}")
 
 
 def _keys(store: Store, ids: set[int]) -> str:
@@ -334,7 +334,7 @@ class Repair:
         path: the collection.
         dry_run: whether changes were only planned.
         documents, passages, segments: numbers checked.
-        found, mended, lost: messages: damage, repairs, and data that cannot be recovered.
+        damage, repaired, lost: messages: what was damaged, repaired, and cannot be recovered.
         encoded: documents encoded again; in a dry run, documents to encode.
         whole: whether `verify` passes now.
         complaint: the error of `verify`; None if it passes.
@@ -345,8 +345,8 @@ class Repair:
     documents: int
     passages: int
     segments: int
-    found: tuple[str, ...]
-    mended: tuple[str, ...]
+    damage: tuple[str, ...]
+    repaired: tuple[str, ...]
     lost: tuple[str, ...]
     encoded: int
     whole: bool
@@ -380,10 +380,10 @@ def repair(
     database = path / "documents.db"
     report = Report()
     if dry_run and salvage.is_unfinished(database):
-        report.found.append(f"{database} is missing: a repair was interrupted; repair it again")
+        report.damage.append(f"{database} is missing: a repair was interrupted; repair it again")
         return _result(path, report, None, 0, dry_run)
     if salvage.finish(database):
-        report.mended.append(f"{database}: an interrupted repair was completed")
+        report.repaired.append(f"{database}: an interrupted repair was completed")
     if not database.is_file():
         raise CollectionError(f"{database} is missing, so {path} is not a collection")
     damage = salvage.complaint(database, read_only=dry_run)
@@ -395,23 +395,23 @@ def repair(
                 raise
             damage = str(error.__cause__)
     if damage is not None:
-        report.found.append(f"{database} is damaged ({damage})")
+        report.damage.append(f"{database} is damaged ({damage})")
         if dry_run:
             readable = salvage.readable_documents(database)
-            report.found.append(f"{readable} of its documents can be read")
+            report.damage.append(f"{readable} of its documents can be read")
             return _result(path, report, None, 0, dry_run)
         saved = salvage.salvage(database)
         report.lost += saved.lost
-        report.mended.append(
+        report.repaired.append(
             f"{database}: {saved.copied['documents']} documents were copied into a new file, the "
             "damaged one is kept as documents.db.damaged"
         )
         plan = _trial(path, database)
-    if plan.report.found and not dry_run:
+    if plan.report.damage and not dry_run:
         plan = _mend(path, database, encoder, bool(plan.documents), wait, runtime, progress)
-    report.found += plan.report.found
+    report.damage += plan.report.damage
     report.lost += plan.report.lost
-    report.mended += [] if dry_run else plan.report.mended
+    report.repaired += [] if dry_run else plan.report.repaired
     return _result(path, report, plan.counts, len(plan.documents), dry_run)
 
 
@@ -433,8 +433,8 @@ def _result(
         str(path),
         dry_run,
         *(counts or (0, 0, 0)),
-        tuple(report.found),
-        tuple(report.mended),
+        tuple(report.damage),
+        tuple(report.repaired),
         tuple(report.lost),
         encoded,
         complaint is None,

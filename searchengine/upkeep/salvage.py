@@ -180,7 +180,7 @@ def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
     changes.set("tombstones_id", uuid4().hex)
     changes.count_commit()
     try:
-        analyzer = Analyzer.of(json.loads(settings["tokenizer"]))
+        analyzer = Analyzer.parse(json.loads(settings["tokenizer"]))
     except (AttributeError, KeyError, ValueError):
         analyzer = Analyzer(Tokenizer.PORTER)
     changes.index_text(analyzer)

@@ -85,9 +85,9 @@ def queries_of(
     ]
     bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1]
     # Queries are left out of the search, so a row of every segment stays.
-    others = np.concatenate([ids[1:] + base for ids, base in zip(rows, bases, strict=True)])
-    count = min(documents_as_queries(sum(map(len, rows)), goal), others.size)
-    sample = np.random.default_rng(0).choice(others, count, replace=False)
+    candidates = np.concatenate([ids[1:] + base for ids, base in zip(rows, bases, strict=True)])
+    count = min(documents_as_queries(sum(map(len, rows)), goal), candidates.size)
+    sample = np.random.default_rng(0).choice(candidates, count, replace=False)
     self_queries = np.sort(sample).astype(np.int64)
     vectors = [
         segment.vectors(
@@ -116,7 +116,9 @@ def tune_collection(
         check_questions(queries)
     with collection.reading() as snapshot:
         check_enough(collection.path, snapshot.rows, goal, queries)
-        measured = {row: (each, snapshot.live[row]) for row, each in snapshot.segments.items()}
+        measured = {
+            row: (segment, snapshot.live[row]) for row, segment in snapshot.segments.items()
+        }
         settings = snapshot.settings
     searched = [pair for pair in measured.values() if pair[1] is None or pair[1].size]
     segments, live = [segment for segment, _ in searched], [allowed for _, allowed in searched]
@@ -213,17 +215,17 @@ def summary(tuning: Tuning, dim: int) -> str:
     """The result of a tuning in one sentence: the recall that was shown, and the index config."""
     goal = tuning.goal
     chosen = next(point for point in tuning.curve if point.config == tuning.config)
-    felt = ""
+    encoding = ""
     if tuning.question_ms:
-        felt = (
+        encoding = (
             f"; encoding a question takes {tuning.question_ms:.2g} ms more, and of the points "
             "whose whole time is within 5 % of the fastest it is the one that finds most"
         )
     return (
         f"recall@{goal.k} above {goal.recall:g} with {100 * goal.confidence:g} % confidence on "
-        f"{tuning.held_out} held-out {_asked(tuning.source)} (mean {tuning.recall:.4f}): "
+        f"{tuning.held_out} held-out {_query_source(tuning.source)} (mean {tuning.recall:.4f}): "
         f"{in_words(tuning.config.as_dict(), dim)}; "
-        f"{tuning.ms:.2g} ms per query, {chosen.hot_row:.0f} hot bytes per row{felt}"
+        f"{tuning.ms:.2g} ms per query, {chosen.hot_row:.0f} hot bytes per row{encoding}"
     )
 
 
@@ -232,7 +234,7 @@ def founded_on(tuning: Mapping[str, Any], guarantee: Guarantee) -> str:
     goal = tuning["goal"]
     shown = (
         f"recall@{goal['k']} above {goal['recall']:g} with {100 * goal['confidence']:g} % "
-        f"confidence on {tuning['held_out']} held-out {_asked(tuning['source'])} "
+        f"confidence on {tuning['held_out']} held-out {_query_source(tuning['source'])} "
         f"(mean {tuning['recall']:.4f}); tuned on {tuning['rows']} rows"
     )
     if guarantee.recall is None:
@@ -304,7 +306,7 @@ def _encoder(stats: Stats) -> str:
     return stats.encoder or "made in Python"
 
 
-def _asked(source: str) -> str:
+def _query_source(source: str) -> str:
     return "queries" if source == "given" else "documents taken as queries"
 
 
@@ -331,7 +333,7 @@ def set_default(
 
 
 def _checked_mode(collection: Backend, mode: Mode | str) -> Mode:
-    modes = [each for each in Mode if each is not Mode.AUTO]
+    modes = [choice for choice in Mode if choice is not Mode.AUTO]
     if mode not in modes:
         raise QueryError(f"the default mode must be one of {', '.join(modes)}, got {mode!r}")
     if mode != Mode.VECTOR and collection.words is None:

@@ -243,8 +243,8 @@ def _chosen(snapshot: Snapshot, count: int) -> Ids:
     if not ids:
         return np.empty(0, np.int64)
     together = np.concatenate(ids)
-    turns = np.concatenate([np.arange(len(each)) for each in ids])
-    return together[np.lexsort((random.random(len(together)), turns))[:count]]
+    places = np.concatenate([np.arange(len(segment_ids)) for segment_ids in ids])
+    return together[np.lexsort((random.random(len(together)), places))[:count]]
 
 
 def _cosines(snapshot: Snapshot, reader: PassageReader, ids: Ids) -> list[tuple[str, float]]:
@@ -253,8 +253,8 @@ def _cosines(snapshot: Snapshot, reader: PassageReader, ids: Ids) -> list[tuple[
     numbers = list(dict.fromkeys(passage.document for passage in passages))
     documents = dict(zip(numbers, snapshot.store.documents(numbers), strict=True))
     pairs = [
-        (replace(documents[each.document], origin="verify"), (each.start, each.end))
-        for each in passages
+        (replace(documents[passage.document], origin="verify"), (passage.start, passage.end))
+        for passage in passages
     ]
     encoded = reader.encode(pairs, reader.texts(pairs), lambda _: None)
     stored = snapshot.vectors(ids)

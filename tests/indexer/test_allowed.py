@@ -37,21 +37,21 @@ def segment(
 
 
 def test_by_hand() -> None:
-    for some in (Allowed.of([0, 2, 3], 5), Allowed.without([1, 4], 5)):
+    for some in (Allowed.from_rows([0, 2, 3], 5), Allowed.without([1, 4], 5)):
         assert (some.size, some.total, some.share) == (3, 5, 0.6)
         assert some.rows.tolist() == [0, 2, 3] and some.rows.dtype == np.int64
         assert some.mask.tolist() == [True, False, True, True, False]
         assert repr(some) == "Allowed(3 of 5 rows)"
         assert [some.selector.is_member(i) for i in range(5)] == some.mask.tolist()
         assert some.selector is some.selector and some.rows is some.rows
-    assert Allowed.of([], 5).size == 0 and Allowed.without([], 5).size == 5
+    assert Allowed.from_rows([], 5).size == 0 and Allowed.without([], 5).size == 5
     assert Allowed.without([], 5).selector is None  # nothing to ask of every row
     assert Allowed.without(range(5), 5).rows.tolist() == []
 
 
 def test_it_never_changes() -> None:
     mine = np.array([1, 3])
-    some = Allowed.of(mine, 5)
+    some = Allowed.from_rows(mine, 5)
     mine[0] = 0
     assert some.rows.tolist() == [1, 3]
     for array in (some.rows, some.mask, Allowed.without(mine, 5).mask):
@@ -61,7 +61,7 @@ def test_it_never_changes() -> None:
 
 @pytest.mark.parametrize("bad", [[2, 1], [1, 1], [-1, 2], [3, 10], [[1, 2]], [0.5]])
 def test_what_is_no_rising_set_is_refused(bad: list[object]) -> None:
-    for make in (Allowed.of, Allowed.without):
+    for make in (Allowed.from_rows, Allowed.without):
         with pytest.raises(VectorError, match="allowed rows must"):
             make(bad, 10)  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ def test_what_is_no_rising_set_is_refused(bad: list[object]) -> None:
 def test_rows_of_another_segment_are_refused(segment: Segment) -> None:
     for use in (segment.search, segment.exact):
         with pytest.raises(VectorError, match="of a segment of 2400 rows, got 5 rows"):
-            use(QUERIES, 3, allowed=Allowed.of([1], 5))
+            use(QUERIES, 3, allowed=Allowed.from_rows([1], 5))
     assert restriction(None, 5) is None
 
 
@@ -84,7 +84,7 @@ def sets() -> list[np.ndarray]:
 @pytest.mark.parametrize("size", [10, 300])
 def test_it_finds_what_an_array_finds_and_k_of_them(segment: Segment, size: int) -> None:
     for numbers in sets():
-        allowed = Allowed.of(numbers, TOTAL)
+        allowed = Allowed.from_rows(numbers, TOTAL)
         dead = Allowed.without(np.setdiff1d(np.arange(TOTAL), numbers), TOTAL)
         count = min(10, numbers.size)
         for _ in range(2):  # made, and kept
@@ -101,7 +101,7 @@ def test_exact_search_is_exact_under_every_restriction(segment: Segment) -> None
     stored, rotated = segment.take(np.arange(TOTAL)), segment.rotate(QUERIES)
     scores = np.einsum("nd,qd->qn", stored, rotated)
     for numbers in sets():
-        some = Allowed.of(numbers, TOTAL)
+        some = Allowed.from_rows(numbers, TOTAL)
         best = np.argsort(-scores[:, numbers], axis=1, kind="stable")[:, :10]
         found = segment.exact(QUERIES, 10, some)
         np.testing.assert_array_equal(found.rows[:, : best.shape[1]], numbers[best])
@@ -113,9 +113,9 @@ def test_exact_search_is_exact_under_every_restriction(segment: Segment) -> None
 
 def test_what_is_kept_for_a_set_goes_with_it(segment: Segment) -> None:
     parts = segment._opened()
-    some = Allowed.of(np.arange(0, TOTAL, 2), TOTAL)
+    some = Allowed.from_rows(np.arange(0, TOTAL, 2), TOTAL)
     segment.search(QUERIES, 3, allowed=some)
-    scanned = Allowed.of(np.arange(0, TOTAL, 2), TOTAL)
+    scanned = Allowed.from_rows(np.arange(0, TOTAL, 2), TOTAL)
     parts.coarse._scan(segment.rotate(QUERIES)[:, :8], 3, scanned)
     filtered = getattr(parts.cascade, "_filtered", {})  # the compiled kernel keeps nothing
     if parts.coarse.walks(some.size) and isinstance(parts.cascade, Cascade):
@@ -134,7 +134,7 @@ def test_many_threads_search_with_one_set(
     monkeypatch.setattr(searchengine.indexer.faiss_calls.threads, "limit", 6)
     numbers = np.arange(0, TOTAL, 2)
     expected = segment.search(QUERIES, 5, allowed=numbers).rows
-    some, wrong = Allowed.of(numbers, TOTAL), []
+    some, wrong = Allowed.from_rows(numbers, TOTAL), []
 
     def work() -> None:
         for _ in range(5):

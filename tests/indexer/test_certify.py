@@ -102,7 +102,7 @@ def test_equal_to_a_scan_of_everything(data: st.DataObject) -> None:
         stored = store.take(slice(None))
         sample = stored[: data.draw(st.integers(1, n))]
         bounds = Bounds.build([stored[: n // 2], stored[n // 2 :]], width, sample)
-        only = None if allowed is None else Allowed.of(allowed, n)
+        only = None if allowed is None else Allowed.from_rows(allowed, n)
         certified = certify(bounds, scored(store), full, queries, k, found, only)
         expected = everything(store, queries, k, allowed)
     np.testing.assert_array_equal(certified.rows, expected.rows)
@@ -322,7 +322,7 @@ def test_a_scan_asks_for_more_until_the_scores_are_far_enough_apart() -> None:
 
 def test_what_is_read_counts_row_0_like_any_other() -> None:
     rows = np.eye(4, dtype=np.float32)
-    bounds, allowed = Bounds.build([rows], 4, rows), Allowed.of([0, 1, 2], 4)
+    bounds, allowed = Bounds.build([rows], 4, rows), Allowed.from_rows([0, 1, 2], 4)
     full = Ranked(np.zeros(4))
     for best, start, only, read in (
         (1, [0, 1], None, 2),  # the best row, and row 0 that was read to begin with
@@ -365,7 +365,7 @@ def test_by_hand() -> None:
     for limit, expected in ((0.63, [0, 1]), (0.66, [0]), (0.999, [0]), (1.03, [])):
         (found,) = bounds.candidates(query, np.array([limit], np.float32))
         assert found.tolist() == expected, limit
-    (found,) = bounds.candidates(query, np.array([-np.inf]), Allowed.of([1], bounds.rows))
+    (found,) = bounds.candidates(query, np.array([-np.inf]), Allowed.from_rows([1], bounds.rows))
     assert found.tolist() == [1]
 
 
@@ -375,7 +375,9 @@ def test_rows_outside_the_sample_are_always_candidates() -> None:
     bounds = Bounds.build([rows], 4, rows[:3])
     (found,) = bounds.candidates(rows[:1], np.array([1.5], np.float32))
     assert found.tolist() == [7]
-    (found,) = bounds.candidates(rows[:1], np.array([1.5], np.float32), Allowed.of([3, 9], 50))
+    (found,) = bounds.candidates(
+        rows[:1], np.array([1.5], np.float32), Allowed.from_rows([3, 9], 50)
+    )
     assert found.tolist() == []
 
 

@@ -98,7 +98,7 @@ QUERIES = clustered(40, seed=1)
 
 
 def only(allowed: np.ndarray | None) -> Allowed | None:
-    return None if allowed is None else Allowed.of(allowed, len(ROWS))
+    return None if allowed is None else Allowed.from_rows(allowed, len(ROWS))
 
 
 @cache
@@ -251,7 +251,7 @@ def test_a_graph_that_underfills_is_completed_by_a_scan() -> None:
     rows = prefix((groups + 0.01 * rng.standard_normal((600, WIDTH))).astype(np.float32), WIDTH)
     index = build(rows, Structure.HNSW, Code.FP16, hnsw_m=2, ef_construction=2)
     allowed = np.arange(300, 600)
-    found = index.shortlist(rows[:20], 250, Allowed.of(allowed, len(rows)))
+    found = index.shortlist(rows[:20], 250, Allowed.from_rows(allowed, len(rows)))
     assert np.isin(found, allowed).all()
     assert all(len({*line}) == 250 for line in found)
 

@@ -173,14 +173,14 @@ def test_the_cost_of_a_search_among_some_rows(turned: Segment) -> None:
         return found.multiply_adds
 
     flat = {"structure": Structure.FLAT, "lists": 0}
-    most, half, few = (Allowed.of(np.arange(n), 2000) for n in (1900, 1200, 400))
+    most, half, few = (Allowed.from_rows(np.arange(n), 2000) for n in (1900, 1200, 400))
     assert adds(most, None) == 1900 * DIM
     assert adds(most, 50, **flat) == 2000 * 8 + 50 * DIM + DIM * DIM  # all, then left out
     assert adds(half, 50, **flat) == 1200 * 8 + 50 * DIM + DIM * DIM
     assert adds(few, 50, **flat) == 400 * DIM  # so few are scored one and all
     wide = adds(half, 50, structure=Structure.HNSW, lists=0, effort=32)
     assert wide > adds(
-        Allowed.of(np.arange(2000), 2000), 50, structure=Structure.HNSW, lists=0, effort=32
+        Allowed.from_rows(np.arange(2000), 2000), 50, structure=Structure.HNSW, lists=0, effort=32
     )
 
 

@@ -63,7 +63,7 @@ def test_merged_is_what_building_the_live_rows_makes(data: st.DataObject) -> Non
             kept = np.flatnonzero(live[piece])
             choice = rng.integers(3)
             rest = None if kept.size == piece.size and choice else kept
-            parts.append((part, Allowed.of(kept, part.rows) if choice == 2 else rest))
+            parts.append((part, Allowed.from_rows(kept, part.rows) if choice == 2 else rest))
         refit = data.draw(st.sampled_from([None, True, False]))
         merged = Segment.merge(path / "m", parts, config, refit=refit)
         for part, _ in parts:

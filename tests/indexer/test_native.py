@@ -163,7 +163,7 @@ def test_recall_is_that_of_faiss(large: Case, share: float, size: int) -> None:
     if share < 1:
         rng = np.random.default_rng(2)
         numbers = np.sort(rng.choice(ROWS, round(share * ROWS), replace=False))
-        allowed = Allowed.of(numbers, ROWS)
+        allowed = Allowed.from_rows(numbers, ROWS)
     rows = np.arange(ROWS) if allowed is None else allowed.rows
     native = NativeCascade(large.coarse, large.graph()).search(QUERIES, 10, size, 0, allowed)
     reference = Cascade(large.coarse, full).search(QUERIES, 10, size, 0, allowed)

@@ -28,9 +28,9 @@ from searchengine.indexer.tuning.tune import (
     Questions,
     _cost,
     _decide,
-    _kept,
     _ladder,
     _recalls,
+    _searchable,
     _Step,
     candidates,
     queries_needed,
@@ -602,9 +602,9 @@ def test_recalls_by_hand() -> None:
 def test_the_rows_kept_by_hand() -> None:
     """Two segments of five and four rows, whose rows 1, 5 and 8 are queries."""
     segments: list[Any] = [Stub(5), Stub(4)]
-    both = _kept(segments, [None, Allowed.of([0, 2, 3], 4)], [1, 5, 8])
+    both = _searchable(segments, [None, Allowed.from_rows([0, 2, 3], 4)], [1, 5, 8])
     assert [rows if rows is None else rows.tolist() for rows in both] == [[0, 2, 3, 4], [2]]
-    first, second = _kept(segments, None, [8])
+    first, second = _searchable(segments, None, [8])
     assert first is None and second is not None and second.tolist() == [0, 1, 2]
     with pytest.raises(TuneError, match="all rows of a segment"):
-        _kept(segments, [None, Allowed.of([1, 2], 4)], [6, 7])
+        _searchable(segments, [None, Allowed.from_rows([1, 2], 4)], [6, 7])

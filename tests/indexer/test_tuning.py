@@ -171,7 +171,10 @@ def test_questions_of_documents(engine: SearchEngine) -> None:
     every = WordLengths(WIDTH).encode(texts(1200, 1) + texts(100, 2))
     assert vectors == pytest.approx(every[own], abs=2e-3)
     assert np.array_equal(queries_of(segments, [None, None], GOAL)[1], own)
-    live = [Allowed.of(np.arange(0, 1200, 2), 1200), Allowed.of(np.arange(50, 100), 100)]
+    live = [
+        Allowed.from_rows(np.arange(0, 1200, 2), 1200),
+        Allowed.from_rows(np.arange(50, 100), 100),
+    ]
     vectors, own = queries_of(segments, live, GOAL)
     assert len(own) == 100 and (own % 2 == 0)[own < 1200].all() and (own[own >= 1200] > 1250).all()
     assert vectors == pytest.approx(every[own], abs=2e-3)

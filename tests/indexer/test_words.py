@@ -209,7 +209,7 @@ def test_nothing_is_lost_by_what_is_left_out(
         check(words, texts, question, k)
         check(words, texts, question, k, average=postings.average / 30)
         check(words, texts, question, k, average=postings.average * 30)
-        allowed = Allowed.of(np.arange(0, len(texts), 40), len(texts))
+        allowed = Allowed.from_rows(np.arange(0, len(texts), 40), len(texts))
         check(words, texts, question, k, allowed=allowed)
 
 
@@ -234,7 +234,7 @@ def test_documents_are_known_by_their_rows(
     texts: Texts = [{b"ab": 1.0}, {b"a": 1.0}, {b"b": 2.0}, {b"ab": 1.0, b"a": 1.0}, {b"a": 3.0}]
     rows = np.array([0, 3, 4, 9, 12])
     postings = opened(tmp_path / "words", moved(counted(texts, rows), None, 0), rows=20)
-    live = Allowed.of(np.array([1, 2, 3, 4, 9, 10, 11]), 20)  # the documents 1, 2 and 3
+    live = Allowed.from_rows(np.array([1, 2, 3, 4, 9, 10, 11]), 20)  # the documents 1, 2 and 3
     for question, expected in (
         ((b"a", False), {3, 9}),
         ((b"a", True), {3, 9}),

@@ -266,7 +266,7 @@ def test_an_inaccurate_graph_is_refused_with_a_word(
     with pytest.raises(ModelError, match=message):
         CrossEncoder.load(fresh, OPENVINO).start()
     with pytest.raises(QueryError, match=f"cross_encoder: {message}"):
-        CrossEncoders(OPENVINO).of(fresh)
+        CrossEncoders(OPENVINO).get(fresh)
 
 
 def test_a_graph_that_computes_something_else_is_seen(kept: Path, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_network_that_cannot_be_traced_runs_on_torch(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_loads_its_own_and_waits_for_no_thread(kept: Path, free: None) -> None:
     loaded = CrossEncoders(RuntimeConfig(precision="fp32"))
-    scorer = loaded.of(kept)
+    scorer = loaded.get(kept)
     assert scorer is not None and scorer.runtime == "openvino"
     expected = scorer.score(QUESTIONS, TEXTS)
 
@@ -310,7 +310,7 @@ def test_a_forked_child_loads_its_own_and_waits_for_no_thread(kept: Path, free: 
         with pytest.raises(ModelError, match="loaded before this process was forked"):
             scorer.score(QUESTIONS, TEXTS)
         with pytest.warns(RuntimeChoiceWarning, match="openvino has run in the process that"):
-            own = loaded.of(kept)
+            own = loaded.get(kept)
         assert own is not None and own.runtime == "torch"
         say(float(np.abs(own.score(QUESTIONS, TEXTS) - expected).max()) < 2e-5)
         for load in (

@@ -30,7 +30,7 @@ from searchengine.backends.folder.documents.questions import (
     stems,
     trigrams,
     unfinished,
-    whole,
+    whole_words,
     words,
 )
 from searchengine.backends.folder.documents.store import SegmentRow, Store
@@ -107,7 +107,7 @@ class WordIndex:
     analyzer: Analyzer
 
     @classmethod
-    def of(
+    def from_segments(
         cls,
         store: Store,
         segments: Mapping[SegmentRow, Segment],
@@ -162,7 +162,7 @@ class Ranker:
 
         Words that the tokenizer leaves out have none.
         """
-        cut = terms_of(self.index.analyzer).of(list(words))
+        cut = terms_of(self.index.analyzer).look_up(list(words))
         if any(len(terms) > 1 for terms in cut):
             return None
         counted = zip(words.items(), cut, strict=True)
@@ -248,7 +248,9 @@ def search(
     if kind is Tokenizer.TRIGRAM:
         candidates = trigrams(query, last)
     else:
-        candidates = stems(query, last, used) if kind is Tokenizer.STEM else whole(query, last)
+        candidates = (
+            stems(query, last, used) if kind is Tokenizer.STEM else whole_words(query, last)
+        )
     fts5 = _Fts5(read, condition, parameters)
     if kind in (Tokenizer.PORTER, Tokenizer.STEM):
         candidates = {_begun(word, fts5, ranker): n for word, n in candidates.items()}
@@ -294,7 +296,7 @@ def _merged(candidates: Mapping[Word, float], used: Analyzer) -> dict[Word, floa
     """The words without those of no term; of words with equal terms, the first counts for all."""
     first: dict[tuple[tuple[bytes, ...], bool], Word] = {}
     merged = defaultdict[Word, float](float)
-    for word, terms in zip(candidates, terms_of(used).of(list(candidates)), strict=True):
+    for word, terms in zip(candidates, terms_of(used).look_up(list(candidates)), strict=True):
         if terms:
             merged[first.setdefault((terms, word.unfinished), word)] += candidates[word]
     return merged
@@ -319,13 +321,13 @@ def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
     documents = index.documents
     half = (documents + 1) // 2
     counted = zip(index.counts(list(terms), half), terms, strict=True)
-    taken = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
-    weights = {term: _weight(terms[term]) for _, term in taken}
-    parts = [weights[term] * max_gain(documents, count) for count, term in taken]
+    terms_first = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
+    weights = {term: _weight(terms[term]) for _, term in terms_first}
+    parts = [weights[term] * max_gain(documents, count) for count, term in terms_first]
     most = math.fsum(nlargest(EXPECTED, parts))
-    rare = {term: weights[term] for count, term in taken if count < half}
+    rare = {term: weights[term] for count, term in terms_first if count < half}
     scored = WordScores(index.best(rare, k) if rare else (), most)
-    if len(scored) < k and len(rare) < len(taken):
+    if len(scored) < k and len(rare) < len(terms_first):
         return _continued(scored, index.best(weights, k), k)
     return scored
 
@@ -336,8 +338,8 @@ def _continued(scored: WordScores, more: Scored, k: int) -> WordScores:
     `scored` has all documents of its kind. A score does not exceed those before it.
     """
     seen, lowest = {document for document, _ in scored}, scored[-1][1] if scored else math.inf
-    others = [(document, min(score, lowest)) for document, score in more if document not in seen]
-    return WordScores((scored + others)[:k], scored.most)
+    further = [(document, min(score, lowest)) for document, score in more if document not in seen]
+    return WordScores((scored + further)[:k], scored.most)
 
 
 def _begun(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> Word:
@@ -411,9 +413,9 @@ def _scan(
     """
     if not query:
         return WordScores()
-    taken = list(query)[:SHORT_TERMS]
+    words = list(query)[:SHORT_TERMS]
     count = "1.0 * (length(body) - length(replace(body, lower(?), ''))) / ?"
-    score = " + ".join([f"(1 - 1.2 / (1.2 + {count}))"] * len(taken))
+    score = " + ".join([f"(1 - 1.2 / (1.2 + {count}))"] * len(words))
     texts = (
         "SELECT documents.id AS id, lower(documents.title || ' ' || documents.text) AS body "
         f"FROM documents WHERE {condition}"
@@ -422,6 +424,6 @@ def _scan(
         f"SELECT id, score FROM (SELECT id, {score} AS score FROM ({texts})) "
         "WHERE score > 0 ORDER BY score DESC, id LIMIT ?"
     )
-    bound = [value for word in taken for value in (word, len(word))]
+    bound = [value for word in words for value in (word, len(word))]
     rows = read(sql, (*bound, *parameters, k))
-    return WordScores(((row[0], row[1]) for row in rows), most=len(taken[:EXPECTED]))
+    return WordScores(((row[0], row[1]) for row in rows), most=len(words[:EXPECTED]))

@@ -309,7 +309,7 @@ class Merging:
             live = ids[low:high] - row.base
             if len(live):
                 whole = len(live) == row.rows
-                parts.append((segment, None if whole else Allowed.of(live, row.rows)))
+                parts.append((segment, None if whole else Allowed.from_rows(live, row.rows)))
         return parts, tuning
 
     def _documents(self, ids: Ids) -> Ids:

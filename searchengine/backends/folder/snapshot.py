@@ -178,7 +178,7 @@ class Snapshot(contract.Snapshot):
         """The words files of the segments; None: FTS5 ranks by words."""
         with self._lock:
             if self._words is None:
-                self._words = (WordIndex.of(self.store, self.segments, self.live),)
+                self._words = (WordIndex.from_segments(self.store, self.segments, self.live),)
             return self._words[0]
 
     def by_words(
@@ -228,17 +228,17 @@ class Snapshot(contract.Snapshot):
         joined = [text for text in phrases if joins_words(text)]
         if not joined:
             return {}
-        kept = self._gains  # another thread may begin a new one
-        missing = [text for text in joined if text not in kept]
+        gains = self._gains  # another thread may begin a new one
+        missing = [text for text in joined if text not in gains]
         if missing:
             documents = self.store.count()
-            if len(kept) > _PHRASES:
-                kept = self._gains = {text: kept[text] for text in joined if text in kept}
+            if len(gains) > _PHRASES:
+                gains = self._gains = {text: gains[text] for text in joined if text in gains}
             for text in missing:
                 having = self.store.count_with(text, MOST_WITH_PHRASE + 1)
                 counts = 0 < having <= MOST_WITH_PHRASE
-                kept[text] = PHRASE * weight(documents, having) if counts else 0.0
-        return {text: kept[text] for text in joined if kept[text]}
+                gains[text] = PHRASE * weight(documents, having) if counts else 0.0
+        return {text: gains[text] for text in joined if gains[text]}
 
     def _matching(
         self, where: str | None, phrases: tuple[str, ...]
@@ -255,7 +255,7 @@ class Snapshot(contract.Snapshot):
                 self._filters.move_to_end(key)
                 return self._filters[key]
         passages = self.store.matching(where, phrases)  # only live rows have a passage
-        rows = {row: Allowed.of(row.part_of(passages), row.rows) for row in self.segments}
+        rows = {row: Allowed.from_rows(row.part_of(passages), row.rows) for row in self.segments}
         with self._lock:
             self._filters[key] = rows
             while len(self._filters) > max(1, min(_FILTERS, _FILTERED_ROWS // max(1, self.rows))):
@@ -280,9 +280,9 @@ class Snapshot(contract.Snapshot):
             inside = positions[(positions >= start) & (positions < start + count)] - start
             passages.append(row.base + (inside if live is None else live.rows[inside]))
             start += count
-        every = np.concatenate(passages)
-        _, first = np.unique(self.store.documents_of(every), return_index=True)
-        return every[first]
+        all_passages = np.concatenate(passages)
+        _, first = np.unique(self.store.documents_of(all_passages), return_index=True)
+        return all_passages[first]
 
     @property
     def shortlist(self) -> int:

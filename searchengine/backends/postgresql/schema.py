@@ -43,7 +43,7 @@ _STEMMERS = {
 
 def words_config(settings: Mapping[str, Any]) -> str | None:
     """The text search configuration for a tokenizer; None: there are no words to search."""
-    analyzer = Analyzer.of(settings["tokenizer"])
+    analyzer = Analyzer.parse(settings["tokenizer"])
     if analyzer.tokenizer is not Tokenizer.STEM:
         return _WORDS.get(analyzer.tokenizer)
     if not set(analyzer.languages).isdisjoint(UNSPACED_LANGUAGES):
@@ -177,10 +177,10 @@ def read_settings(connection: "Connection", name: str) -> dict[str, Any]:
     version = settings.get("version")
     if version != VERSION:
         newer = isinstance(version, int) and version > VERSION
-        way = "upgrade searchengine to open it" if newer else "create it again with this version"
+        advice = "upgrade searchengine to open it" if newer else "create it again with this version"
         raise CollectionError(
             f"{name} has tables of version {version}, and this searchengine reads version "
-            f"{VERSION}; {way}"
+            f"{VERSION}; {advice}"
         )
     return settings
 

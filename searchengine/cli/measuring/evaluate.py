@@ -130,10 +130,10 @@ def sts(
 
 def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
     """A row of the table: the interval of Spearman's correlation stands beside it."""
-    shown = {name: value for name, value in row.items() if name != "spearman_interval"}
+    columns = {name: value for name, value in row.items() if name != "spearman_interval"}
     ends = row["spearman_interval"]
     interval = "" if ends is None else f" [{ends[0]:.3f}–{ends[1]:.3f}]"
-    return shown | {"spearman": f"{row['spearman']:.4f}{interval}"}
+    return columns | {"spearman": f"{row['spearman']:.4f}{interval}"}
 
 
 def titles_of(encoders: tuple[str, ...]) -> dict[str, str]:

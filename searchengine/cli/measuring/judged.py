@@ -241,7 +241,7 @@ def run_files(
             )
         if unjudged := len(run.keys() - grades.keys()):
             note(f"Note: {name} answers questions without a judgement, left out: {unjudged:,}")
-        settings.append(Setting.of(name, run, list(grades), grades))
+        settings.append(Setting.from_run(name, run, list(grades), grades))
     rows = table(settings, base)
     if as_json:
         show_json(_as_dicts(rows, {}))
@@ -324,8 +324,10 @@ def _encoders_folder(encoders: Sequence[str], beir: Path | None, query_encoder: 
     if repeated := next((name for name in encoders if encoders.count(name) > 1), None):
         raise click.UsageError(f"--encoder {repeated} is given twice; name another encoder")
     for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if given and parameter.name in _OF_COLLECTIONS:
+        on_command_line = (
+            context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        )
+        if on_command_line and parameter.name in _OF_COLLECTIONS:
             raise click.UsageError(
                 f"{parameter.opts[0]} needs a COLLECTION; without one, encoders are compared by "
                 "exact search at full width"

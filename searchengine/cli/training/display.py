@@ -95,10 +95,10 @@ def _resumable(config: TrainConfig, console: "Console") -> Iterator[None]:
     except (KeyboardInterrupt, Terminated):
         newest = latest(config.out)
         if newest is None:
-            way = "no checkpoint was written yet: begin again"
+            advice = "no checkpoint was written yet: begin again"
         else:
-            way = f"the same command with --resume goes on from {newest.name}"
-        print_line(console, f"Training was interrupted; {way}")
+            advice = f"the same command with --resume goes on from {newest.name}"
+        print_line(console, f"Training was interrupted; {advice}")
         raise
 
 

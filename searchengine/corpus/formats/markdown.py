@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from searchengine.corpus.documents import plain_record
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text
-from searchengine.corpus.text_files import bad, decode, whole
+from searchengine.corpus.text_files import bad, decode, read_bytes
 
 _FRONT = re.compile(
     r"(---|\+\+\+)[ \t]*\r?\n(?:(.*?)\n)??(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
@@ -25,7 +25,7 @@ _BLOCKS = MarkdownIt("zero").enable(
 
 def read_text(path: Path) -> Iterator[Text]:
     """The text of a file. Raises CorpusError."""
-    text, encoding = decode(whole(path), path)
+    text, encoding = decode(read_bytes(path), path)
     yield Text(text, metadata={"encoding": encoding} if encoding else {})
 
 
@@ -35,7 +35,7 @@ def read_markdown(path: Path) -> Iterator[Text]:
     The title is that of the front matter, or else a heading of the first level that begins the
     text.
     """
-    text, encoding = decode(whole(path), path)
+    text, encoding = decode(read_bytes(path), path)
     metadata, text = _front_matter(text, path)
     headings = tuple(_headings(text))
     title = metadata.pop("title", None)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text
-from searchengine.corpus.text_files import decode, whole
+from searchengine.corpus.text_files import decode, read_bytes
 
 _LEFT_OUT = {"script", "style", "template", "noscript", "svg", "iframe", "object"}
 _BLOCKS = set(
@@ -31,7 +31,7 @@ _DECLARATION = 1024  # bytes in which HTML declares its encoding
 
 def read_html(path: Path) -> Iterator[Text]:
     """The text of an HTML file. Raises CorpusError."""
-    text, encoding = decode_html(whole(path), path)
+    text, encoding = decode_html(read_bytes(path), path)
     page = parse(text)
     metadata = page.metadata | ({"encoding": encoding} if encoding else {})
     yield Text(page.text, page.title, metadata, tuple(page.headings))

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from searchengine.corpus.text_files import bad, decode, parse_json, whole
+from searchengine.corpus.text_files import bad, decode, parse_json, read_bytes
 
 
 def read_json(path: Path, table: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Place and record of every object. Raises CorpusError for any other content."""
-    text, _ = decode(whole(path), path)
+    text, _ = decode(read_bytes(path), path)
     content = parse_json(text, str(path))
     if isinstance(content, dict):
         yield f"{path}:1", content

@@ -164,7 +164,7 @@ def test_training_and_choice_see_no_held_out_question(
     material: Material, snapshot: Snapshot
 ) -> None:
     """Held-out questions at random: the same rotation, and it is not offered."""
-    held_out = np.array([each.question.part is Part.HELD_OUT for each in material.asked])
+    held_out = np.array([each.question.part is Part.HELD_OUT for each in material.examples])
     noise = np.random.default_rng(0).normal(size=material.vectors.shape)
     vectors = np.where(held_out[:, None], unit(noise), material.vectors)
     true, other = judged(material, snapshot), judged(replace(material, vectors=vectors), snapshot)
@@ -194,7 +194,7 @@ def test_training_sees_its_questions_and_all_documents_and_so_does_the_judgement
     monkeypatch.setattr(posthoc, "rotation", trained_on)
     judged(part, snapshot)
     assert len(sizes) >= 2 and set(sizes) == {160}
-    of_training = [each.question.part is Part.TRAINING for each in part.asked]
+    of_training = [each.question.part is Part.TRAINING for each in part.examples]
     assert np.array_equal(seen[0], part.vectors[of_training])
     whole = Corpus.of_collection(snapshot, part.sample)
     assert np.array_equal(seen[1], np.concatenate(list(whole.blocks())))

@@ -79,7 +79,7 @@ def with_rows(material: Material, seed: int, *parts: Part) -> Material:
 
     sample = material.sample
     of_part = np.array([material.parts[i] in parts for i in sample.documents.tolist()])
-    asked = np.array([each.question.part in parts for each in material.asked])
+    asked = np.array([each.question.part in parts for each in material.examples])
     return replace(
         material,
         sample=replace(sample, vectors=changed(sample.vectors, of_part)),
@@ -150,7 +150,7 @@ def test_shuffled_pairs_are_not_offered(material: Material, snapshot: Snapshot) 
     for _ in range(3):
         vectors = material.vectors.copy()
         for part in Part:
-            places = [i for i, each in enumerate(material.asked) if each.question.part is part]
+            places = [i for i, each in enumerate(material.examples) if each.question.part is part]
             vectors[places] = vectors[rng.permutation(places)]
         found = outcome(replace(material, vectors=vectors), snapshot)
         assert found.change is None or objection(found.rows) is not None
@@ -179,17 +179,17 @@ def test_no_map_if_validation_says_so(material: Material, snapshot: Snapshot) ->
     places = {
         document: i for i, document in enumerate(np.unique(material.sample.documents).tolist())
     }
-    asked = tuple(
+    examples = tuple(
         replace(each, positives=rows[[places[i] for i in each.question.documents]])
-        for each in material.asked
+        for each in material.examples
     )
-    vectors = rows[[places[each.question.documents[0]] for each in asked]]
+    vectors = rows[[places[each.question.documents[0]] for each in examples]]
     sample = replace(
         material.sample, vectors=rows[[places[i] for i in material.sample.documents.tolist()]]
     )
     config = adapting.SegmentConfig(prefix=64)
     found = validation.best(
-        replace(material, sample=sample, asked=asked, vectors=vectors),
+        replace(material, sample=sample, examples=examples, vectors=vectors),
         validation.Corpus.of_sample(sample),
         [LinearMap("same", np.eye(COUNT, dtype=np.float32))],
         lambda corpus, *rest: validation.judge(corpus, *rest[:2], config, rest[2]),
@@ -242,9 +242,9 @@ def test_the_nearest_stored_passage_of_a_clicked_document_is_a_positive(
     encoder = Encoder.load(model)
     keys = [str(i) for i in range(COUNT)]
     clicks = {f"dog {key}": [key] for key in keys}
-    asked = read_material(snapshot, encoder, clicks, 1000, 0, no_progress).asked[-COUNT:]
+    examples = read_material(snapshot, encoder, clicks, 1000, 0, no_progress).examples[-COUNT:]
     several = 0
-    for each in asked:
+    for each in examples:
         assert each.question.kind is Kind.CLICK
         passages = snapshot.store.passages_of(each.question.documents)
         rows = snapshot.vectors(np.array([passage.id for passage in passages]))
@@ -272,7 +272,7 @@ def test_questions_are_not_in_the_encoded_documents(
         of_document[document] += text
     assert len(of_document) == COUNT
     kinds = {Kind.TITLE: 0, Kind.SENTENCE: 0}
-    for each in material.asked:
+    for each in material.examples:
         kinds[each.question.kind] += 1
         for document in each.question.documents:
             if each.question.kind is Kind.SENTENCE:

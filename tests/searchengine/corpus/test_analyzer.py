@@ -36,14 +36,14 @@ from searchengine.corpus.analyzer import Analyzer, Tokenizer
     ],
 )
 def test_terms(analyzer: str, text: str, terms: str) -> None:
-    assert Analyzer.of(analyzer).terms(text) == terms.split()
+    assert Analyzer.parse(analyzer).terms(text) == terms.split()
 
 
 @pytest.mark.parametrize("language", ["german", "russian", "spanish", "turkish", "arabic"])
 def test_stems_are_those_of_snowball(language: str) -> None:
     code = {"german": "de", "russian": "ru", "spanish": "es", "turkish": "tr", "arabic": "ar"}
     words = "kitaplarımızdan hablaremos besondere книгами المكتبات книга running".split()
-    analyzer, stemmer = Analyzer.of(f"stem:{code[language]}"), Stemmer(language)
+    analyzer, stemmer = Analyzer.parse(f"stem:{code[language]}"), Stemmer(language)
     for word in words:
         script = unicodedata.name(word[0]).split()[0]
         if script == {"russian": "CYRILLIC", "arabic": "ARABIC"}.get(language, "LATIN"):
@@ -56,7 +56,7 @@ def test_stems_are_those_of_snowball(language: str) -> None:
 @given(st.text(), st.sampled_from(["stem", "stem:de,ru", "stem:vi", "stem:tr,ar"]))
 def test_every_term_can_be_found(text: str, name: str) -> None:
     """No text fails, no term is empty or has a space, and terms have the same terms."""
-    analyzer = Analyzer.of(name)
+    analyzer = Analyzer.parse(name)
     terms = analyzer.terms(text)
     assert all(term and not any(map(str.isspace, term)) for term in terms)
     assert analyzer.text(text) == " ".join(terms)
@@ -79,15 +79,15 @@ def test_every_term_can_be_found(text: str, name: str) -> None:
 )
 def test_other_names_are_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Analyzer.of(text)
+        Analyzer.parse(text)
 
 
 def test_the_name_is_the_analyzer() -> None:
     for name in ("porter", "stem", "stem:de,ru", "none"):
-        assert str(Analyzer.of(name)) == name
-        assert Analyzer.of(Analyzer.of(name)) == Analyzer.of(name)
-    assert Analyzer.of("stem:vi,ja").label.startswith("stem:vi,ja (Unicode ")
-    assert "Snowball" not in Analyzer.of("stem:vi,ja").label  # nothing of it is used
-    assert ", Snowball 3" in Analyzer.of("stem:de").label
-    assert Analyzer.of("porter").label == "porter"
-    assert Analyzer.of("porter").tokenizer is Tokenizer.PORTER
+        assert str(Analyzer.parse(name)) == name
+        assert Analyzer.parse(Analyzer.parse(name)) == Analyzer.parse(name)
+    assert Analyzer.parse("stem:vi,ja").label.startswith("stem:vi,ja (Unicode ")
+    assert "Snowball" not in Analyzer.parse("stem:vi,ja").label  # nothing of it is used
+    assert ", Snowball 3" in Analyzer.parse("stem:de").label
+    assert Analyzer.parse("porter").label == "porter"
+    assert Analyzer.parse("porter").tokenizer is Tokenizer.PORTER

@@ -160,7 +160,7 @@ def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path)
         ("{", "cannot be read as JSON"),
         ("[]", "must contain bench results"),
         ('{"format": 99}', "got format 99"),
-        ('{"format": 2, "made": ""}', "is damaged"),
+        ('{"format": 2, "measured_at": ""}', "is damaged"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:

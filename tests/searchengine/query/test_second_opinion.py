@@ -115,7 +115,7 @@ def test_runtime_and_precision_are_those_of_the_engine(
     runtime = RuntimeConfig("torch", precision)
     with SearchEngine.open(engine.collection.path, runtime=runtime) as other:
         hits = other.search(QUESTION, 3, mode="text", cross_encoder=model)
-        scorer = other.cross_encoders.of(model)
+        scorer = other.cross_encoders.get(model)
     assert scorer is not None and scorer.runs_on == f"torch {precision}"
     assert all("cross_encoder" in hit.scores for hit in hits)
 

@@ -110,7 +110,7 @@ def test_collections_share_one(serve: Serve, words: Path, model: str) -> None:
         asked: dict[str, Any] = {"query": "a bee", "k": 1, "mode": "text", "cross_encoder": True}
         assert searched(client, collection=name, **asked)["hits"]
     served = client.app.here.collections.values()  # type: ignore[attr-defined]
-    assert len({id(each.engine.cross_encoders.of(model)) for each in served}) == 1
+    assert len({id(each.engine.cross_encoders.get(model)) for each in served}) == 1
 
 
 @pytest.mark.long

@@ -266,7 +266,7 @@ class Turns:
         self._files: WeakValueDictionary[Identity, _Turn] = WeakValueDictionary()
 
     @contextmanager
-    def of(self, identity: Identity, *, wait: bool = True) -> Iterator[bool]:
+    def hold(self, identity: Identity, *, wait: bool = True) -> Iterator[bool]:
         """Hold a file's turn during the block; yields False if it is taken and `wait` is False.
 
         A thread that has the turn already gets it again.

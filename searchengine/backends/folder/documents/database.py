@@ -161,7 +161,7 @@ class Database:
         Raises CollectionBusy if another process is still writing after `wait` seconds, and
         CollectionError if the folder was replaced meanwhile.
         """
-        with turns.of(self.identity, wait=queue) as acquired:
+        with turns.hold(self.identity, wait=queue) as acquired:
             if not acquired:
                 raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
             self._begin_writing(wait)
@@ -254,7 +254,7 @@ class Database:
         and then until they may have begun again. The next commit writes the log from its start.
         """
         begun, passed, complete = monotonic(), 0.0, False
-        with suppress(CollectionError), turns.of(self.identity, wait=False) as acquired:
+        with suppress(CollectionError), turns.hold(self.identity, wait=False) as acquired:
             while acquired and not complete and passed <= (_PATIENCE if follow else 0):
                 # Begun again each time: SQLite has four marks for those that read, this connection
                 # too, and one that finds none free shares an older one.

@@ -107,13 +107,13 @@ def unquoted(question: str) -> str:
     return question.replace('+"', '"').translate(_MARKS).strip()
 
 
-def whole(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
+def whole_words(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
     """The words to search for, and how often each counts; `last`: an unfinished one."""
     return {Word(word, word == last): times for word, times in query.items()}
 
 
 def stems(query: Mapping[str, float], last: str | None, analyzer: Analyzer) -> dict[Word, float]:
-    """As `whole`, the terms of an analyzer with the tokenizer stem.
+    """As `whole_words`, the terms of an analyzer with the tokenizer stem.
 
     A run that is shorter than the parts of its script is the beginning of terms.
     """
@@ -133,7 +133,7 @@ def stems(query: Mapping[str, float], last: str | None, analyzer: Analyzer) -> d
 
 
 def trigrams(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
-    """As `whole`, for a trigram index: the words of three letters or more, unchanged.
+    """As `whole_words`, for a trigram index: the words of three letters or more, unchanged.
 
     In scripts without spaces, and in Korean, whose particles are attached to words, every three
     letters are a word, because a whole run rarely occurs. One or two such letters are the beginning

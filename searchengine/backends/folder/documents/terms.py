@@ -99,22 +99,22 @@ class Terms:
 
     def __init__(self, used: Analyzer) -> None:
         self._table, self._kind = _Table(used.tokenizer), used.tokenizer
-        self._known: dict[Word, tuple[bytes, ...]] = {}
+        self._cache: dict[Word, tuple[bytes, ...]] = {}
 
-    def of(self, words: Sequence[Word]) -> list[tuple[bytes, ...]]:
+    def look_up(self, words: Sequence[Word]) -> list[tuple[bytes, ...]]:
         """The terms of each word: one, but for words that the tokenizer cuts or leaves out.
 
         Of an unfinished word, the beginnings of terms.
         """
-        known = self._known  # another thread may begin a new one
-        missing = [word for word in words if word not in known]
+        cached = self._cache  # another thread may begin a new one
+        missing = [word for word in words if word not in cached]
         if missing:
             cut = self._cut(missing)
-            if len(known) > _CACHED:
-                known = {word: known[word] for word in words if word in known}
-            known.update(cut)
-            self._known = known
-        return [known[word] for word in words]
+            if len(cached) > _CACHED:
+                cached = {word: cached[word] for word in words if word in cached}
+            cached.update(cut)
+            self._cache = cached
+        return [cached[word] for word in words]
 
     def _cut(self, words: Sequence[Word]) -> dict[Word, tuple[bytes, ...]]:
         begins = self._kind is Tokenizer.TRIGRAM  # with fewer letters than a term has
@@ -198,18 +198,18 @@ def _counted(table: _Table, texts: Iterable[Text], used: Analyzer) -> Iterator[C
     with _END, so that what begins with one or two letters is found wherever they stand.
     """
     end = _ENDS if used.tokenizer is Tokenizer.TRIGRAM else ""
-    held: list[tuple[int, str, str]] = []
+    block: list[tuple[int, str, str]] = []
     rows: list[int] = []
     letters = 0
     for first, title, text in texts:
         words, body = used.text(title), used.text(text)
-        held.append((len(held), words and words + end, body and body + end))
+        block.append((len(block), words and words + end, body and body + end))
         rows.append(first)
         letters += len(words) + len(body)
         if letters > _LETTERS:
-            yield _count(table, held, rows)
-            held, rows, letters = [], [], 0
-    yield _count(table, held, rows)
+            yield _count(table, block, rows)
+            block, rows, letters = [], [], 0
+    yield _count(table, block, rows)
 
 
 def _count(table: _Table, texts: Sequence[tuple[int, str, str]], rows: Sequence[int]) -> Counted:
@@ -221,11 +221,11 @@ def _count(table: _Table, texts: Sequence[tuple[int, str, str]], rows: Sequence[
         places.append(listed)
     counted = np.array([not term.endswith(_END.encode()) for term in terms], bool)
     sizes = np.fromiter((listed.count(b",") + 1 for listed in places), np.int64, len(places))
-    every = np.fromstring(b",".join(places), np.int64, sep=",") if places else sizes
-    inside = every[np.repeat(counted, sizes)]  # FTS5 has no terms that end with _END
-    keys = np.repeat(np.arange(sizes.size), sizes) * len(texts) + every // 2
+    occurrences = np.fromstring(b",".join(places), np.int64, sep=",") if places else sizes
+    inside = occurrences[np.repeat(counted, sizes)]  # FTS5 has no terms that end with _END
+    keys = np.repeat(np.arange(sizes.size), sizes) * len(texts) + occurrences // 2
     order = np.argsort(keys, kind="stable")  # FTS5 gives them in order, but promises nothing
-    keys, counts = keys[order], np.where(every[order] % 2, TITLE_WEIGHT, 1.0)
+    keys, counts = keys[order], np.where(occurrences[order] % 2, TITLE_WEIGHT, 1.0)
     heads = np.flatnonzero(np.diff(keys, prepend=-1))
     summed = np.add.reduceat(counts, heads) if heads.size else counts
     numbers = keys[heads]

@@ -100,7 +100,7 @@ def _terms(analyzer: Analyzer, column: str) -> str:
 
 
 def _search_terms(label: str, text: str) -> str:
-    return Analyzer.of(label.partition(" ")[0]).text(text)
+    return Analyzer.parse(label.partition(" ")[0]).text(text)
 
 
 def drop(connection: sqlite3.Connection) -> None:
@@ -152,7 +152,7 @@ def check(connection: sqlite3.Connection) -> str | None:
 
 def analyzer(read: Read) -> Analyzer:
     """How text becomes the terms of the index; Tokenizer.NONE without an index."""
-    return Analyzer.of(_label(read).partition(" ")[0])
+    return Analyzer.parse(_label(read).partition(" ")[0])
 
 
 def outdated(read: Read) -> bool:
@@ -161,7 +161,7 @@ def outdated(read: Read) -> bool:
     Then FTS5 cannot remove a document's terms, so the index must be created again before a change.
     """
     label = _label(read)
-    return label != Analyzer.of(label.partition(" ")[0]).label
+    return label != Analyzer.parse(label.partition(" ")[0]).label
 
 
 def _label(read: Read) -> str:

@@ -105,7 +105,7 @@ def test_a_row_that_is_no_unit_vector_is_refused_whatever_its_checksum(
         stored[7] *= factor
     stored.flush()
     del stored
-    files = {**segment.manifest.files, "vectors.faiss": FileEntry.of(path)}
+    files = {**segment.manifest.files, "vectors.faiss": FileEntry.from_file(path)}
     (segment.path / "manifest.json").write_text(replace(segment.manifest, files=files).to_json())
     again = Segment.open(segment.path)
     again.verify()
@@ -199,7 +199,7 @@ def test_the_writers_checksum_is_that_of_the_file(tmp_path: Path, known: bool) -
     with VectorWriter(tmp_path / "v", DIM, Storage.FLOAT32, 5000 if known else None) as writer:
         writer.append(rows(4000))
         writer.append(rows(1000))
-        assert writer.seal() == FileEntry.of(tmp_path / "v")
+        assert writer.seal() == FileEntry.from_file(tmp_path / "v")
     list(VectorFile(tmp_path / "v", 5000, DIM, Storage.FLOAT32).verified(sha256(tmp_path / "v")))
 
 

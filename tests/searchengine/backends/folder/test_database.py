@@ -256,7 +256,7 @@ def test_replaced_segments_are_cleared_away_without_waiting_for_a_thread(store: 
     taken, end = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with turns.of(store.identity):
+        with turns.hold(store.identity):
             taken.set()
             end.wait(2)
 

@@ -103,7 +103,7 @@ def test_a_dry_run_only_looks(
 
     def look() -> list[Any]:
         report: Repair = repair(path, dry_run=True)
-        return [report.whole, report.found]
+        return [report.whole, report.damage]
 
     is_whole, messages = on_read_only_disk(path, look)
     assert is_whole is whole

@@ -120,7 +120,7 @@ def test_a_block_that_is_damaged_while_others_are_encoded_is_not_built(
 def test_a_repair_of_a_whole_collection_keeps_the_pending_reindex(engine: SearchEngine) -> None:
     engine.preview_reindex(["x"], other())
     repaired = SearchEngine.repair(engine.collection.path)
-    assert repaired.whole and repaired.lost == () and repaired.found == ()
+    assert repaired.whole and repaired.lost == () and repaired.damage == ()
     assert len(engine.stats().pending) == 1
 
 

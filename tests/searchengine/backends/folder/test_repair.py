@@ -165,15 +165,17 @@ def test_every_kind_of_damage_is_mended(path: Path, expected: list[Any], kind: s
     before = (path / "documents.db").read_bytes()
     planned = repair(path, WordLengths(), dry_run=True)
     assert (path / "documents.db").read_bytes() == before, "a dry run changes nothing"
-    assert planned.found and not planned.whole and not planned.mended and planned.encoded == encoded
+    assert (
+        planned.damage and not planned.whole and not planned.repaired and planned.encoded == encoded
+    )
     encoder = WordLengths()
     done = repair(path, encoder)
     assert (done.whole, done.complaint, done.lost) == (True, None, ())
-    assert (done.found, done.encoded) == (planned.found, encoded)
+    assert (done.damage, done.encoded) == (planned.damage, encoded)
     assert sum(map(len, encoder.calls)) == encoded, "only what is damaged is encoded"
     check(path, expected)
     again = repair(path)  # nothing to do: no encoder is needed
-    assert (again.found, again.mended, again.whole) == ((), (), True)
+    assert (again.damage, again.repaired, again.whole) == ((), (), True)
 
 
 def test_a_whole_segment_is_not_touched(path: Path) -> None:
@@ -189,7 +191,7 @@ def test_a_text_that_was_changed_is_kept_and_encoded(path: Path) -> None:
     sql("UPDATE documents SET text = 'zzzzzzzzzzzzzz' WHERE key = 'd7'")(path)
     done = repair(path, WordLengths())
     assert done.whole
-    assert "document 'd7' has a text that differs from what was stored; it was kept" in done.found
+    assert "document 'd7' has a text that differs from what was stored; it was kept" in done.damage
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.search("z" * 14 + " t7", k=1)[0].key == "d7"
         assert engine.search("z" * 14, k=1, mode="text")[0].key == "d7"
@@ -198,7 +200,7 @@ def test_a_text_that_was_changed_is_kept_and_encoded(path: Path) -> None:
 def test_a_text_that_is_no_utf_8_is_read_as_far_as_it_can_be(path: Path) -> None:
     sql("UPDATE documents SET text = CAST(x'7a7aff7a' AS TEXT) WHERE key = 'd7'")(path)
     done = repair(path, WordLengths())
-    assert done.whole and "'d7'" in done.found[-1]
+    assert done.whole and "'d7'" in done.damage[-1]
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.search("zz", k=1, mode="text")[0].text == "zz\ufffdz"
 
@@ -319,7 +321,7 @@ def test_an_interrupted_exchange_of_the_database_is_completed(
     database.rename(path / "documents.db.damaged")
     (path / "documents.db-wal").write_bytes(b"the log of the damaged file")
     done = repair(path, WordLengths())
-    assert done.whole and "interrupted repair" in done.mended[0]
+    assert done.whole and "interrupted repair" in done.repaired[0]
     assert (path / "documents.db.damaged-wal").read_bytes() == b"the log of the damaged file"
     check(path, expected)
 
@@ -410,12 +412,12 @@ def test_the_command_says_what_it_did(path: Path, monkeypatch: pytest.MonkeyPatc
     run = CliRunner().invoke
     dry = run(cli, ["repair", str(path), "--dry-run"])
     assert dry.exit_code == 1, dry.output
-    assert "found" in dry.stdout and "to do    encode 39 documents again" in dry.stdout
+    assert "damage" in dry.stdout and "to do     encode 39 documents again" in dry.stdout
     assert "searchengine repair" in dry.stdout
     done = run(cli, ["repair", str(path), "--json"])
     report = json.loads(done.stdout)
     assert (done.exit_code, report["whole"], report["encoded"]) == (0, True, 39)
-    assert "segment 000001 was replaced" in report["mended"]
+    assert "segment 000001 was replaced" in report["repaired"]
     whole = run(cli, ["repair", str(path)])
     assert whole.exit_code == 0
     assert whole.stdout.splitlines()[-1] == f"{path} is whole"

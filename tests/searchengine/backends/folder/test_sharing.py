@@ -343,7 +343,7 @@ def test_a_child_waits_for_no_thread_of_its_parent(path: Path) -> None:
         begun, end = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with turns.of(engine.collection.store.identity):
+            with turns.hold(engine.collection.store.identity):
                 begun.set()
                 end.wait(60)
 

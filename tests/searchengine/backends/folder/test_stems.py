@@ -135,7 +135,7 @@ def test_optimize_brings_stems_to_an_older_collection(tmp_path: Path) -> None:
     with SearchEngine.create(path, WordLengths()) as engine:
         engine.add([{"_id": str(i), "text": b} for i, (_, b) in enumerate(TEXTS)])
         with engine.collection.own_store() as store, engine.collection.writing(store) as writer:
-            writer.changes.index_text(Analyzer.of("trigram"))  # as a former version chose
+            writer.changes.index_text(Analyzer.parse("trigram"))  # as a former version chose
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.stats().tokenizer == "trigram" and engine.stats().words == "FTS5"
         assert [hit.key for hit in engine.search("schlafen", mode="text")] == ["4"]

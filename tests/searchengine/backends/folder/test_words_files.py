@@ -265,17 +265,17 @@ def test_words_that_another_thread_drops_are_known_all_the_same(
     monkeypatch.setattr(terms, "_CACHED", 0)
     table = terms.Terms(Analyzer(Tokenizer.PORTER))
     whales, owls, bees = (Word(each) for each in ("whales", "owls", "bees"))
-    table.of([whales])
+    table.look_up([whales])
     cut = table._cut
 
     def meanwhile(words: Any) -> Any:
         monkeypatch.setattr(table, "_cut", cut)
-        assert table.of([bees]) == [(b"bee",)]
+        assert table.look_up([bees]) == [(b"bee",)]
         return cut(words)
 
     monkeypatch.setattr(table, "_cut", meanwhile)
-    assert table.of([whales, owls]) == [(b"whale",), (b"owl",)]
-    assert len(table._known) == 2
+    assert table.look_up([whales, owls]) == [(b"whale",), (b"owl",)]
+    assert len(table._cache) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
