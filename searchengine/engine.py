@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from searchengine.backends import listing
 from searchengine.backends.contract import Backend
+from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.filters.parser import field_named, parse
 from searchengine.backends.mode import Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Tokenizer

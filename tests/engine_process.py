@@ -165,7 +165,7 @@ def small_and_quick() -> None:
     watching.RECENT = mirror.RECENT = 0.1
     mirror.RETRY = 0.05
     watching._TIMES = {"debounce": 50, "step": 10, "rust_timeout": 50}
-    watching.Watcher = AskedWatcher  # type: ignore[misc]
+    mirror.Watcher = AskedWatcher  # type: ignore[misc]
 
 
 class Worker:

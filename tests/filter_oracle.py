@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from searchengine.backends.folder.filters.dates import Date
-from searchengine.backends.folder.filters.sql import (
+from searchengine.backends.filters.dates import Date
+from searchengine.backends.filters.sql import (
     And,
     Between,
     Compare,

@@ -4,8 +4,8 @@ import json
 import sqlite3
 from typing import Any
 
-from searchengine.backends.folder.filters import fields
-from searchengine.backends.folder.filters.sql import Filter, compile_sql
+from searchengine.backends.filters import fields
+from searchengine.backends.filters.sql import Filter, compile_sql
 
 TABLE = """CREATE TABLE documents (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE,
     title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL)"""

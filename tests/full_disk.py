@@ -58,7 +58,7 @@ def one_look() -> Iterator[None]:
         for module in (watching, mirror):  # else files have not settled yet
             stack.enter_context(mock.patch.object(module, "RECENT", 0))
         looks = Looks(lambda: None, end)
-        stack.enter_context(mock.patch.object(watching, "Watcher", lambda *_: looks))
+        stack.enter_context(mock.patch.object(mirror, "Watcher", lambda *_: looks))
         yield
 
 

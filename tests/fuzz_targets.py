@@ -23,8 +23,8 @@ import numpy as np
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.filters.parser import parse
-from searchengine.backends.folder.filters.sql import compile_sql
+from searchengine.backends.filters.parser import parse
+from searchengine.backends.filters.sql import compile_sql
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import SearchEngineError

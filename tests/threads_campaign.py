@@ -283,7 +283,7 @@ class Campaign:
                     yield snapshot
 
             stack.enter_context(mock.patch.object(View, "reading", noted))
-            stack.enter_context(mock.patch.object(watching, "Watcher", self._watcher))
+            stack.enter_context(mock.patch.object(mirror, "Watcher", self._watcher))
             yield
 
     # ---- what actors do ----
@@ -439,7 +439,7 @@ class Campaign:
         return call
 
     def _watcher(self, folder: Path, stop: object) -> Looks:
-        """In place of watching.Watcher: an actor looks some times, when it is its turn."""
+        """In place of mirror.Watcher: an actor looks some times, when it is its turn."""
         actor = self.stepper.actor
         assert actor is not None
         call, left = self.calls[actor], self.random.randint(1, 6)

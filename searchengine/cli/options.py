@@ -118,7 +118,7 @@ class FieldName(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name unchanged."""
-        from searchengine.backends.folder.filters.parser import field_named
+        from searchengine.backends.filters.parser import field_named
         from searchengine.errors import FilterError
 
         try:
@@ -303,7 +303,7 @@ def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
 
     Cheap if a document has the field; otherwise all metadata are read.
     """
-    from searchengine.backends.folder.filters.parser import field_name, parse
+    from searchengine.backends.filters.parser import field_name, parse
 
     if filter_ is None:
         return
@@ -315,7 +315,7 @@ def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
 
 def _fields(node: Any) -> list[tuple[str, ...]]:
     """Return the fields of a filter's syntax tree, in their order."""
-    from searchengine.backends.folder.filters.sql import And, Not, Or
+    from searchengine.backends.filters.sql import And, Not, Or
 
     if isinstance(node, And | Or):
         return [field for operand in node.operands for field in _fields(operand)]

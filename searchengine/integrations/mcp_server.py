@@ -18,8 +18,8 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, ValidationError
 from pydantic import Field as Described
 
-from searchengine.backends.folder.filters.parser import field_name
-from searchengine.backends.folder.filters.sql import Field
+from searchengine.backends.filters.parser import field_name
+from searchengine.backends.filters.sql import Field
 from searchengine.encoders.cross_encoders import CrossEncoders, CrossEncoding
 from searchengine.engine import SearchEngine
 from searchengine.errors import EncoderMismatch, SearchEngineError

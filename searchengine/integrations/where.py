@@ -9,8 +9,8 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from searchengine.backends.folder.filters.parser import field_name
-from searchengine.backends.folder.filters.sql import Field
+from searchengine.backends.filters.parser import field_name
+from searchengine.backends.filters.sql import Field
 from searchengine.errors import FilterError
 from searchengine.integrations.stored import stored_name
 

@@ -8,8 +8,8 @@ from itertools import islice, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from searchengine.backends.folder.filters.parser import field_named
-from searchengine.backends.folder.filters.sql import Field
+from searchengine.backends.filters.parser import field_named
+from searchengine.backends.filters.sql import Field
 from searchengine.backends.listing import Counts
 from searchengine.corpus.notebook import facts, paragraph, table
 from searchengine.query.snippets import best_section, heading_at, headings_of, snippet

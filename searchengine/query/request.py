@@ -11,8 +11,8 @@ from typing import Any, Self, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.folder.documents.questions import phrases, unquoted
-from searchengine.backends.folder.filters.parser import field_named, parse
 from searchengine.backends.mode import Mode
 from searchengine.encoders.cross_encoders import CANDIDATES
 from searchengine.encoders.questions import (
@@ -65,7 +65,7 @@ class Query:
         k: number of documents, at least 1; fewer are returned only if fewer match.
         shortlist: candidates of each segment that are scored at full width; None: the number that
             the segment is configured with.
-        where: a filter on metadata, see searchengine.backends.folder.filters.parser.
+        where: a filter on metadata, see searchengine.backends.filters.parser.
         exact: return the true nearest documents. Only by vectors, and without a shortlist.
         mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
             collection stores ("auto"), see searchengine.backends.folder.mode.

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from searchengine.backends.filters import fields
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.schema import BEHIND, catch_up
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.filters import fields
 from searchengine.backends.folder.folders import folder_of, remove_unnamed
 from searchengine.backends.folder.pending import Kind, drop_all, works
 from searchengine.backends.folder.writer import Writer, writing

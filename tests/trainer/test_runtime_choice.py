@@ -168,7 +168,7 @@ def test_torch_computes_in_float32_where_bf16_is_clearly_slower(
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
     monkeypatch.setattr("searchengine.trainer.runtimes.runtime_config.gpu_here", lambda: False)
     monkeypatch.setattr(
-        "searchengine.trainer.runtimes.runtime_config.cpu_has_native_bf16", lambda: True
+        "searchengine.trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True
     )
     monkeypatch.setattr(
         "searchengine.trainer.runtimes.measure.min_cosine", lambda found, exact: 1.0

@@ -10,7 +10,7 @@ namespace kernel {
 // A link in a mapped file may start at any byte.
 typedef int32_t Link __attribute__((aligned(1)));
 
-// Equal to GraphArrays in graph.py, field by field.
+// Equal to GraphArrays in hnsw.py, field by field.
 struct Graph {
     int64_t size;          // nodes
     int64_t width;         // dimensions of a prefix, and bytes of a code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from searchengine.backends.contract import Backend, Entry, Known, check_unchanged, checked
-from searchengine.backends.folder.filters.parser import field_named
+from searchengine.backends.filters.parser import field_named
 from searchengine.backends.mode import Mode
 from searchengine.backends.postgresql import schema, writing
 from searchengine.backends.postgresql.connections import Connections

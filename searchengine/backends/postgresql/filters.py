@@ -11,9 +11,9 @@ import json
 import re
 from typing import Any
 
-from searchengine.backends.folder.filters.dates import Date
-from searchengine.backends.folder.filters.parser import parse
-from searchengine.backends.folder.filters.sql import (
+from searchengine.backends.filters.dates import Date
+from searchengine.backends.filters.parser import parse
+from searchengine.backends.filters.sql import (
     Check,
     Condition,
     Dialect,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from searchengine.backends.contract import Ids, Known, Passage, Tables
-from searchengine.backends.folder.filters.parser import field_named
+from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql.filters import condition
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError

@@ -1,1 +1,1 @@
-"""Formats that a parser reads: each has a reader here, run in a process of its own (parser.py)."""
+"""Readers of formats, one a file; reading_process.py runs them in a process of their own."""

@@ -21,8 +21,8 @@ from postgres_server import new_url
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, as_json
-from searchengine.backends.folder.filters.parser import parse
-from searchengine.backends.folder.filters.sql import Filter
+from searchengine.backends.filters.parser import parse
+from searchengine.backends.filters.sql import Filter
 from searchengine.backends.postgresql import connections as connecting
 from searchengine.backends.postgresql import schema, writing
 from searchengine.backends.postgresql.filters import compiled, condition, dates_of

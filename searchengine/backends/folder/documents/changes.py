@@ -7,9 +7,9 @@ from typing import Any
 from uuid import uuid4
 
 from searchengine.backends.contract import Known, Span, as_json
+from searchengine.backends.filters import fields
 from searchengine.backends.folder.documents import schema, text_index
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.filters import fields
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 

@@ -24,7 +24,7 @@ only for a database that lacks one.
 import sqlite3
 from typing import TYPE_CHECKING
 
-from searchengine.backends.folder.filters import fields
+from searchengine.backends.filters import fields
 from searchengine.errors import CollectionError
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from searchengine.backends.contract import Ids, Known, Passage, Tables
+from searchengine.backends.filters import fields
+from searchengine.backends.filters.parser import field_name, field_named, parse
+from searchengine.backends.filters.sql import compile_sql, json_path
 from searchengine.backends.folder.documents import text_index
 from searchengine.backends.folder.documents.database import Database
-from searchengine.backends.folder.filters import fields
-from searchengine.backends.folder.filters.parser import field_name, field_named, parse
-from searchengine.backends.folder.filters.sql import compile_sql, json_path
 from searchengine.corpus.documents import Document
 
 _COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same

@@ -9,9 +9,9 @@ from filtered import collection, found_in, select
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.folder.filters.dates import Date
-from searchengine.backends.folder.filters.parser import field_name, parse
-from searchengine.backends.folder.filters.sql import (
+from searchengine.backends.filters.dates import Date
+from searchengine.backends.filters.parser import field_name, parse
+from searchengine.backends.filters.sql import (
     And,
     Between,
     Compare,

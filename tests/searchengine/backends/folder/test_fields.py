@@ -10,9 +10,9 @@ from filtered import collection, found_in
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.folder.filters import fields
-from searchengine.backends.folder.filters.parser import parse
-from searchengine.backends.folder.filters.sql import compile_sql
+from searchengine.backends.filters import fields
+from searchengine.backends.filters.parser import parse
+from searchengine.backends.filters.sql import compile_sql
 from searchengine.errors import FilterError
 
 

@@ -16,9 +16,9 @@ without firing triggers; write `ON CONFLICT DO UPDATE` instead.
 import re
 import sqlite3
 
-from searchengine.backends.folder.filters.dates import moment_sql
-from searchengine.backends.folder.filters.parser import field_named
-from searchengine.backends.folder.filters.sql import Field, json_path
+from searchengine.backends.filters.dates import moment_sql
+from searchengine.backends.filters.parser import field_named
+from searchengine.backends.filters.sql import Field, json_path
 
 _ITEMS = """
     SELECT fields.id AS field,

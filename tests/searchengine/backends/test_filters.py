@@ -7,8 +7,8 @@ from filtered import select
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.folder.filters.parser import field_name, field_named, parse
-from searchengine.backends.folder.filters.sql import compile_sql
+from searchengine.backends.filters.parser import field_name, field_named, parse
+from searchengine.backends.filters.sql import compile_sql
 from searchengine.errors import FilterError
 
 # --- the meaning of each test --------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from searchengine.backends.folder.filters.dates import Date, moment_sql
+from searchengine.backends.filters.dates import Date, moment_sql
 
 Value = str | int | float | bool | None
 Field = tuple[str, ...]

@@ -27,8 +27,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
-from searchengine.backends.folder.filters.dates import Date
-from searchengine.backends.folder.filters.sql import (
+from searchengine.backends.filters.dates import Date
+from searchengine.backends.filters.sql import (
     And,
     Between,
     Compare,
