@@ -95,7 +95,7 @@ def test_merging_numbers_rows_from_their_bases() -> None:
         merge([first], [0, 1], 3)
 
 
-def test_a_merged_result_is_proven_if_all_are_and_counts_what_was_read() -> None:
+def test_a_merged_result_is_exact_if_all_parts_are_and_adds_their_reads() -> None:
     part = SearchResult(np.array([[1], [2]]), np.zeros((2, 1), np.float32))
     counted = replace(part, exact=True, read=np.array([3, 40]))
     both = merge([counted, counted], [0, 10], 1)

@@ -108,7 +108,7 @@ def test_the_recall_that_was_tuned_for_is_reached_on_fresh_queries(
 
 
 @pytest.mark.usefixtures("wide_steps")
-def test_rows_made_into_queries_are_left_out_of_what_is_measured(
+def test_self_queries_are_left_out_of_the_measured_rows(
     segments: list[Segment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = np.random.default_rng(4).permutation(3000)[:300]
@@ -259,7 +259,7 @@ def test_every_ladder_has_half_of_the_error_that_is_left() -> None:
     assert _decide([failing, step(3.0, np.ones(1), exact=True)], goal, silent) is not None
 
 
-def test_of_points_that_feel_as_fast_the_one_that_finds_most_is_chosen() -> None:
+def test_among_equally_fast_points_the_highest_recall_is_chosen() -> None:
     """A question takes 4 ms besides: 0.1 and 0.25 ms of search are within 5 %, 0.4 is not."""
     goal, silent, sure = Goal(0.9), lambda _: None, np.ones(200)
 
@@ -284,7 +284,7 @@ def test_of_points_that_feel_as_fast_the_one_that_finds_most_is_chosen() -> None
 
 
 @pytest.mark.usefixtures("wide_steps")
-def test_what_is_not_felt_is_spent_on_recall(segments: list[Segment]) -> None:
+def test_unnoticeable_time_is_spent_on_recall(segments: list[Segment]) -> None:
     goal = Goal(0.8)
     alone = tune(segments, QUERIES[:200], goal)
     felt = tune(segments, QUERIES[:200], goal, question_ms=1e4)

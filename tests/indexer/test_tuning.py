@@ -93,7 +93,7 @@ def share_found(engine: SearchEngine, questions: list[str]) -> float:
     )]))  # fmt: skip
 
 
-def test_a_tuned_collection_holds_what_was_asked(engine: SearchEngine, path: Path) -> None:
+def test_a_tuned_collection_meets_its_target(engine: SearchEngine, path: Path) -> None:
     questions = texts(300, 9)
     before = truth(engine, questions[0])
     assert share_found(engine, questions) < 0.8
@@ -207,7 +207,7 @@ def state(path: Path) -> dict[str, tuple[int, int]]:
     return {str(each): (each.stat().st_size, each.stat().st_mtime_ns) for each in files}
 
 
-def test_what_cannot_succeed_is_refused_before_it_starts(
+def test_unreachable_goals_are_refused_before_tuning_starts(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By default 1,300 rows cannot spare as many as 0.99 needs; nothing is read or written."""
@@ -233,7 +233,7 @@ def test_a_refused_tuning_changes_nothing(engine: SearchEngine, path: Path) -> N
 
 
 @pytest.mark.parametrize("questions", [None, texts(150, 9)], ids=["documents", "questions"])
-def test_what_was_deleted_is_neither_measured_nor_built(
+def test_deleted_rows_are_neither_measured_nor_built(
     engine: SearchEngine, questions: list[str] | None
 ) -> None:
     gone = [f"1-{i}" for i in range(0, 900, 3)] + [f"2-{i}" for i in range(100)]
@@ -377,7 +377,7 @@ def test_two_that_tune_at_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["add", pytest.param("tune", marks=pytest.mark.long), "writing"])
-def test_what_was_changed_meanwhile_is_left_alone(
+def test_a_collection_changed_meanwhile_is_not_overwritten(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """Another adds, tunes or is writing just then, while this one measures."""

@@ -210,7 +210,7 @@ def test_what_does_not_help_writes_nothing(
     assert engine.encoder.source.endswith("model")
 
 
-def test_what_is_not_beyond_doubt_is_not_written(
+def test_an_uncertain_gain_is_not_written(
     engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapting, "MIN_GAIN", 1.0)

@@ -100,7 +100,7 @@ def test_an_interrupted_copy_continues(
     assert copy(source, url).written == 0
 
 
-def test_what_differs_is_found(source: Path, url: str) -> None:
+def test_differences_are_reported(source: Path, url: str) -> None:
     copy(source, url)
     with SearchEngine.open(url) as engine:
         with engine.collection._connections.borrow() as connection:

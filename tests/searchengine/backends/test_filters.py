@@ -236,7 +236,7 @@ def test_a_field_has_one_name(parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "in", "a b", "a = 1", "not a", "exists(a)", "a or b", "3"])
-def test_what_names_no_field(name: str) -> None:
+def test_filters_without_a_field_name_are_refused(name: str) -> None:
     with pytest.raises(FilterError):
         field_named(name)
 

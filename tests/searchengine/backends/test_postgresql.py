@@ -345,7 +345,7 @@ def test_a_statement_may_not_run_for_ever(url: str) -> None:
         assert len(engine) == 0
 
 
-def test_what_works_on_folders_only_says_so(engine: SearchEngine, tmp_path: Any) -> None:
+def test_commands_for_folders_refuse_other_backends(engine: SearchEngine, tmp_path: Any) -> None:
     for work in (
         engine.verify,
         engine.optimize,

@@ -42,7 +42,9 @@ def test_applied(collection: Path, tmp_path: Path) -> None:
     assert run_json("info", collection)["encoder"] == str(tmp_path / "better")
 
 
-def test_what_does_not_help_says_so(collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapting_that_does_not_help_is_reported(
+    collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(adapting, "STRENGTHS", ((1, 1e-9),))
     monkeypatch.setattr(adapting, "RIDGE", 1e6)
     done = run("adapt", collection, "--apply")

@@ -106,7 +106,7 @@ def test_what_was_measured_before_an_interruption_is_kept(folder: Path, tmp_path
     assert (tmp_path / "out" / "report.html").exists()
 
 
-def test_bad_input_is_told_in_one_sentence(folder: Path, tmp_path: Path) -> None:
+def test_bad_input_is_reported_in_one_sentence(folder: Path, tmp_path: Path) -> None:
     queries, index = folder / "queries.jsonl", folder / "c.index"
     bench = ("bench", index, "--queries", queries)
     cases: list[tuple[tuple[str | Path, ...], str]] = [

@@ -259,7 +259,7 @@ def test_a_step_that_comes_again_counts_on(capsys: pytest.CaptureFixture[str]) -
     assert "25/40" in capsys.readouterr().err
 
 
-def test_what_is_stored_already_slows_no_rate(
+def test_stored_documents_do_not_lower_the_shown_rate(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 10.0, 20.0, 22.0])

@@ -131,7 +131,7 @@ def test_what_cannot_be_is_one_sentence(collection: Path) -> None:
         assert message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_refused_engine_is_told_in_a_sentence(
+def test_a_refused_runtime_is_reported_in_one_sentence(
     notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_sentence_transformer(tmp_path / "model")

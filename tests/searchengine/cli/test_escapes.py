@@ -78,7 +78,7 @@ def test_escaped_are_controls_and_overrides_and_nothing_else() -> None:
     ],
     ids=lambda arguments: " ".join(arguments[::2]).encode("ascii", "ignore").decode()[:30],
 )
-def test_commands_escape_what_they_print(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_commands_escape_printed_values(folder: Path, arguments: tuple[str, ...]) -> None:
     paths = [folder / name if (folder / name).exists() else name for name in arguments]
     done = run(*paths)
     assert (done.stdout + done.stderr).strip()
@@ -107,7 +107,7 @@ def test_hits_are_shown_escaped_and_json_keeps_their_values(folder: Path) -> Non
         (f"--gone{EVIL}",),
     ],
 )
-def test_errors_escape_what_they_quote(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_errors_escape_quoted_values(folder: Path, arguments: tuple[str, ...]) -> None:
     paths = [folder / name if (folder / name).exists() else name for name in arguments]
     done = run(*paths)
     assert done.returncode == 2

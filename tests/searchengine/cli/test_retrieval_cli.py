@@ -108,7 +108,7 @@ def test_the_first_row_is_what_users_get(folder: Path) -> None:
     assert hit["key"] == first
 
 
-def test_what_slipped_is_shown(folder: Path) -> None:
+def test_worse_questions_are_shown(folder: Path) -> None:
     """A judged document that only vectors find: its ranks before and after."""
     (folder / "one.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tvolcano\t3\n")
     arguments = ["retrieval", folder / "c.index", "--queries", folder / "queries.jsonl"]

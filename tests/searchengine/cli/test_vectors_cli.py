@@ -39,7 +39,7 @@ def test_from_vectors_to_a_tuned_collection_in_two_commands(folder: Path) -> Non
     assert done.returncode == 2 and "has no encoder: search with a vector of 8" in done.stderr
 
 
-def test_a_second_file_of_vectors_replaces_nothing_unasked(folder: Path) -> None:
+def test_a_second_file_of_vectors_does_not_replace_the_first(folder: Path) -> None:
     first, second = folder / "vectors.npy", folder / "second.npy"
     np.save(second, RNG.standard_normal((40, 8)).astype(np.float32))
     assert run_json("index", first, folder / "c", "--commit-every", 500)["added"] == 900

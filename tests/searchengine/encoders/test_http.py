@@ -109,7 +109,7 @@ def test_a_passing_failure_is_repeated(
     assert len(server.requests) == 3
 
 
-def test_a_late_answer_is_asked_for_again(server: EmbeddingServer) -> None:
+def test_a_late_answer_is_requested_again(server: EmbeddingServer) -> None:
     """On a slow machine the right answer may come late too: hence more tries than faults."""
     encoder = HttpEncoder(server.url, "words", max_retries=8, timeout=0.4)
     assert encoder.dim == 8

@@ -417,7 +417,7 @@ def test_a_file_that_changes_meanwhile(corpus: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "out" / "parts").iterdir())
 
 
-def test_what_cannot_be_encoded(corpus: Path, tmp_path: Path) -> None:
+def test_documents_that_cannot_be_encoded(corpus: Path, tmp_path: Path) -> None:
     for source, message in (
         ("-", "is read once, by one process"),
         ("sqlite:///x.db?table=t", "no such file"),

@@ -62,7 +62,7 @@ def test_an_update_replaces_all_passages(engine: SearchEngine) -> None:
     engine.verify()
 
 
-def test_what_has_not_changed_is_not_encoded(engine: SearchEngine) -> None:
+def test_unchanged_documents_are_not_encoded(engine: SearchEngine) -> None:
     new_calls(engine)
     updated = {**DOCUMENTS[0], "n": 99}
     summary = engine.add([updated, *DOCUMENTS[1:], {"_id": "new", "text": "a"}])

@@ -113,7 +113,7 @@ def test_a_function_that_returns_no_vectors(tmp_path: Path, result: Any, message
     assert not (tmp_path / "c").exists()
 
 
-def test_a_function_that_goes_wrong_later(tmp_path: Path) -> None:
+def test_a_function_that_returns_wrong_shapes_later(tmp_path: Path) -> None:
     spoilt: list[Any] = []
 
     def encode(texts: list[str]) -> Any:
@@ -134,7 +134,7 @@ def test_a_function_that_goes_wrong_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [5, b"x", ["a"], {}])
-def test_what_is_no_encoder(tmp_path: Path, value: Any) -> None:
+def test_objects_that_are_no_encoder_are_refused(tmp_path: Path, value: Any) -> None:
     with pytest.raises(CollectionError, match="an encoder must be a model folder, a hub name"):
         SearchEngine.create(tmp_path / "c", value)
 

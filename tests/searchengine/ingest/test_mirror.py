@@ -92,7 +92,7 @@ def done(summary: Any) -> tuple[int, int, int, int, int]:
 # ----------------------------------------------------------------------------------------- changes
 
 
-def test_what_is_gone_is_removed(engine: SearchEngine, notes: Path) -> None:
+def test_documents_of_deleted_files_are_removed(engine: SearchEngine, notes: Path) -> None:
     write(notes, {"a.txt": "a", "one/b.txt": "bb a", "one/c.txt": "ccc"})
     assert done(engine.mirror(notes)) == (3, 0, 0, 0, 0)
     write(notes, {"a.txt": "a bb"})

@@ -57,7 +57,7 @@ def test_values_become_what_json_has_for_them(
 
 
 @pytest.mark.parametrize("missing", [NAN, np.float32("nan"), np.datetime64("NaT"), np.float64(NAN)])
-def test_what_is_missing_is_left_out(missing: Any) -> None:
+def test_missing_values_are_left_out(missing: Any) -> None:
     record = {"_id": np.int64(7), "title": missing, "text": "x", "year": missing}
     assert list(as_documents([record], None)) == [Document("7", "x")]
     record = {"_id": "8", "title": None, "text": missing, "year": 1}
@@ -192,7 +192,9 @@ def test_arrow_and_hugging_face(engine: SearchEngine, kind: str) -> None:
         ({"_id": "b", "text": "x"}, "put one document into a list"),
     ],
 )
-def test_what_is_no_documents(engine: SearchEngine, records: Any, message: str) -> None:
+def test_arguments_that_are_no_documents_are_refused(
+    engine: SearchEngine, records: Any, message: str
+) -> None:
     with pytest.raises(QueryError, match=message):
         engine.add(records)
 

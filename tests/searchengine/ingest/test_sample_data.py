@@ -112,9 +112,7 @@ def test_every_query_has_an_answer_and_most_have_look_alikes(qrels: Judgements) 
     assert sum(1 in judged.values() for judged in qrels.values()) > len(qrels) / 2
 
 
-def test_every_topic_is_asked_about_five_times(
-    corpus: list[dict[str, Any]], qrels: Judgements
-) -> None:
+def test_every_topic_has_five_questions(corpus: list[dict[str, Any]], qrels: Judgements) -> None:
     topic_of = {p["_id"]: p["topic"] for p in corpus}
     answers = [
         {topic_of[d] for d, score in judged.items() if score == 2} for judged in qrels.values()

@@ -254,7 +254,7 @@ def test_each_problem_is_reported_once(
     passes.close()
 
 
-def test_what_waiting_does_not_mend_ends_it(
+def test_errors_that_waiting_cannot_fix_end_the_watch(
     engine: SearchEngine, notes: Path, tmp_path: Path
 ) -> None:
     passes = engine.watch(notes)

@@ -74,7 +74,7 @@ def results(subject: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Resul
     return Bench(subject, settings(subject), scratch, silent).run()
 
 
-def test_everything_asked_for_is_measured(results: Results) -> None:
+def test_all_requested_points_are_measured(results: Results) -> None:
     names = [row.name for row in results.rows]
     assert names[:2] == ["exact", "as configured: flat fp16 8 → 100"]
     for structure in ("flat", "hnsw", "ivf"):
@@ -169,12 +169,12 @@ def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
         Results.read(tmp_path)
 
 
-def test_missing_results_are_told(tmp_path: Path) -> None:
+def test_missing_results_are_reported(tmp_path: Path) -> None:
     with pytest.raises(QueryError, match="--out DIR writes one"):
         Results.read(tmp_path / "none")
 
 
-def test_every_round_is_told_of_and_an_interruption_keeps_them(
+def test_every_round_is_reported_and_survives_an_interruption(
     subject: Dataset, tmp_path: Path
 ) -> None:
     seen: list[Results] = []
@@ -223,7 +223,7 @@ def test_cold_latencies_of_some_alone_are_not_kept(
     assert taken and all(row.cold_ms is None for row in bench.results(complete=False).rows)
 
 
-def test_what_does_not_go_together_is_told(subject: Dataset, tmp_path: Path) -> None:
+def test_conflicting_options_are_reported(subject: Dataset, tmp_path: Path) -> None:
     bench_settings = settings(
         subject,
         structures=[Structure.HNSW],
@@ -479,7 +479,7 @@ def test_shortlists_follow_k() -> None:
     assert Grid.fitting(100_000, 384).shortlists == (20, 50, 100, 200, 500)
 
 
-def test_few_rows_and_narrow_funnels_are_told(tmp_path: Path) -> None:
+def test_few_rows_and_narrow_funnels_are_reported(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", random_rows(300, 3))
     with vectors_dataset(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as few:
         grid = Grid.fitting(few.rows, DIM, 5, prefixes=(16,), funnels=[((8, 20),)])

@@ -52,7 +52,7 @@ def test_the_fastest_that_holds_is_recommended() -> None:
 ENCODING = Spread(4.0, 4.0, 4.0)  # milliseconds a question takes besides
 
 
-def test_what_feels_as_fast_ties_and_finds_more() -> None:
+def test_a_point_that_feels_as_fast_ties_and_has_a_higher_recall() -> None:
     rows = [
         row("fast", times(0.1), recall=0.955, recall_low=0.951, recall_high=0.959, hot_bytes=1),
         row("good", times(0.2), recall=0.99, recall_low=0.985, recall_high=0.995, hot_bytes=300),
@@ -98,7 +98,7 @@ def test_a_scan_that_feels_as_fast_is_recommended() -> None:
     )
 
 
-def test_what_is_judged_and_interrupted_is_said() -> None:
+def test_judgements_and_interruptions_are_reported() -> None:
     sample = results(exact(ndcg=0.6), row("a", ndcg=0.59), complete=False)
     why = recommend(sample).why
     assert "Its nDCG@10 is 0.590, that of exact search 0.600." in why
@@ -114,7 +114,7 @@ def test_a_step_down_that_is_not_beyond_doubt() -> None:
     assert "below, takes 0.500 ms, 2.00 times as fast, which is not significant, and" in sentence
 
 
-def test_what_is_faster_and_finds_more_is_no_step_down() -> None:
+def test_a_faster_point_with_higher_recall_is_no_step_down() -> None:
     unsure = row("unsure", times(0.5), recall=0.98, recall_low=0.94)
     found = recommend(results(exact(), row("a", times(1.0)), unsure))
     assert found.name == "a" and "No measured point is faster with less recall." in found.why
@@ -144,14 +144,14 @@ def test_among_ties_the_least_memory_then_what_finds_most() -> None:
         ({"rounds": times(0.99)}, {}),
     ],
 )
-def test_what_decides_between_ties(one: dict[str, Any], two: dict[str, Any]) -> None:
+def test_criteria_for_ties(one: dict[str, Any], two: dict[str, Any]) -> None:
     """Memory, recall, multiply-adds, median, one after the other; never the name before."""
     shared = {"rounds": times(1.0), "hot_bytes": 200}
     sample = results(exact(times(10)), row("b", **shared | one), row("a", **shared | two))
     assert recommend(sample).name == "b" and recommend(sample).tied == ("a",)
 
 
-def test_what_was_not_in_the_finals_does_not_tie() -> None:
+def test_a_point_outside_the_finals_is_no_tie() -> None:
     first = row("first", times(1.0) * 3, hot_bytes=2**30)
     other = row("other", (1.2, 1.3, 0.9, 1.2, 0.9), hot_bytes=1)  # two of five rounds were noisy
     assert not faster(first, other)
@@ -161,7 +161,7 @@ def test_what_was_not_in_the_finals_does_not_tie() -> None:
     assert recommend(results(exact(times(10) * 3), first, short_of_one)).name == "short of one"
 
 
-def test_what_something_beats_does_not_tie() -> None:
+def test_a_point_that_another_beats_is_no_tie() -> None:
     """The first by all pairs may tie with a row that another one beats."""
     noisy = row("noisy", (0.5, 0.5, 0.5, 1.1, 1.1), hot_bytes=3)
     steady = row("steady", (1.0, 1.0, 1.0, 1.0, 1.0), hot_bytes=2)
@@ -193,7 +193,7 @@ def test_few_questions_show_little(questions: int, sentence: str) -> None:
     assert not any("asked" in each for each in recommend(enough).why)
 
 
-def test_what_was_not_rotated_is_no_candidate() -> None:
+def test_prefixes_without_rotation_are_no_candidates() -> None:
     bare = row("bare", times(0.5), kind=Kind.TRUNCATED)
     lower = row("lower", times(0.4), kind=Kind.TRUNCATED, recall=0.9, recall_low=0.8)
     full = row("full", times(0.9), kind=Kind.FULL)

@@ -206,7 +206,7 @@ def test_modes_are_the_engines_own_rankings(many: SearchEngine) -> None:
     assert found["text"].exact_recall_10 is None
 
 
-def test_what_users_get_comes_first(many: SearchEngine, tmp_path: Path) -> None:
+def test_the_default_search_comes_first(many: SearchEngine, tmp_path: Path) -> None:
     """It is the search that names no mode, once in the table; by default with mode vector."""
     judged = task(many, QUESTIONS, JUDGED)
     rows = list(measure(many, judged))
@@ -307,7 +307,7 @@ def test_questions_that_are_documents_are_found_out(many: SearchEngine) -> None:
     assert not task(many, most, {key: {"99": 1} for key in most}).exclude_self
 
 
-def test_what_is_left_out_is_told(many: SearchEngine) -> None:
+def test_left_out_documents_are_reported(many: SearchEngine) -> None:
     qrels = {"q": {"1": 1, "gone": 2, "lost": 0}, "unasked": {"2": 1}}
     assert task(many, {"q": "x", "r": "x", "s": "x"}, qrels).notes == (
         "questions without a judgement, left out: 2",

@@ -114,7 +114,7 @@ def test_the_ends_of_the_curve_are_the_modes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("better", [True, False])
-def test_what_is_worse_on_held_out_questions_is_not_stored(
+def test_a_weight_that_is_worse_on_held_out_questions_is_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: bool
 ) -> None:
     documents, questions, qrels = by_words()
@@ -168,7 +168,7 @@ def test_a_stored_weight_at_an_end_stays_hybrid(
     )
 
 
-def test_what_cannot_be_tuned(tmp_path: Path) -> None:
+def test_collections_that_cannot_be_tuned(tmp_path: Path) -> None:
     documents, questions, qrels = by_words()
     few = {key: qrels[key] for key in [*qrels][:19]}
     with SearchEngine.create(tmp_path / "c", Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]

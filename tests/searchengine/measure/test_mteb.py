@@ -133,7 +133,7 @@ def test_result_files_are_mtebs_own(encoder: Encoder, tmp_path: Path) -> None:
         assert json.loads((file / "model_meta.json").read_text())["embed_dim"] == row.dim
 
 
-def test_what_cannot_be_measured() -> None:
+def test_settings_that_cannot_be_measured() -> None:
     corpus, queries, qrels = sets()
     with pytest.raises(DataError, match="x: there are no documents"):
         ours.retrieval_task("x", [], queries, qrels)

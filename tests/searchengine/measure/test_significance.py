@@ -109,7 +109,7 @@ def test_holm_is_between_nothing_and_bonferroni(ps: list[float]) -> None:
 
 
 @pytest.mark.parametrize("values", [[], [0.5, float("nan")], [float("inf")], [[0.5]]])
-def test_what_is_no_list_of_values(values: list[float]) -> None:
+def test_invalid_lists_of_values_are_refused(values: list[float]) -> None:
     with pytest.raises(QueryError, match=r"one value per question|must be finite numbers"):
         interval(values)
 

@@ -16,7 +16,7 @@ def rows_of(source: Synthetic, rows: int) -> np.ndarray:
     return np.concatenate(list(source.blocks(rows)))
 
 
-def test_blocks_are_float32_unit_rows_as_many_as_asked_for() -> None:
+def test_blocks_are_float32_unit_rows_of_the_requested_number() -> None:
     shapes = [(block.dtype, block.shape) for block in SMALL.blocks(BLOCK_ROWS + 5)]
     assert shapes == [(np.float32, (BLOCK_ROWS, 48)), (np.float32, (5, 48))]
     np.testing.assert_allclose(np.linalg.norm(rows_of(SMALL, 100), axis=1), 1, atol=1e-6)

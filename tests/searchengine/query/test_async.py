@@ -43,7 +43,7 @@ def test_as_search(engine: SearchEngine) -> None:
     asyncio.run(ask())
 
 
-def test_errors_go_to_who_asked(engine: SearchEngine) -> None:
+def test_each_call_gets_its_own_error(engine: SearchEngine) -> None:
     async def ask() -> None:
         good = WordLengths().encode(["a bee"])[0]
         questions: list[Any] = [good, np.ones(3), np.full(16, np.nan), 5, good, np.ones((2, 16))]
@@ -188,7 +188,7 @@ class Held:
         return [2 * item for item in items]
 
 
-def test_what_arrives_during_a_call_shares_the_next() -> None:
+def test_calls_during_a_batch_share_the_next_batch() -> None:
     work = Held()
     together: BackgroundCoalescer[str, str] = BackgroundCoalescer(work)
     first = together.submit("a")

@@ -53,7 +53,7 @@ def idle(together: Coalescer[Any, Any]) -> bool:
     return not together._busy and not together._waiting
 
 
-def test_those_who_come_meanwhile_are_done_together() -> None:
+def test_calls_that_arrive_meanwhile_share_a_batch() -> None:
     gate = Gate()
     together = Coalescer(gate)
     items = ["a", "b", "c", "d", "b"]
@@ -70,7 +70,7 @@ def test_those_who_come_meanwhile_are_done_together() -> None:
 
 
 @pytest.mark.parametrize("patience", [0.0, 1e6])
-def test_who_was_answered_together_is_waited_for(
+def test_callers_of_the_last_batch_are_waited_for(
     monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
     monkeypatch.setattr("searchengine.query.coalescing.PATIENCE", patience)
@@ -127,7 +127,7 @@ def test_a_fault_is_its_callers_own() -> None:
     assert idle(together) and together("after") == "afterafter"
 
 
-def test_who_is_interrupted_leaves_the_others_their_turn() -> None:
+def test_an_interrupted_caller_does_not_block_the_others() -> None:
     gate = Gate()
     together = Coalescer(gate)
     with ThreadPoolExecutor(2) as callers:
@@ -143,7 +143,7 @@ def test_who_is_interrupted_leaves_the_others_their_turn() -> None:
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-def test_who_is_interrupted_while_waiting_holds_nobody_up(
+def test_an_interrupted_waiter_does_not_block_the_others(
     monkeypatch: pytest.MonkeyPatch, chosen: bool
 ) -> None:
     """Before it was chosen to work next, and after."""

@@ -358,7 +358,7 @@ def test_other_encoder_is_refused(engine: SearchEngine, path: Path) -> None:
         nameless.search("dog")
 
 
-def test_an_encoder_that_has_moved_is_asked_for(engine: SearchEngine, path: Path) -> None:
+def test_the_path_of_a_moved_encoder_is_requested(engine: SearchEngine, path: Path) -> None:
     with Store(path / "documents.db") as store, store.transaction():
         gone = {"source": str(path / "gone"), "fingerprint": "word-lengths", "dim": 16}
         Changes(store).set("encoder", gone)
@@ -371,7 +371,7 @@ def test_an_encoder_that_has_moved_is_asked_for(engine: SearchEngine, path: Path
         assert keys(found.search("one dog", k=1)) == ["threes"]
 
 
-def test_open_what_is_no_collection(tmp_path: Path) -> None:
+def test_opening_a_folder_that_is_no_collection(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="no such collection"):
         SearchEngine.open(tmp_path / "gone")
     with pytest.raises(CollectionError, match="is not a collection"):

@@ -84,7 +84,7 @@ def test_few_or_equal_documents(tmp_path: Path) -> None:
             assert len(engine.search("whale")) == count
 
 
-def test_passages_of_one_document_are_no_unrelated_ones(tmp_path: Path) -> None:
+def test_passages_of_one_document_are_not_sampled_as_unrelated(tmp_path: Path) -> None:
     vectors = np.eye(24, dtype=np.float32)[[0] * 50 + [1]]
     passages = [{"key": "long", "start": 0, "end": 5}] * 50 + [{"key": "b", "start": 0, "end": 3}]
     with SearchEngine.create(tmp_path / "c", None, dim=24) as engine:

@@ -18,7 +18,7 @@ def expected(texts: Sequence[str]) -> npt.NDArray[np.float32]:
     return WordLengths().encode(texts)
 
 
-def test_a_question_asked_again_is_not_encoded() -> None:
+def test_a_repeated_question_is_not_encoded() -> None:
     encoder = WordLengths()
     questions = QuestionEncoder(encoder)
     first = questions.encode(["a bee", "two whales"])
@@ -28,7 +28,7 @@ def test_a_question_asked_again_is_not_encoded() -> None:
     assert encoder.calls == [["a bee", "two whales"], ["a cow"]]
 
 
-def test_what_was_asked_longest_ago_is_forgotten() -> None:
+def test_the_cache_drops_the_least_recent_question() -> None:
     encoder = WordLengths()
     questions = QuestionEncoder(encoder)
     for number in range(CACHE_SIZE):
@@ -41,7 +41,7 @@ def test_what_was_asked_longest_ago_is_forgotten() -> None:
     assert encoder.calls == [["question 1"]]
 
 
-def test_many_are_a_batch_of_their_own_and_push_nothing_out() -> None:
+def test_large_batches_are_not_cached() -> None:
     encoder = WordLengths()
     questions = QuestionEncoder(encoder)
     questions.encode(["a bee"])

@@ -48,9 +48,7 @@ def test_a_document_comes_once_by_its_best_passage(engine: SearchEngine) -> None
 
 
 @pytest.mark.parametrize("options", [{}, {"exact": True}, {"where": "n < 60"}, {"shortlist": 1}])
-def test_a_document_that_owns_the_top_crowds_out_nobody(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_one_document_does_not_crowd_out_others(tmp_path: Path, options: dict[str, Any]) -> None:
     documents = [
         {"_id": "owner", "text": "bb " * 4 * 300, "n": 0},
         *({"_id": str(n), "text": "bb " + "ccc " * (n % 3 + 1), "n": n} for n in range(1, 91)),

@@ -120,7 +120,9 @@ def test_runtime_and_precision_are_those_of_the_engine(
     assert all("cross_encoder" in hit.scores for hit in hits)
 
 
-def test_what_cannot_be_answered(engine: SearchEngine, model: str, tmp_path: Path) -> None:
+def test_questions_that_cannot_be_answered(
+    engine: SearchEngine, model: str, tmp_path: Path
+) -> None:
     encoder = write_plain(tmp_path / "plain")
     vector = engine.encode_questions([QUESTION])[0]
     for message, options in {

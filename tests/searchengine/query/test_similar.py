@@ -160,7 +160,7 @@ def test_vectors_in_a_batch(engine: SearchEngine) -> None:
         (one(1e-300), "not all zeros in float32"),
     ],
 )
-def test_what_is_no_vector(engine: SearchEngine, vector: Any, message: str) -> None:
+def test_invalid_vectors_are_refused(engine: SearchEngine, vector: Any, message: str) -> None:
     with pytest.raises(QueryError, match=message):
         engine.search(vector)
 

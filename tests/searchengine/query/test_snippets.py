@@ -31,7 +31,7 @@ WHALES = (
         ("", "Whales are mammals of the open sea. Dolphins and…"),
     ],
 )
-def test_what_has_most_words_of_the_question_is_shown(question: str, shown: str) -> None:
+def test_the_passage_with_most_words_of_the_question_is_shown(question: str, shown: str) -> None:
     assert snippet(WHALES, question, 0, len(WHALES), 52) == shown
 
 

@@ -74,7 +74,7 @@ def test_a_token_that_reads_does_not_write(serve: Serve) -> None:
     assert client.get(DOCUMENT).json()["text"] == "a bee"
 
 
-def test_without_tokens_nobody_writes(serve: Serve) -> None:
+def test_without_tokens_every_write_is_refused(serve: Serve) -> None:
     client = serve(None, tokens=())
     assert client.post("/v1/search", json=SEARCH).status_code == 200
     for method, path in WRITES:

@@ -89,7 +89,7 @@ def test_nobody_listens() -> None:
             client.add([{"_id": "x", "text": "x"}])
 
 
-def test_a_busy_server_is_asked_again(
+def test_a_request_to_a_busy_server_is_repeated(
     remote: Client, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []

@@ -94,7 +94,7 @@ def test_others_write_meanwhile(tmp_path: Path, taken: list[bool]) -> None:
 
 
 @pytest.mark.parametrize("change", ["add", "delete", "unchanged"])
-def test_built_anew_if_others_wrote_the_same_documents(
+def test_built_again_if_others_wrote_the_same_documents(
     tmp_path: Path, taken: list[bool], change: str
 ) -> None:
     """Of two that add one key, the last to commit is stored, or knows that it is the same."""
@@ -116,7 +116,7 @@ def test_built_anew_if_others_wrote_the_same_documents(
         engine.verify()
 
 
-def test_built_anew_for_another_index_config(tmp_path: Path, taken: list[bool]) -> None:
+def test_built_again_for_another_index_config(tmp_path: Path, taken: list[bool]) -> None:
     with begun(tmp_path / "c") as engine, SearchEngine.open(tmp_path / "c") as other:
         config = {"structure": "flat", "prefix": 4, "shortlist": 20}
 
@@ -161,7 +161,7 @@ def test_folder_replaced_meanwhile(tmp_path: Path) -> None:
         engine.verify()
 
 
-def test_built_anew_if_the_rotation_is_gone(
+def test_built_again_if_the_rotation_is_gone(
     tmp_path: Path, taken: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process has merged the segment whose rotation was to be shared."""

@@ -160,7 +160,7 @@ def test_the_log_stays_small_while_one_writes(engine: SearchEngine, path: Path) 
     assert (path / "documents.db-wal").stat().st_size < 3 * (1 << 22)
 
 
-def test_what_is_changed_behind_a_frozen_reader_is_said(
+def test_changes_to_a_frozen_database_are_reported(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.close()
@@ -311,7 +311,7 @@ def test_all_that_is_copied_is_synced(
         assert len(parts) > 2
 
 
-def test_stats_count_what_is_there(engine: SearchEngine) -> None:
+def test_stats_count_documents_and_rows(engine: SearchEngine) -> None:
     engine.index_fields("year", "author.name")
     stats = engine.stats()
     assert (stats.documents, stats.passages) == (3, 3)

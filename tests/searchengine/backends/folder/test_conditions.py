@@ -82,7 +82,7 @@ def test_a_date_is_a_stretch_of_time(text: str, first: int, last: int) -> None:
     "2020-03-01Z 2020-03-01T 2020-03-01T24:00 2020-03-01T10:60 2020-03-01T10:00:60 +2020 "
     "2020-03-01T10:00:00. 2020-03-01T10:00+15:00 2020-03-01T10:00+0900 ٢٠٢٠".split(),
 )
-def test_what_is_no_date(text: str) -> None:
+def test_invalid_dates_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         Date.parse(text)
     anything = Compare(("x",), "<=", Date.parse("9999"))
@@ -113,7 +113,7 @@ def comb(leaf: str, depth: int, forks: int) -> str:
 
 
 @pytest.mark.parametrize("leaf", LEAVES)
-def test_what_parses_runs(leaf: str) -> None:
+def test_every_parsed_filter_runs(leaf: str) -> None:
     record = {"x": 3, "t": "xX", "d": "2020-03-01", "g": ["2020", "p"]}
     with_index = collection([record], "x", "t", "d", "g")
     shapes = {

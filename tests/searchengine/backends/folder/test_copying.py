@@ -181,7 +181,7 @@ def test_linked_files_keep_their_checksum(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_what_a_disk_does_to_written_rows_is_not_blessed(tmp_path: Path, known: bool) -> None:
+def test_rows_damaged_by_the_disk_are_detected(tmp_path: Path, known: bool) -> None:
     path = tmp_path / "v"
     with VectorWriter(path, DIM, Storage.FLOAT16, 40 if known else None) as writer:
         writer.append(rows(40))
@@ -297,7 +297,9 @@ def test_a_merge_that_comes_by_itself_refuses_damage(
         engine.verify()
 
 
-def test_what_was_altered_is_not_exported(engine: SearchEngine, path: Path, tmp_path: Path) -> None:
+def test_altered_documents_are_not_exported(
+    engine: SearchEngine, path: Path, tmp_path: Path
+) -> None:
     with Store(path / "documents.db") as store, store.transaction():
         store.connection.execute("UPDATE documents SET text = 'z' WHERE key = 'd7'")
     assert engine.export(tmp_path / "before") == 60, "it is not in the state that is shown"
@@ -379,7 +381,7 @@ def test_sqlite_syncs_the_copy_that_it_writes(
 @pytest.mark.parametrize(
     ("refusal", "fsyncs"), [(None, 0), (errno.ENOTSUP, 1), (errno.ENOTTY, 1), (errno.EIO, None)]
 )
-def test_macos_drives_are_told_to_empty_their_caches(
+def test_macos_uses_full_fsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None, fsyncs: int | None
 ) -> None:
     full, plain = [], []

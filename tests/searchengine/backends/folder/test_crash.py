@@ -111,7 +111,7 @@ def after_cut(disk: Disk, to: Path, lost: Lost, seed: int = 0) -> dict[str, byte
     return {str(f.relative_to(to)): f.read_bytes() for f in to.rglob("*") if f.is_file()}
 
 
-def test_what_was_not_synced_is_lost(root: Path, tmp_path: Path) -> None:
+def test_unsynced_writes_are_lost(root: Path, tmp_path: Path) -> None:
     disk = Disk(root)
     for record in (
         call("w", root, "old", at=1, data=b"LDER"),

@@ -55,7 +55,7 @@ OTHER = [
 ]
 
 
-def test_only_another_coarse_stage_is_built_anew(segment: Segment) -> None:
+def test_only_another_coarse_stage_is_built(segment: Segment) -> None:
     narrower = segment.over(replace(CONFIG, shortlist=20, stages=((12, 10),)))
     assert narrower._opened().coarse is segment._opened().coarse
     wider = segment.over(replace(CONFIG, prefix=12))

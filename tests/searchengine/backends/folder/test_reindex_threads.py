@@ -68,7 +68,7 @@ def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None
     (PassageReader, "cut", 1),
 ])  # fmt: skip
 @pytest.mark.parametrize("every, ahead_of", [(None, 1), (5, 1000)])
-def test_what_was_encoded_before_a_reindex_is_encoded_again(
+def test_documents_encoded_before_a_reindex_are_encoded_again(
     engine: SearchEngine,
     monkeypatch: pytest.MonkeyPatch,
     owner: type,

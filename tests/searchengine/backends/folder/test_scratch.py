@@ -103,7 +103,7 @@ def test_a_signal_ends_a_command_in_order(
 
 
 @pytest.mark.parametrize("what", ["backup", "export", "create"])
-def test_what_a_killed_process_left_is_removed_by_the_next(
+def test_files_of_a_killed_process_are_removed_by_the_next(
     engine: SearchEngine, copies: Path, what: str
 ) -> None:
     with filling(what, engine.collection.path, copies / "dead") as process:
@@ -118,7 +118,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(
     assert not left.exists() and names(copies) == ["next"]
 
 
-def test_what_a_living_process_fills_is_left_alone(engine: SearchEngine, copies: Path) -> None:
+def test_folders_of_a_live_process_are_not_removed(engine: SearchEngine, copies: Path) -> None:
     with filling("backup", engine.collection.path, copies / "slow"):
         (living,) = scratch_folders(copies)
         before = names(copies)
@@ -131,7 +131,7 @@ def test_what_a_living_process_fills_is_left_alone(engine: SearchEngine, copies:
     assert names(copies) == ["after", "export", "new", "quick"]
 
 
-def test_what_another_thread_fills_is_left_alone(copies: Path) -> None:
+def test_folders_of_another_thread_are_not_removed(copies: Path) -> None:
     with new_folder(copies / "a") as scratch:
         (scratch / "file").write_text("a")
         thread = Thread(target=remove_dead_scratch, args=[copies])
@@ -142,7 +142,7 @@ def test_what_another_thread_fills_is_left_alone(copies: Path) -> None:
     assert names(copies) == ["a"] and names(copies / "a") == ["file"]
 
 
-def test_what_bears_no_lock_is_left_alone(engine: SearchEngine, copies: Path) -> None:
+def test_folders_without_a_lock_are_not_removed(engine: SearchEngine, copies: Path) -> None:
     """A version without locks may be filling it; and other programs have hidden folders too."""
     for name in (f".copy.{'a' * 32}.new", ".notes.new", f".copy.{'b' * 31}.new.lock"):
         (copies / name).mkdir()

@@ -515,7 +515,7 @@ def test_a_writer_writes_over_nothing_of_another_collection(
         assert again.stats().documents == 905 - 100
 
 
-def test_a_collection_that_another_fills_is_not_removed(tmp_path: Path) -> None:
+def test_a_collection_that_another_process_fills_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "new.index"
     engine = SearchEngine.create(path, WordLengths(), FLAT)
     with SearchEngine.open(path, WordLengths()) as filling:
@@ -872,7 +872,7 @@ def _hold(path: Path, ready: Any) -> None:
         time.sleep(120)
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_commit(path: Path) -> None:
+def test_files_of_a_killed_writer_are_removed_by_the_next_commit(path: Path) -> None:
     """Not before: its commit may be in SQLite's log, where the next recovery finds it."""
     left = path / "segments" / "000009"
     shutil.copytree(next((path / "segments").iterdir()), left)

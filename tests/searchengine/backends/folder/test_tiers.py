@@ -28,7 +28,7 @@ def test_tiers_grow_by_the_fan(live: int, expected: int) -> None:
         ([(0, 3)], [0]),
     ],
 )
-def test_what_is_due(segments: list[tuple[int, int]], expected: list[int]) -> None:
+def test_the_merges_that_are_due(segments: list[tuple[int, int]], expected: list[int]) -> None:
     assert to_merge(segments, written=range(len(segments))) == expected
 
 

@@ -89,7 +89,7 @@ def test_many_documents_are_counted(
         engine.verify(encode=100)
 
 
-def test_what_a_runtime_may_lose_is_accepted(
+def test_small_differences_of_a_runtime_are_accepted(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Vectors at 0.97 pass, at 0.93 not."""
