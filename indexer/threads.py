@@ -86,13 +86,13 @@ class ThreadBudget:
                 finally:
                     self._overdue -= 1
                     self._freed.notify_all()
-            taken = max(1, min(limit, self._limit - self._used))
-            self._used += taken
-            return taken
+            threads = max(1, min(limit, self._limit - self._used))
+            self._used += threads
+            return threads
 
-    def _return(self, taken: int) -> None:
+    def _return(self, threads: int) -> None:
         with self._freed:
-            self._used -= taken
+            self._used -= threads
             self._freed.notify_all()
 
 

@@ -91,8 +91,8 @@ def _scores_needed(file: VectorFile, sample: RowNumbers, queries: Floats) -> Flo
         own = np.flatnonzero((sample >= start) & (sample < start + len(block)))
         scores[own, sample[own] - start] = -np.inf
         scores = np.concatenate([best, scores], axis=1)
-        kept = min(NEIGHBOURS, scores.shape[1])
-        best = np.partition(scores, -kept, axis=1)[:, -kept:]
+        neighbours = min(NEIGHBOURS, scores.shape[1])
+        best = np.partition(scores, -neighbours, axis=1)[:, -neighbours:]
         start += len(block)
     needed = best.min(axis=1, keepdims=True)
     needed -= 2 * score_slack(file.dim)  # a matrix product and `rerank` round differently

@@ -317,8 +317,8 @@ def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> 
     columns = max(1, min(candidates.shape[1], CHUNK_VALUES // store.dim))
     lines = max(1, CHUNK_VALUES // (columns * store.dim))
     for top in range(0, candidates.shape[0], lines):
-        for left in range(0, candidates.shape[1], columns):
-            part = np.s_[top : top + lines, left : left + columns]
+        for start in range(0, candidates.shape[1], columns):
+            part = np.s_[top : top + lines, start : start + columns]
             rows = store.take(np.maximum(candidates[part], 0))
             # einsum, not a matrix product: BLAS sums a row in an order that depends on its place
             # in the block, so equal rows could differ in the last bit.

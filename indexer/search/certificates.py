@@ -264,11 +264,14 @@ def scan(
     while pending.size and available:
         batch = rotated[pending]
         best = rerank(store, batch, shortlist(batch, size), size)
-        kept = min(k, size)
-        rows[pending, :kept], scores[pending, :kept] = best.rows[:, :kept], best.scores[:, :kept]
+        count = min(k, size)
+        rows[pending, :count], scores[pending, :count] = (
+            best.rows[:, :count],
+            best.scores[:, :count],
+        )
         if size == available:
             break
-        pending = pending[best.scores[:, kept - 1] - best.scores[:, -1] <= 4 * slack]
+        pending = pending[best.scores[:, count - 1] - best.scores[:, -1] <= 4 * slack]
         size = min(2 * size, available)
     return SearchResult(rows, scores)
 
@@ -341,8 +344,8 @@ class _Code:
         """Whole steps (n, width) of the prefix, and lengths (n, 3)."""
         head, tail = np.split(rows.astype(np.float64), [self.width], axis=1)
         steps = np.rint((head - self.middle) / self.step).clip(-128, 127)
-        left = head - self.middle - self.step * steps
-        return steps, np.stack([_norms(left), _norms(tail), _norms(steps)], axis=1)
+        remainder = head - self.middle - self.step * steps
+        return steps, np.stack([_norms(remainder), _norms(tail), _norms(steps)], axis=1)
 
 
 def _empty(code: _Code) -> Any:

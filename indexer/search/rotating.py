@@ -95,11 +95,11 @@ class _KernelRotation:
         self._level, self._dim = level, len(rows)
         self._rotate = load().kernel_rotate
         factors = factored(rows)
-        self._kept = (rows,) if factors is None else factors
+        self._matrices = (rows,) if factors is None else factors
         arrays = RotationArrays(
             dim=self._dim,
             span=0 if factors is None else SPAN,
-            rows=address(self._kept[0]),
+            rows=address(self._matrices[0]),
             inverse=None if factors is None else address(factors[1]),
             signs=None if factors is None else address(factors[2]),
         )

@@ -169,9 +169,9 @@ class Parts(NamedTuple):
         """As Segment.shortlist; where few rows are available, all of them, in their order."""
         within, available = self.searched(only), self.available(only)
         if size >= available:
-            every = np.full((len(rotated), size), -1, np.int64)
-            every[:, :available] = np.arange(available) if within is None else within.rows
-            return every
+            all_rows = np.full((len(rotated), size), -1, np.int64)
+            all_rows[:, :available] = np.arange(available) if within is None else within.rows
+            return all_rows
         coarse = self.scanner("coarse", size, only is not None)
         if coarse is self.coarse and isinstance(self.cascade, NativeCascade):
             return self.cascade.shortlist(rotated, size, only, effort)

@@ -57,8 +57,8 @@ class Corpus:
         columns = snapshot.store.scan("SELECT id, document FROM live_passages ORDER BY id")
         passages, documents = np.array(columns, np.int64).reshape(-1, 2).T
         if sample is not None:
-            others = ~np.isin(documents, sample.documents)
-            passages, documents = passages[others], documents[others]
+            outside = ~np.isin(documents, sample.documents)
+            passages, documents = passages[outside], documents[outside]
 
         def blocks() -> Iterator[Vectors]:
             if sample is not None:

@@ -144,10 +144,10 @@ class Analyzer:
         text = text.lower()
         if text.isascii():
             return [Piece(word, 0) for word in _WORD.findall(text)]
-        every, rare = _patterns()
+        words, rare = _patterns()
         if not rare.search(text):
             return [Piece(word, 0) for word in _WORD.findall(text)]
-        return [Piece(match[0], _PARTS[match.lastindex or 1]) for match in every.finditer(text)]
+        return [Piece(match[0], _PARTS[match.lastindex or 1]) for match in words.finditer(text)]
 
     def word(self, word: str, *, unfinished: bool = False) -> str:
         """The term of a folded word; of an unfinished one, the beginning of terms."""
@@ -211,12 +211,12 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     apart = CHINESE_JAPANESE_KOREAN + OTHER_UNSPACED
     marks = _ranges(lambda letter: unicodedata.category(letter) in ("Mn", "Mc", "Co"))
     letter = f"(?:[^\\W_]|[{marks}])"
-    every = re.compile(
+    words = re.compile(
         f"((?:(?![{apart}]){letter})+)"
         f"|((?:(?={letter})[{CHINESE_JAPANESE_KOREAN}])+)"
         f"|((?:(?={letter})[{OTHER_UNSPACED}])+)"
     )
-    return every, re.compile(f"[{apart}{marks}]")
+    return words, re.compile(f"[{apart}{marks}]")
 
 
 def _ranges(belongs: Callable[[str], bool]) -> str:

@@ -77,7 +77,7 @@ def read_lines(
     `span`: only the lines that begin in these bytes [start, end), counted from the first of them.
     """
     number = 0
-    others = False  # whether a line was not UTF-8
+    converted = False  # whether a line was not UTF-8
     start, end = (0, None) if span is None else span
     try:
         with _open(path) as file:
@@ -93,8 +93,8 @@ def read_lines(
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    names = [] if others else detected(raw)  # once: it takes milliseconds
-                    others = True
+                    names = [] if converted else detected(raw)  # once: it takes milliseconds
+                    converted = True
                     what = not_utf8(raw[error.start], names)
                     report(bad(f"{path}:{number}", what), on_bad)
                     continue

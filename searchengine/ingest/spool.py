@@ -156,9 +156,9 @@ class Spool:
         self._rows, self._dim = self._rows + len(vectors), vectors.shape[1]
         with room(self._folder):
             self._file.seek(0, SEEK_END)
-            left = np.ascontiguousarray(vectors, np.float32).data.cast("B")
-            while left:
-                left = left[self._file.write(left) :]
+            remaining = np.ascontiguousarray(vectors, np.float32).data.cast("B")
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
 
     def vectors(self, ranges: Ranges) -> Vectors | Iterator[Vectors]:
         """The rows of ranges [start, end): one range mapped, several in blocks.

@@ -182,8 +182,8 @@ class Watcher:
         watched = self._listener is not None and self._listener.is_alive()
         most = max(_LOOK if watched else _UNWATCHED, _SHARE * self._took)
         end = time.monotonic() + (most if seconds is None else seconds)
-        while not self.stopped and (left := end - time.monotonic()) > 0:
-            if self._changed.wait(min(left, _TURN)):
+        while not self.stopped and (remaining := end - time.monotonic()) > 0:
+            if self._changed.wait(min(remaining, _TURN)):
                 break
 
     def _end(self) -> None:

@@ -138,9 +138,11 @@ def table(settings: Sequence[Setting], baseline: str | None = None) -> list[Retr
     """
     base = settings[position([setting.name for setting in settings], baseline)]
     rows = [_row(setting) for setting in settings]
-    others = [i for i, setting in enumerate(settings) if setting is not base]
-    comparisons = [compare(settings[i].scores[MAIN], base.scores[MAIN]) for i in others]
-    for i, comparison, p in zip(others, comparisons, holm([c.p for c in comparisons]), strict=True):
+    compared = [i for i, setting in enumerate(settings) if setting is not base]
+    comparisons = [compare(settings[i].scores[MAIN], base.scores[MAIN]) for i in compared]
+    for i, comparison, p in zip(
+        compared, comparisons, holm([c.p for c in comparisons]), strict=True
+    ):
         rows[i] = replace(rows[i], baseline=base.name, comparison=comparison, p=p)
     return rows
 

@@ -92,13 +92,13 @@ def fitted(
     names = [name for name in lines[0] if any(line[name] is not None for line in lines)]
     if width is not None:
         needed = widths([{name: line[name] for name in names} for line in lines])
-        kept = [name for name in names if name not in optional]
-        room = width - 1 - sum(needed[name] for name in kept)
+        shown_names = [name for name in names if name not in optional]
+        room = width - 1 - sum(needed[name] for name in shown_names)
         for name in optional:
             if name in needed and needed[name] <= room:
-                kept.append(name)
+                shown_names.append(name)
                 room -= needed[name]
-        names = [name for name in names if name in kept]
+        names = [name for name in names if name in shown_names]
     return [{name: line[name] for name in names} for line in lines]
 
 

@@ -270,14 +270,14 @@ def put_labels(axes: "Axes", labels: Sequence[Label], lines: Iterable[Line]) -> 
     scale = figure.dpi / 72
     frame = axes.get_window_extent()
     bounds: Box = (frame.x0, frame.y0, frame.x1, frame.y1)
-    taken = [box for line in lines for box in _boxes(axes.transData.transform(list(line)), scale)]
+    boxes = [box for line in lines for box in _boxes(axes.transData.transform(list(line)), scale)]
     written = []
     for label in labels:
-        place = _place(axes, label, taken, bounds, scale)
+        place = _place(axes, label, boxes, bounds, scale)
         if place is None:
             continue
         box, (right, up) = place
-        taken.append(box)
+        boxes.append(box)
         written.append(label.text)
         look: dict[str, Any] = {"weight": "bold"} if label.bold else {}
         if max(abs(right), abs(up)) > DISTANCES[0]:
@@ -300,7 +300,7 @@ def put_labels(axes: "Axes", labels: Sequence[Label], lines: Iterable[Line]) -> 
 
 
 def _place(
-    axes: "Axes", label: Label, taken: Sequence[Box], bounds: Box, scale: float
+    axes: "Axes", label: Label, boxes: Sequence[Box], bounds: Box, scale: float
 ) -> tuple[Box, tuple[float, float]] | None:
     """The position of a label: its box in pixels, and its offset from the point, in points."""
     from matplotlib.font_manager import FontProperties
@@ -316,7 +316,7 @@ def _place(
         left = x + scale * (distance * right + (right - 1) * wide / 2)
         low = y + scale * (distance * up + (up - 1) * high / 2)
         box = (left, low, left + scale * wide, low + scale * high)
-        covered = sum(_shared(box, other) for other in taken) + 4 * _outside(box, bounds)
+        covered = sum(_shared(box, other) for other in boxes) + 4 * _outside(box, bounds)
         if best is None or covered < best[0]:
             best = covered, box, (distance * right, distance * up)
         if not covered:

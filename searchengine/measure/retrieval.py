@@ -151,8 +151,8 @@ def ndcg_10(
         for key, documents in zip(run, documents_of(snapshot, ids), strict=True):
             if len(run[key]) < _FIRST:
                 # Those of the ranking before keep their ranks, as on the pages of a search.
-                others = [name for name in documents if not (task.exclude_self and name == key)]
-                run[key] |= {name: 0.0 for name in others if name not in run[key]}
+                candidates = [name for name in documents if not (task.exclude_self and name == key)]
+                run[key] |= {name: 0.0 for name in candidates if name not in run[key]}
         if all(len(documents) >= _FIRST for documents in run.values()):
             break
     return per_question(run, task.keys, task.qrels, [MAIN])[MAIN]

@@ -205,8 +205,8 @@ class HitsBatch(list[Hits]):
 
 def timed(batch: Sequence[Hits], times: Sequence[float]) -> HitsBatch:
     """The hits of one call. `times`: its start, and the end of each stage."""
-    encode, search, fetch, *again = (end - start for start, end in pairwise(times))
-    timing = Timing(encode, search, fetch, len(batch), *again)
+    encode, search, fetch, *rerank = (end - start for start, end in pairwise(times))
+    timing = Timing(encode, search, fetch, len(batch), *rerank)
     for hits in batch:
         hits.timing = timing
     return HitsBatch(batch)

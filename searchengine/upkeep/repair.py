@@ -131,9 +131,9 @@ def _without_encoder(store: Store, plan: Plan) -> None:
     intact = _numbers(store, "SELECT document FROM passages")
     for number in supplied:
         # Another checksum than that of any vectors: if they come again, they are written.
-        left = b"incomplete" if number in intact else b""
+        digest = b"incomplete" if number in intact else b""
         sql = "UPDATE documents SET vectors = ? WHERE id = ?"
-        store.connection.execute(sql, (left, number))
+        store.connection.execute(sql, (digest, number))
     sql = (
         "UPDATE passages SET start = 0, end = (SELECT length(text) FROM documents "
         "WHERE id = passages.document) WHERE id IN (SELECT passages.id FROM passages "
@@ -160,7 +160,7 @@ def _indexes(store: Store, plan: Plan) -> None:
 def _documents(store: Store, plan: Plan) -> None:
     """Check texts against their digests; remove documents without text."""
     after, altered, empty = -1, [], []
-    again: set[int] = set()  # altered, and encoded from its text
+    to_encode: set[int] = set()  # altered, and encoded from its text
     sql = (
         "SELECT id, key, title, text, digest, vectors FROM documents WHERE id > ? "
         "ORDER BY id LIMIT 500"
@@ -172,7 +172,7 @@ def _documents(store: Store, plan: Plan) -> None:
                 empty.append(number)
             elif document.digest != digest:
                 altered.append(number)
-                again |= {number} if vectors is None else set()
+                to_encode |= {number} if vectors is None else set()
                 store.connection.execute(
                     "UPDATE documents SET title = ?, text = ?, digest = ? WHERE id = ?",
                     (title, text, document.digest, number),
@@ -186,7 +186,7 @@ def _documents(store: Store, plan: Plan) -> None:
             "has a text that differs from what was stored; it was kept",
             "have texts that differ from what was stored; they were kept",
         )
-        plan.documents |= again
+        plan.documents |= to_encode
     if empty:
         keys = _keys(store, set(empty))
         plan.report.damage.append(f"no text is left of {keys}")

@@ -192,13 +192,13 @@ def _checked_document(row: Sequence[Any], result: Salvage) -> Sequence[Any] | No
     if not isinstance(digest, bytes):
         digest = b""
     try:
-        kept = json.loads(metadata)
-        Document(key, text, title, kept)
+        values = json.loads(metadata)
+        Document(key, text, title, values)
     except (ValueError, TypeError, RecursionError, AttributeError):
-        kept, metadata = {}, "{}"
+        values, metadata = {}, "{}"
         result.lost.append(f"the metadata of the document {key!r:.80}")
     try:
-        Document(key, text, title, kept)
+        Document(key, text, title, values)
     except (SearchEngineError, TypeError, AttributeError) as error:
         result.lost[-1] = f"the document with id {number} ({error})"
         return None

@@ -54,8 +54,10 @@ def guarantee(snapshot: FolderSnapshot, target: float) -> Guarantee:
         reason = f"{lost} of the {len(names)} segments measured were merged, optimized or repaired "
         return Guarantee(None, commit=commit, reason=f"{reason}since commit {commit}")
     rows = sum(row.rows for row in measured)
-    left = sum(row.rows if (live := snapshot.live[row]) is None else live.size for row in measured)
-    added, deleted = snapshot.rows - left, rows - left
+    live_rows = sum(
+        row.rows if (live := snapshot.live[row]) is None else live.size for row in measured
+    )
+    added, deleted = snapshot.rows - live_rows, rows - live_rows
     if not added and not deleted:
         return Guarantee(target, 0, 0, commit)
     missed = added / max(1, snapshot.rows) + deleted / rows
@@ -156,9 +158,9 @@ def of_snapshot(snapshot: Snapshot) -> Stats:
     settings, encoder = snapshot.settings, snapshot.settings["encoder"]
     documents, passages = snapshot.store.counts()
     tuning = settings.get(TUNED, {}).get("tuning")
-    kept = None
+    remaining = None
     if tuning is not None:  # only a folder is tuned
-        kept = guarantee(cast(FolderSnapshot, snapshot), float(tuning["goal"]["recall"]))
+        remaining = guarantee(cast(FolderSnapshot, snapshot), float(tuning["goal"]["recall"]))
     return Stats(
         path=str(snapshot.path),
         documents=documents,
@@ -170,7 +172,7 @@ def of_snapshot(snapshot: Snapshot) -> Stats:
         dim=encoder["dim"],
         index_config=SegmentConfig.from_dict(settings["index"]).as_dict(),
         tuning=tuning,
-        guarantee=kept,
+        guarantee=remaining,
         encoder=encoder["source"] or encoder.get("name"),
         layers=encoder.get("layers"),
         fingerprint=encoder["fingerprint"],

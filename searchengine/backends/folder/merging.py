@@ -181,8 +181,8 @@ class Merging:
             return rows if len(rows) == len(self.store.segments()) else []
 
         while not self.merge(everything, refit=True) and self.store.segments():
-            others = [w for w in pending.works(self.store) if w.kind is Kind.MERGE]
-            if monotonic() > until and not all(here(work.folder) for work in others):
+            merges = [w for w in pending.works(self.store) if w.kind is Kind.MERGE]
+            if monotonic() > until and not all(here(work.folder) for work in merges):
                 raise CollectionBusy(
                     f"the segments of {self.view.path} are being merged by another process; "
                     "try again when it has finished, or wait for it: --wait SECONDS"
@@ -412,8 +412,8 @@ def free(path: Path, store: Store) -> list[SegmentRow]:
     """The committed segments that no living process is merging."""
     merges = [work for work in pending.works(store) if work.kind is Kind.MERGE]
     living = alive(path, [work.folder for work in merges])
-    taken = {row for work in merges if work.folder in living for row in work.inputs}
-    return [row for row in store.segments() if row not in taken]
+    merging = {row for work in merges if work.folder in living for row in work.inputs}
+    return [row for row in store.segments() if row not in merging]
 
 
 def _live_ids(store: Store, row: SegmentRow) -> Ids:

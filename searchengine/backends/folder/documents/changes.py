@@ -305,9 +305,9 @@ def _three_way(
     for name in {**old, **new}:
         if name in old and name in new and json.dumps(old[name]) == json.dumps(new[name]):
             continue  # as JSON: to Python 1 and true are equal
-        before, now, kept = old.get(name), new.get(name), stored.get(name)
-        if isinstance(before, dict) and isinstance(now, dict) and isinstance(kept, dict):
-            result[name] = _three_way(before, now, kept)
+        before, now, current = old.get(name), new.get(name), stored.get(name)
+        if isinstance(before, dict) and isinstance(now, dict) and isinstance(current, dict):
+            result[name] = _three_way(before, now, current)
         elif name in new:
             result[name] = new[name]
         else:

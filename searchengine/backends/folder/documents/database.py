@@ -184,10 +184,10 @@ class Database:
             try:
                 return self.execute("BEGIN IMMEDIATE")
             except CollectionBusy:
-                left = until - monotonic()
-                if left <= 0:
+                remaining = until - monotonic()
+                if remaining <= 0:
                     raise
-                sleep(min(left, pause * random()))
+                sleep(min(remaining, pause * random()))
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     @contextmanager

@@ -39,9 +39,9 @@ def words(text: str) -> dict[str, int]:
     Runs that are equal but for case count as the last of them.
     """
     # FTS5 folds case its own way (it knows no final sigma), so the words stay as they were written.
-    every = runs(text)
-    times = Counter(word.casefold() for word in every)
-    last = {word.casefold(): word for word in every}
+    all_runs = runs(text)
+    times = Counter(word.casefold() for word in all_runs)
+    last = {word.casefold(): word for word in all_runs}
     return {word: times[folded] for folded, word in last.items()}
 
 
