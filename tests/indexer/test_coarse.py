@@ -317,6 +317,7 @@ def test_without_faiss_the_way_out_is_named() -> None:
         "try:\n    import searchengine.indexer.search.cascade\n"
         'except ImportError as error:\n    assert "pip install faiss-cpu" in str(error), error\n'
         "else:\n    raise SystemExit('imported')\n"
-        "import indexer.config, indexer.storage.manifest, indexer.storage.vectors\n"
+        "import searchengine.indexer.config, searchengine.indexer.storage.manifest\n"
+        "import searchengine.indexer.storage.vectors_file\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
