@@ -137,7 +137,8 @@ def test_a_refused_runtime_is_reported_in_one_sentence(
     model = write_sentence_transformer(tmp_path / "model")
     Encoder.load(model, runtime="openvino", precision="fp32").encode(["a"])
     (record,) = (model / "compiled").glob("*/graph.json")
-    settings = json.loads(record.read_text()) | {"cosines": {"fp32": 0.5, "bf16": 0.5}}
+    accuracies = {"fp32": {"cosine": 0.5}, "bf16": {"cosine": 0.5}}
+    settings = json.loads(record.read_text()) | {"accuracies": accuracies}
     del settings["signature"]
     key = signing_key()
     assert key is not None
