@@ -163,7 +163,7 @@ class SearchEngine:
         cls,
         path: str | Path,
         encoder: EncoderArgument | None = None,
-        config: Mapping[str, Any] | None = None,
+        config: SegmentConfig | Mapping[str, Any] | None = None,
         *,
         passages: PassageConfig | bool | None = None,
         tokenizer: Tokenizer | str | None = None,
@@ -172,12 +172,17 @@ class SearchEngine:
         layers: int | None = None,
         dim: int | None = None,
     ) -> "SearchEngine":
-        """Open a collection to add to, or create it. `config` holds fields of SegmentConfig.
+        """Open a collection to add to, or create it. `config`: of a mapping only the fields count.
 
         `encoder`: None is the one that built it, or "starter" for a new one. `dim`: if `encoder` is
         None, create it without an encoder, for vectors of this width. Of several processes at the
         same time, one creates it and the others open it. `wait`: as for `open`. Raises
         CollectionError if the collection there has other settings."""
+        if layers is not None and not isinstance(encoder, str | Path | None):
+            raise CollectionError(
+                f"layers={layers} is for a model folder or a hub name; an encoder that is passed "
+                "chooses its layers itself"
+            )
         if not exists(path):
             encoder = "starter" if encoder is None and dim is None else encoder
             loaded = None if encoder is None else load_given(encoder, runtime, layers)
@@ -192,6 +197,11 @@ class SearchEngine:
         engine = cls.open(path, encoder, wait=wait, runtime=runtime)
         try:
             place = engine.collection.path  # a URL without its password
+            if dim not in (None, width := engine.collection.settings["encoder"]["dim"]):
+                raise CollectionError(
+                    f"{place} has vectors of {width} numbers, got dim={dim!r}; leave it out, or "
+                    "index into a new folder"
+                )
             engine._settings().check_compatible(place, config or {}, passages, tokenizer, layers)
         except BaseException:
             engine.close()
@@ -329,7 +339,7 @@ class SearchEngine:
 
         Args:
             k: number of documents, at least 1; fewer are returned only if fewer match.
-            where: a filter on metadata: "year >= 2015 and lang = 'en'", see docs/filters.md.
+            where: a filter on metadata: "year >= 2015 and lang = 'en'", see docs/searching.md.
             mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
                 collection stores ("auto").
             offset: hits to skip, for the next page. The order does not depend on the pages.

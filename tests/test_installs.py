@@ -38,7 +38,6 @@ from searchengine.cli import cli
 View = Callable[[str], Environment]
 Check = Callable[[Environment, Path], None]
 MAIN = {"base": (), "starter": ("starter",), "all": ("all",)}
-FORMER = {"cpu", "train", "eval", "plots", "http", "watch"}  # names of what the base brings now
 FOR_WORK = {"dev", "docs", "fuzz", "peers"}
 POSTGRESQL = "postgresql://127.0.0.1:1/db#c"  # nobody listens
 OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
@@ -500,17 +499,11 @@ def test_a_view_has_what_its_line_requires_and_no_more(view: View) -> None:
     assert view("base").program("import openvino", Path()).returncode == 1
 
 
-def test_former_names_bring_nothing_more() -> None:
-    assert closure(requirements(FORMER)) == closure(requirements(()))
-    assert requirements(["postgres"])[-1].extras == {"postgresql"}
-
-
 LINES = {
     "base": (),
     "starter": ("starter",),
     "all": ("all",),
     **{extra: ("starter", extra) for extra in EXTRAS if extra not in MAIN},
-    "former": (*sorted(FORMER), "postgres"),
 }
 
 
@@ -527,8 +520,6 @@ def test_installed_by_pip(line: str, wheel: Path, inputs: Path, tmp_path: Path) 
     extras = LINES[line]
     env = installs.install(wheel, extras, tmp_path / "environment")
     promised = [check for extra in extras for check in EXTRAS.get(extra, ())]
-    if "postgres" in extras:
-        promised.append(reaches_for(POSTGRESQL))
     if line == "starter":
         promised.append(finishes_the_demo)
     if line in MAIN:
@@ -577,7 +568,7 @@ def named_extras(text: str) -> set[str]:
 
 
 def test_extras_on_the_pages_exist() -> None:
-    known = {*project()["optional-dependencies"]} - FORMER - {"postgres"}
+    known = {*project()["optional-dependencies"]}
     named = {page: named_extras(page.read_text()) for page in pages()}
     assert {"serve", "formats", "posthoc"} <= set().union(*named.values())
     assert {page.name: names - known for page, names in named.items() if names - known} == {}
@@ -587,7 +578,7 @@ def test_every_extra_is_on_the_start_page() -> None:
     page = (REPOSITORY / "docs" / "start.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     listed = {extra for row in rows for extra in re.findall(r"`([a-z0-9]+)`", row)} | {"all"}
-    assert listed == {*project()["optional-dependencies"]} - FORMER - FOR_WORK - {"postgres"}
+    assert listed == {*project()["optional-dependencies"]} - FOR_WORK
     assert "searchengine[all]" in page
 
 

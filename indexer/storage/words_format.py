@@ -55,7 +55,7 @@ class Postings:
         notes: what the writer noted, e.g. how text became terms.
         average: mean length of the documents, in tokens, which `entry_bounds` refer to.
 
-    The others are the arrays of docs/segment-format.md. `lengths` is 0 behind the last document;
+    The others are the arrays of docs/format.md. `lengths` is 0 behind the last document;
     `frequencies` has an entry for every code that can be stored, 256 or 65536.
     """
 

@@ -18,8 +18,8 @@ Rules, which tests/searchengine/backends checks on every backend:
 * Index config, rotation and shortlist belong to the collection, not to the process that opens it.
 * A part of the data that cannot be read raises an error. A search never returns less because of it.
 
-Nothing above the backends asks which backend it has. What only a folder can do (segments, tuning,
-verification, repair, backup, reindex) is reached by `Backend.local`.
+What only a folder can do (segments, tuning, verification, repair, backup, reindex) is reached by
+`Backend.local`. `ingest` alone asks which backend it has: an add to a folder is one commit.
 """
 
 import hashlib
@@ -299,7 +299,6 @@ class Backend(ABC):
         wait: seconds to wait for a writer of another process.
         device: where vectors are scanned.
         accepts: called with the settings of a state before it is shown; may raise to refuse it.
-        one_commit: whether an `add` of any length can be one commit.
     """
 
     path: Path | str
@@ -307,7 +306,6 @@ class Backend(ABC):
     wait: float
     device: str = "cpu"
     accepts: Callable[[Mapping[str, Any]], None]
-    one_commit: bool = False
 
     @property
     @abstractmethod

@@ -231,6 +231,8 @@ def checked_key(key: object) -> str:
 
 def checked_patches(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Key → metadata to merge, as JSON holds it. Raises QueryError and CorpusError."""
+    if not isinstance(metadata, Mapping):
+        raise QueryError(f"update takes a mapping of keys, got {type(metadata).__name__}")
     patches = {}
     for key, patch in metadata.items():
         if not isinstance(patch, Mapping):

@@ -136,7 +136,23 @@ class WrappedEncoder:
 
     def __init__(self, wrapped: MinimalEncoder) -> None:
         self.wrapped = wrapped
-        self._reports = "on_batch" in inspect.signature(wrapped.encode).parameters
+        parameters = inspect.signature(wrapped.encode).parameters
+        self._reports = "on_batch" in parameters
+        name = type(wrapped).__name__
+        if "role" not in parameters and not any(
+            parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+        ):
+            raise CollectionError(
+                f"{name}.encode must take the keyword role ('document', 'query' or None); pass a "
+                "function from texts to vectors if it has no use for it"
+            )
+        if type(wrapped.dim) is not int or wrapped.dim < 1:
+            raise CollectionError(f"{name}.dim must be a whole number, got {wrapped.dim!r}")
+        if not isinstance(wrapped.fingerprint, str):
+            raise CollectionError(
+                f"{name}.fingerprint must be text that names the encoder, got "
+                f"{wrapped.fingerprint!r}"
+            )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "wrapped":  # asked for while it is unpickled
@@ -156,7 +172,13 @@ class WrappedEncoder:
     ) -> Vectors:
         """The object's own; `on_batch` is passed if it accepts that."""
         options: dict[str, Any] = {"on_batch": on_batch} if self._reports else {}
-        return self.wrapped.encode(texts, role=role, **options)
+        vectors = np.asarray(self.wrapped.encode(texts, role=role, **options))
+        if vectors.dtype.kind not in "fiu":
+            raise CollectionError(
+                f"{type(self.wrapped).__name__}.encode must return an array of numbers, got "
+                f"{vectors.dtype}"
+            )
+        return vectors
 
 
 class NoEncoder(TextEncoder):

@@ -7,8 +7,9 @@
     commit    compare again with what is stored by now, and write all that differs
 
 A folder is written in one transaction, which alone holds the write lock; the segment of a large
-commit, with its graph and words, is built before (backends.folder.ahead). On a server each block of
-documents is a commit, which is tried again if another writer has changed one of them meanwhile.
+commit, with its graph and words, is built before (built_ahead in folder/writer.py). On a server
+each block of documents is a commit, which is tried again if another writer has changed one of them
+meanwhile.
 
 What another process commits before that is seen by the second comparison: a document that it has
 stored meanwhile is not written again, and one that it has changed or deleted is encoded then.

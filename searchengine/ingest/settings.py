@@ -139,16 +139,21 @@ class CollectionSettings:
     def check_compatible(
         self,
         path: str | Path,
-        config: Mapping[str, Any],
+        config: SegmentConfig | Mapping[str, Any],
         passages: PassageConfig | bool | None,
         tokenizer: Tokenizer | str | None,
         layers: int | None,
     ) -> None:
         """Raise CollectionError if an option differs from these settings; None: no preference."""
         stored = self.config.as_dict()
+        options = config.as_dict() if isinstance(config, SegmentConfig) else config
+        if unknown := sorted(options.keys() - stored.keys()):
+            raise CollectionError(
+                f"{unknown[0]} is no field of an index config; they are {', '.join(stored)}"
+            )
         different = [
             (name, stored[name], wanted)
-            for name, value in config.items()
+            for name, value in options.items()
             # as in `stored`: lists, and enums by value
             if stored[name] != (wanted := json.loads(json.dumps(value)))
         ]

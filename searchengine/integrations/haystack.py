@@ -353,7 +353,7 @@ def where_of(filters: Mapping[str, Any] | None) -> str | None:
 
     They differ where a filter of a collection differs from Python: a comparison of values of
     different kinds is false, where Haystack raises an error for the documents it meets; stored
-    dates have one of the forms in docs/filters.md; and a date without a zone in the filter is UTC
+    dates have one of the forms in docs/searching.md; and a date without a zone in the filter is UTC
     if stored dates have a zone. Raises Haystack's FilterError.
     """
     if not filters:

@@ -68,7 +68,7 @@ class Query:
         where: a filter on metadata, see searchengine.backends.filters.parser.
         exact: return the true nearest documents. Only by vectors, and without a shortlist.
         mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
-            collection stores ("auto"), see searchengine.backends.folder.mode.
+            collection stores ("auto"), see searchengine.backends.mode.
         diversity: 0 ranks by the score only, 1 by the difference from the hits before (maximal
             marginal relevance).
         group_by: a metadata field; return only the best document for each of its values, and all

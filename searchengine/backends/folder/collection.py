@@ -45,7 +45,6 @@ class Collection(WritableView):
             that is a key in it: to find it in a million documents takes half a second.
     """
 
-    one_commit = True
     numbered: tuple[object, int] | None = None
 
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:

@@ -55,7 +55,7 @@ Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half
 _log = logging.getLogger(__name__)
 TUNED = "tuned"
-"""The setting that names the segments of the last tuning: see upkeep.guarantee."""
+"""The setting that names the segments of the last tuning: see upkeep.tuning."""
 
 
 class BuildPlan(NamedTuple):

@@ -119,6 +119,11 @@ def outdated(connection: sqlite3.Connection, name: str) -> bool:
     if connection.execute(sql).fetchone()[0]:
         sql = "SELECT name FROM _sqlite_migrations WHERE migration_set = 'searchengine'"
         applied = {str(row[0]) for row in connection.execute(sql)}
+    if applied and "m001_tables" not in applied:
+        raise CollectionError(
+            f"{name} was written before searchengine 1.0; index the documents again into a new "
+            "folder"
+        )
     if unknown := sorted(applied - MIGRATIONS.keys()):
         raise CollectionError(
             f"{name} was written by a newer version of searchengine (its format has "

@@ -261,3 +261,13 @@ def test_a_document_that_is_not_text_is_damage(store: Store, column: str) -> Non
     assert store.documents([0]) == DOCUMENTS[:1]
     with pytest.raises(CollectionError, match="document 2 has a key, title or text that is not"):
         store.documents([0, 2])
+
+
+def test_a_file_from_before_the_first_release_is_refused(store: Store) -> None:
+    store.close()
+    db = sqlite3.connect(store.path)
+    db.execute("UPDATE _sqlite_migrations SET name = 'm001_initial'")
+    db.commit()
+    db.close()
+    with pytest.raises(CollectionError, match=r"before searchengine 1\.0; index .* into a new"):
+        Store(store.path)

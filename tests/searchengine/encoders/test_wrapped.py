@@ -1,0 +1,66 @@
+"""A user's object as an encoder: what is wrong with it is said where it is passed in."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from searchengine import SearchEngine
+from searchengine.encoders.loading import load_given
+from searchengine.errors import CollectionError
+
+
+class Own:
+    """The least that an encoder needs."""
+
+    dim: Any = 2
+    fingerprint: Any = "own"
+
+    def encode(self, texts: Any, *, role: Any = None) -> Any:
+        return [[1.0, float(len(text))] for text in texts]
+
+
+def test_a_list_of_numbers_becomes_an_array() -> None:
+    vectors = load_given(Own()).encode(["a", "bb"], role="document")
+    np.testing.assert_array_equal(vectors, [[1, 1], [1, 2]])
+
+
+def test_what_is_wrong_with_an_object_is_one_sentence() -> None:
+    class WithoutRole(Own):
+        def encode(self, texts: Any) -> Any:  # type: ignore[override]
+            return texts
+
+    class Texts(Own):
+        def encode(self, texts: Any, *, role: Any = None) -> Any:
+            return [["a", "b"] for _ in texts]
+
+    class Wide(Own):
+        dim = "2"
+
+    class Nameless(Own):
+        fingerprint = 5
+
+    for own, message in (
+        (WithoutRole(), "encode must take the keyword role"),
+        (Wide(), "dim must be a whole number, got '2'"),
+        (Nameless(), "fingerprint must be text"),
+    ):
+        with pytest.raises(CollectionError, match=message):
+            load_given(own)
+    with pytest.raises(CollectionError, match="must return an array of numbers"):
+        load_given(Texts()).encode(["a"])
+
+
+def test_other_settings_are_refused_when_a_collection_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    SearchEngine.open_or_create(path, Own(), {"prefix": 1}).close()
+    options: Any
+    for options, message in (
+        ({"dim": 3}, "has vectors of 2 numbers, got dim=3"),
+        ({"config": {"prefx": 8}}, "prefx is no field of an index config"),
+        ({"config": {"prefix": 2}}, "has prefix 1, got 2"),
+        ({"layers": 3}, "layers=3 is for a model folder"),
+    ):
+        with pytest.raises(CollectionError, match=message):
+            SearchEngine.open_or_create(path, Own(), **options)
