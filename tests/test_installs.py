@@ -171,10 +171,22 @@ def sample(env: Environment) -> Path:
     return folder
 
 
+HELPS = """
+from click.testing import CliRunner
+from searchengine.cli import cli
+for name, command in cli.commands.items():
+    for words in [[name], *([name, part] for part in getattr(command, "commands", ()))]:
+        result = CliRunner().invoke(cli, [*words, "--help"], prog_name="searchengine")
+        assert result.exit_code == 0, (words, result.output)
+        assert result.output.startswith("Usage: searchengine " + " ".join(words)), result.output
+    print(name)
+"""
+
+
 def helps(env: Environment, at: Path) -> None:
-    for name, command in cli.commands.items():
-        for words in [[name], *([name, each] for each in getattr(command, "commands", ()))]:
-            assert "Usage: searchengine" in done(env, at, *words, "--help").stdout
+    assert "Usage: searchengine" in done(env, at, "--help").stdout
+    result = env.program(HELPS, at)
+    assert result.stdout.split() == list(cli.commands), result.stderr
 
 
 def handles_vectors(env: Environment, at: Path) -> None:
