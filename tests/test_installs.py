@@ -189,6 +189,21 @@ def helps(env: Environment, at: Path) -> None:
     assert result.stdout.split() == list(cli.commands), result.stderr
 
 
+def stands_beside_files_of_the_same_names(env: Environment, at: Path) -> None:
+    """A user's own indexer.py and trainer.py, in the folder that Python imports from first."""
+    for name in ("indexer", "trainer"):
+        (at / f"{name}.py").write_text("MINE = True\n")
+    result = env.program(
+        "import indexer, trainer\nassert indexer.MINE and trainer.MINE\n"
+        "from searchengine import Encoder, Goal, TrainConfig\n"
+        "import searchengine.indexer.segment as segment\nprint(segment.__file__)",
+        at,
+    )
+    assert "site-packages/searchengine/indexer" in result.stdout, result.stderr
+    for name in ("indexer", "trainer"):
+        (at / f"{name}.py").unlink()
+
+
 def handles_vectors(env: Environment, at: Path) -> None:
     done(env, at, "index", "v.npy", "v.index")
     assert re.search(r"documents +1000\b", done(env, at, "info", "v.index").stdout)
@@ -378,6 +393,7 @@ def imports(*modules: str) -> Check:
 
 BASE: list[Check] = [
     helps,
+    stands_beside_files_of_the_same_names,
     handles_vectors,
     handles_documents,
     trains,
