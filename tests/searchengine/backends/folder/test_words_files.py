@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents import terms, text_index
 from searchengine.backends.folder.documents.questions import Word, phrases
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.function_words import function_words
 from searchengine.indexer.search.bm25 import weight
 from searchengine.ingest.passages import PassageConfig
 
@@ -206,14 +207,15 @@ def test_short_words_are_found_wherever_they_stand(
         engine.delete(["1"])
         left = {i: text for i, text in enumerate(texts) if i != 1}
         hits = engine.search(" ".join(question), 20, mode="text", as_you_type=typed)
-    wanted = Counter[str]()
-    for word in (each.lower() for each in question):
+    wanted = defaultdict[str, float](float)
+    for word in (piece.lower() for piece in question):
+        unfinished = typed and word == question[-1].lower()
+        times = 1.0 if unfinished or word not in function_words(("en",)) else lexical.FUNCTION_WORD
         if len(word) > 2:
-            wanted.update(word[i : i + 3] for i in range(len(word) - 2))
-        elif word[0] > "z" or all(len(w) < 3 for w in question):
-            wanted[word] += 1
-        elif typed and word == question[-1].lower():
-            wanted[word] += 1
+            for i in range(len(word) - 2):
+                wanted[word[i : i + 3]] += times
+        elif word[0] > "z" or unfinished or all(len(w) < 3 for w in question):
+            wanted[word] += times
     lengths = {i: sum(max(0, len(each) - 2) for each in text) for i, text in left.items()}
     average = sum(lengths.values()) / max(1, len(left)) or 1.0
     expected: dict[str, float] = {}
