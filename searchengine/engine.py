@@ -355,7 +355,8 @@ class SearchEngine:
             phrases: what phrases in quotation marks do: "scored" ranks documents that contain them
                 higher, "required" finds no others. One with a plus sign, +"…", is required.
             as_you_type: the last word of the question may be unfinished: words that begin with it
-                count as it does, unless a space or a mark follows it.
+                count as it does, unless a space or a mark follows it. The vector is of the question
+                as it is.
             exact: return the true nearest documents. Only by vectors, and without a shortlist.
             shortlist: candidates of each segment that are scored at full width; None: the number
                 that the segment is configured with.
@@ -792,7 +793,7 @@ class SearchEngine:
         ]
 
     def discard_reindex(self) -> bool:
-        """Drop the pending reindex with all that it has encoded; False if there is none."""
+        """Drop the pending reindex and the vectors it has encoded; False if none is pending."""
         return reindex.discard(self.local)
 
     def stats(self) -> Stats:

@@ -70,7 +70,7 @@ class Work:
     """The settings that all parts share; they are sent to other machines.
 
     Attributes:
-        folder: what is encoded already; its path is absolute.
+        folder: the encoded documents so far; its path is absolute.
         encoder: what encodes; a name is loaded where it is used.
         runtime, layers: how it is loaded.
         columns: the fields that hold text and title.

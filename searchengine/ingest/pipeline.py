@@ -1,9 +1,9 @@
 """Documents → passages → vectors: the one loop that encodes, whatever becomes of the vectors.
 
-Blocks of documents go in and come out in the same order, cut and encoded. A second thread encodes,
-while this one reads and cuts what comes next and the caller writes what was encoded before. So that
-the second thread has work while the caller commits, the next block is read and its first batch is
-started before a block is handed over. If that fails, a block that completes a commit is still
+Blocks of documents go in and come out in the same order, cut and encoded. A second thread encodes
+while this one reads and cuts the next documents and the caller writes the last block. To give the
+second thread work while the caller commits, the next block is read and its first batch is started
+before a block is handed over. If that fails, a block that completes a commit is still
 handed over, and then the error is raised. Where a block is a commit by itself, nothing is read
 ahead: the next document may take long to come.
 """

@@ -33,7 +33,7 @@ class Phrases(StrEnum):
 
 
 class CommonOptions(TypedDict, total=False):
-    """The keywords of a search, in an engine and on a server; Query describes them."""
+    """The keywords of a search, in an engine and on a server. SearchEngine.search describes them."""
 
     shortlist: int | None
     where: str | None
@@ -59,38 +59,7 @@ class Options(CommonOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The options of a search, checked.
-
-    Attributes:
-        k: number of documents, at least 1; fewer are returned only if fewer match.
-        shortlist: candidates of each segment that are scored at full width; None: the number that
-            the segment is configured with.
-        where: a filter on metadata, see searchengine.backends.filters.parser.
-        exact: return the true nearest documents. Only by vectors, and without a shortlist.
-        mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
-            collection stores ("auto"), see searchengine.backends.mode.
-        diversity: 0 ranks by the score only, 1 by the difference from the hits before (maximal
-            marginal relevance).
-        group_by: a metadata field; return only the best document for each of its values, and all
-            documents without the field.
-        layers: layers of the encoder's network that encode the question, for encoders trained for
-            it (2-D Matryoshka); None: all. Documents are not encoded again.
-        offset: hits to skip, for the next page. The order does not depend on the pages: see
-            query.paging.
-        min_score: leave out hits with a lower score (on the scale of the mode).
-        sort_by: a metadata field; show the hits, which are chosen by score, in its order: numbers,
-            then texts, then hits without a value. "-year" begins with the greatest.
-        facets: metadata fields; count the values of each over all documents that match the filter,
-            whatever the question (`Hits.facets`).
-        as_you_type: the last word of the question may be unfinished: words that begin with it count
-            as it does, unless a space or a mark follows it. Vectors are of the question as it is.
-        phrases: what phrases in quotation marks do: "scored" ranks documents that contain them
-            higher, "required" finds no others. One with a plus sign before it, +"…", is required.
-        cross_encoder: the folder or hub name of a cross-encoder, which scores the best `candidates`
-            again, with the question (trainer.cross_encoder). Its score is that of the hits, and the
-            scale of `min_score`; `Hit.scores` keeps those of the earlier stages.
-        candidates: documents that the cross-encoder reads; on the first page k, if that is more.
-            Later pages must end among them.
+    """The options of a search, checked: the arguments of SearchEngine.search, described there.
 
     Raises QueryError.
     """

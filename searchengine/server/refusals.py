@@ -47,7 +47,7 @@ RETRY = {"Retry-After": "1"}
 _MEANINGS = {
     400: "The body is not JSON.",
     401: "The token is missing or unknown.",
-    403: "The token may not write, or there is none.",
+    403: "The token may not write, or the request has no token.",
     404: "There is no such collection or document.",
     413: "The request is too large.",
     422: "A value does not make sense.",

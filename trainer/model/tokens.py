@@ -1,6 +1,6 @@
 """Texts to token ids: one tokenizer, right padding, truncation at a fixed length.
 
-And the description of a model without its weights, of which the tokenizer is the largest part.
+Also the description of a model without its weights: most of it is the tokenizer.
 """
 
 import json

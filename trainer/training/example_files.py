@@ -1,8 +1,8 @@
 """Training files to examples, row by row.
 
 TSV has a header line and no quoting; JSONL has one object per line; both may be .gz and are UTF-8.
-Parquet files and Hugging Face datasets are tables with the same columns, of which a batch is in
-memory at a time. What an example is follows from the names of its columns: see `rows`.
+Parquet files and Hugging Face datasets are tables with the same columns. They are read a batch at
+a time. What an example is follows from the names of its columns: see `rows`.
 """
 
 import csv
