@@ -33,7 +33,7 @@ class Phrases(StrEnum):
 
 
 class CommonOptions(TypedDict, total=False):
-    """The keywords of a search, in an engine and on a server. SearchEngine.search describes them."""
+    """The keywords of a search, in an engine and on a server: see SearchEngine.search."""
 
     shortlist: int | None
     where: str | None
