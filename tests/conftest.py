@@ -1,6 +1,7 @@
 """Shared fixtures: where the real data is stored, and an encoder a human can compute."""
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,9 @@ from typing import TYPE_CHECKING
 # One thread a process, set before the libraries that read it are loaded. The tests' matrices are
 # small: threads would spend their time waiting for each other, and two workers fill two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Importing and collecting make millions of objects that stay: no search for garbage among them.
+gc.disable()
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +53,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if name in slow else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
