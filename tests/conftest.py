@@ -113,11 +113,14 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def traced_once() -> Iterator[None]:
-    """Trace each tiny network for OpenVINO once in this process."""
+    """Trace each tiny network for OpenVINO once in this process, and time each graph once."""
     from traced import remember_graphs
+
+    from searchengine.trainer.runtimes import runtime
 
     with pytest.MonkeyPatch.context() as patch:
         remember_graphs(patch)
+        patch.setattr(runtime, "PROBE_ROUNDS", 1)
         yield
 
 
