@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 # small: threads would spend their time waiting for each other, and two workers fill two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Importing and collecting make millions of objects that stay: no search for garbage among them.
-gc.disable()
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -25,6 +22,9 @@ if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
     from searchengine import SearchEngine
+
+# Collecting imports and makes millions of objects that stay: no search for garbage among them.
+gc.disable()
 
 # `make test-long` chooses the second, by pytest's --hypothesis-profile.
 settings.register_profile("fast", max_examples=16, deadline=None)
