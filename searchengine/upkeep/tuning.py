@@ -19,7 +19,7 @@ from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.encoders.questions import QUESTIONS, check_questions, milliseconds_alone
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import Structure
+from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.tune import (
@@ -141,6 +141,18 @@ def tune_collection(
     return tuning
 
 
+def apply(collection: Collection, config: SegmentConfig, building: Progress | None) -> None:
+    """Rebuild the collection with an index config and operating point; see SearchEngine.apply."""
+    with collection.reading() as snapshot:
+        stored = SegmentConfig.from_dict(snapshot.settings["index"])
+        config = replace(config, storage=stored.storage)
+        config.check_buildable(snapshot.settings["encoder"]["dim"])
+        segments = {
+            row: (segment, snapshot.live[row]) for row, segment in snapshot.segments.items()
+        }
+    collection.rebuild(segments, config, building=building)
+
+
 def stored_goal(collection: Collection) -> Goal | None:
     """The goal of the last tuning; None if there was none."""
     tunings = (segment.manifest.tuning for segment in collection.segments.values())
@@ -184,7 +196,8 @@ def _encoding_ms(
 def in_words(config: Mapping[str, Any], dim: int) -> str:
     """An index config (SegmentConfig.as_dict) as a line, without the fields it does not use."""
     stages = "".join(f", then {keep} by {width}" for width, keep in config["stages"])
-    parts = [f"shortlist {config['shortlist'] or 'measured'}{stages}"]
+    size = "all rows" if config["shortlist"] == ALL_ROWS else config["shortlist"] or "measured"
+    parts = [f"shortlist {size}{stages}"]
     structure = config["structure"]
     if structure == Structure.HNSW:
         parts.append(f"links {config['hnsw_m']}")
@@ -297,7 +310,7 @@ def _mode(stats: Stats) -> str:
 
 def _search(stats: Stats) -> str:
     if stats.exact:
-        return "exact: few enough rows to score each at full width"
+        return "exact: every row is scored at full width"
     return f"by prefix, a shortlist of up to {stats.shortlist} rows a segment at full width"
 
 
