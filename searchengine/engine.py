@@ -20,13 +20,14 @@ from searchengine.backends import listing
 from searchengine.backends.contract import Backend
 from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.mode import Mode
+from searchengine.backends.folder.documents.connections import inherit
+from searchengine.backends.mode import CANDIDATES, Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
 from searchengine.corpus.files import Unread
 from searchengine.corpus.text_files import OnBad
-from searchengine.encoders.cross_encoders import CANDIDATES, CrossEncoders
+from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.encoders.loading import (
     CollectionEncoder,
     EncoderArgument,
@@ -34,8 +35,8 @@ from searchengine.encoders.loading import (
     load_new,
     load_questions,
 )
-from searchengine.encoders.protocol import NoEncoder, TextEncoder
-from searchengine.encoders.questions import as_array, check_questions
+from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
+from searchengine.encoders.questions import encoded
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
@@ -50,17 +51,34 @@ from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
-from searchengine.query.cross_encoding import reordered
+from searchengine.query.cross_encoding import CrossEncoding, reordered
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
-from searchengine.query.request import Options, Phrases, Query, Questions, split
+from searchengine.query.request import (
+    Options,
+    Phrases,
+    Query,
+    Questions,
+    as_array,
+    check_questions,
+    split,
+)
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep import copies, reindex, stats, tuning, verify
 from searchengine.upkeep.reindex import Preview
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
 
-__all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
+__all__ = [
+    "CrossEncoders",
+    "CrossEncoding",
+    "Hit",
+    "Hits",
+    "HitsBatch",
+    "SearchEngine",
+    "Stats",
+    "TextEncoder",
+]
 
 
 D = TypeVar("D")
@@ -88,6 +106,8 @@ class SearchEngine:
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime, query_encoder)
         self.cross_encoders = CrossEncoders(runtime)
+        for loaded in (self._encoder, self.cross_encoders):
+            inherit(loaded)
         self._calls: Coalescers[tuple[Query, bool], Any, Hits] = Coalescers()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -218,6 +238,12 @@ class SearchEngine:
         """The encoder of questions: `query_encoder` of `open`, or else the encoder."""
         return self._encoder.load_for_questions()
 
+    @property
+    def encodes(self) -> bool:
+        """Whether documents are encoded: not if they must come with vectors."""
+        fingerprint = self.collection.settings["encoder"]["fingerprint"]
+        return self._encoder.argument is not None or fingerprint != NO_ENCODER
+
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""
         return self._encoder.runs_on()
@@ -225,6 +251,10 @@ class SearchEngine:
     def encode_questions(self, questions: Sequence[str]) -> npt.NDArray[Any]:
         """Float32 (q, D), as a search encodes them; the last ones come from a cache."""
         return self._encoder.questions(None).encode(questions)
+
+    def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[Any]:
+        """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""
+        return encoded(self._encoder.load(), texts, "document")
 
     def question_vectors(self) -> dict[str, int]:
         """How many vectors of questions came from the cache (`cached`) and how many did not."""
@@ -699,6 +729,7 @@ class SearchEngine:
         target that cannot be shown), CollectionError (changed by another process meanwhile)."""
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
+        check_questions(queries or ())
         self.local.refresh()
         encoder = self._encoder
         return tuning.tune_collection(self.local, encoder, queries, goal, on_step, building)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from searchengine.backends.mode import Mode
+from searchengine.backends.mode import CANDIDATES, Mode
 from searchengine.cli.console import note, say, show_json
 from searchengine.cli.options import (
     AS_JSON,
@@ -22,7 +22,6 @@ from searchengine.cli.options import (
     open_engine,
     runs,
 )
-from searchengine.encoders.cross_encoders import CANDIDATES
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
 _OPTIONS = (

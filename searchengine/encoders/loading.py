@@ -5,13 +5,11 @@ both are held, and the settings of a state say which one built it. So a thread t
 or refreshes meanwhile never has the vectors of one and the encoder of the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
-from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents.connections import inherit
 from searchengine.encoders.functions import Function, FunctionEncoder, SentenceTransformerEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.protocol import (
@@ -219,6 +217,17 @@ class _LoadedEncoder(NamedTuple):
         return cls(encoder, runtime, QuestionEncoder(encoder))
 
 
+class Encoded(Protocol):
+    """What an encoder needs of the collection that it encodes: see backends.contract.Backend."""
+
+    accepts: Callable[[Mapping[str, Any]], None]
+
+    @property
+    def path(self) -> Path | str: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+
 class CollectionEncoder:
     """Safe to use from several threads, and in a forked child.
 
@@ -229,7 +238,7 @@ class CollectionEncoder:
 
     def __init__(
         self,
-        collection: Backend,
+        collection: Encoded,
         encoder: TextEncoder | None = None,
         runtime: RuntimeConfig | None = None,
         for_questions: TextEncoder | None = None,
@@ -252,7 +261,6 @@ class CollectionEncoder:
         if encoder is not None:
             self._adopt(encoder)
         collection.accepts = self.check
-        inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: new locks, because the parent's may be locked for ever."""

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.engine import SearchEngine
+from searchengine.engine import CrossEncoders, SearchEngine
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.server.counting import Metrics, Shared

@@ -16,7 +16,7 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
-from searchengine.encoders.questions import QUESTIONS, check_questions, milliseconds_alone
+from searchengine.encoders.questions import QUESTIONS, milliseconds_alone
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import Structure
@@ -113,8 +113,6 @@ def tune_collection(
     out of the new segments.
     """
     goal = goal or Goal()
-    if queries is not None:
-        check_questions(queries)
     with collection.reading() as snapshot:
         check_enough(collection.path, snapshot.rows, goal, queries)
         measured = {
