@@ -172,12 +172,10 @@ def _explain_absence(
     engine: Any, hits: Any, options: dict[str, Any], question: str | None = None
 ) -> None:
     """Print a note if there are no hits, or if a field of the options may be misspelt."""
-    from searchengine.query.request import Query
-
     if not hits:
         note("no hits")
         note_unknown_fields(engine, options["where"])
-        required = Query(phrases=options["phrases"]).required(question) if question else ()
+        required = engine.required_phrases(question, options["phrases"]) if question else ()
         if required and options["mode"] != Mode.VECTOR:
             quoted = " and ".join(f'"{phrase}"' for phrase in required)
             note(

@@ -1,12 +1,10 @@
-"""Questions encoded, timed, and the vectors of the last ones remembered."""
+"""Questions encoded, and the vectors of the last ones remembered."""
 
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Lock
 
 import numpy as np
-import numpy.typing as npt
 
 from searchengine.encoders.protocol import Role, TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
@@ -23,7 +21,6 @@ QUESTIONS = (
     "what happened to the price of bread in the second half of the year, and why",
 )
 """Questions of the usual lengths, where there are no others."""
-_TIMED = 100
 
 
 class QuestionEncoder:
@@ -100,15 +97,3 @@ def check_shape(
             f"the encoder must return an array of shape {expected} for {expected[0]} {what}, "
             f"got {vectors.shape}"
         )
-
-
-def milliseconds_alone(
-    encode: Callable[[Sequence[str]], npt.ArrayLike], questions: Sequence[str]
-) -> list[float]:
-    """Milliseconds of at most 100 questions, each encoded alone, after each was encoded once."""
-    seconds = []
-    for text in [*questions[:_TIMED]] * 2:
-        begin = time.perf_counter()
-        encode([text])
-        seconds.append(time.perf_counter() - begin)
-    return [1e3 * value for value in seconds[len(seconds) // 2 :]]

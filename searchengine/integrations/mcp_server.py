@@ -18,9 +18,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, ValidationError
 from pydantic import Field as Described
 
-from searchengine.backends.filters.parser import field_name
-from searchengine.backends.filters.sql import Field
-from searchengine.engine import CrossEncoders, CrossEncoding, Hit, Hits, SearchEngine
+from searchengine.engine import CrossEncoders, CrossEncoding, Hit, Hits, SearchEngine, field_name
 from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
@@ -295,7 +293,7 @@ def _hit(hit: Hit) -> HitModel:
     )
 
 
-def _names(metadata: Mapping[str, Any], above: Field = ()) -> Iterator[str]:
+def _names(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[str]:
     """The fields of a document's metadata, as filters name them."""
     for name, value in metadata.items():
         if isinstance(value, dict):

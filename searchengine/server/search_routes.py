@@ -14,7 +14,6 @@ from starlette.responses import Response
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch
-from searchengine.query.request import check_questions
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
@@ -94,7 +93,6 @@ def _encoded(
     encoder = engine.encoder
     if dimensions is not None and dimensions > encoder.dim:
         raise QueryError(f"dimensions must be at most {encoder.dim}, got {dimensions}")
-    check_questions(texts)
     encode = engine.encode_questions if role == "query" else engine.encode_documents
     vectors = encode(texts)
     if dimensions is not None:
