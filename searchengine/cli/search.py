@@ -174,7 +174,6 @@ def _explain_absence(
     """Print a note if there are no hits, or if a field of the options may be misspelt."""
     if not hits:
         note("no hits")
-        note_unknown_fields(engine, options["where"])
         required = engine.required_phrases(question, options["phrases"]) if question else ()
         if required and options["mode"] != Mode.VECTOR:
             quoted = " and ".join(f'"{phrase}"' for phrase in required)
@@ -185,7 +184,7 @@ def _explain_absence(
     fields = [options["group_by"], *options["facets"]]
     if options["sort_by"] is not None:
         fields.append(options["sort_by"].removeprefix("-"))
-    for field in dict.fromkeys(fields) if hits else ():
+    for field in dict.fromkeys(filter(None, fields)) if hits else ():
         note_unknown_fields(engine, field)
 
 

@@ -428,7 +428,10 @@ class _Keys:
             written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
             key = hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
             document = replace(document, key=before + key, derived=True)
-        return replace(document, root=self.root, file=self.file) if self.file else document
+        if not self.file:
+            return document
+        metadata = {"path": self.file, **document.metadata}  # a record's own path stays
+        return replace(document, metadata=metadata, root=self.root, file=self.file)
 
 
 def _named(

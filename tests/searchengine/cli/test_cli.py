@@ -1,6 +1,7 @@
 """The command line as a user runs it: results, messages, exit codes, streams, signals."""
 
 import errno
+import gzip
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from command_line import COMMAND, run, run_json
 from small_sample import DOCUMENTS, write_small_sample
 from tiny_model import write_model2vec
 
+from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.measure.rounds import Settings
 from searchengine.trainer.training.train_config import TrainConfig
@@ -533,6 +535,27 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
     assert keys == ["n/a.md", "n/b.html", "n/c.json#1", "n/e.txt"]
     done = run("index", folder / "broken.pdf", index)
     assert done.returncode == 2 and "--skip-bad" not in done.stderr
+
+
+def test_what_came_from_a_file_is_found_and_deleted_by_its_path(tmp_path: Path) -> None:
+    folder, index = tmp_path / "notes", tmp_path / "n.index"
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / "a.jsonl").write_text('{"text": "whales"}\n{"text": "owls"}\n')
+    (folder / "b.csv").write_text("id,text\n1,whales\n")
+    with gzip.open(folder / "c.json.gz", "wt") as packed:
+        packed.write('[{"id": 1, "text": "whales"}]')
+    (folder / "d.txt").write_text("whales")
+    assert run_json("index", folder, index)["added"] == 5
+    for path, count in (("old/a.jsonl", 2), ("b.csv", 1), ("c.json.gz", 1), ("d.txt", 1)):
+        assert run_json("count", index, "--where", f"path = '{path}'")["documents"] == count
+    with SearchEngine.open(index) as engine:  # as it was before records had a path
+        engine.add([{"_id": "b.csv#1", "text": "whales"}])
+        before = engine.stats().segments
+    report = run_json("index", folder, index)
+    assert (report["metadata_updated"], report["unchanged"], report["changed"]) == (1, 4, 0)
+    assert run_json("info", index)["segments"] == before, "nothing was encoded"
+    deleted = run_json("delete", index, "--where", "path like 'old/%'")
+    assert (deleted["deleted"], run_json("info", index)["documents"]) == (2, 3)
 
 
 def test_standard_input_and_a_table(tmp_path: Path) -> None:

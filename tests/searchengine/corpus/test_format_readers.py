@@ -491,12 +491,18 @@ def test_records_in_a_folder_have_its_files_in_their_keys(tmp_path: Path) -> Non
     assert [d.key for d in documents] == keys
     assert {d.root for d in documents} == {str(tmp_path)}
     assert [d.file for d in documents] == ["c.jsonl", "d.md", "deep/a.csv"]
-    assert [d.metadata for d in documents if d.file != "d.md"] == [{}, {}]
+    assert [d.metadata["path"] for d in documents] == ["c.jsonl", "d.md", "deep/a.csv"]
     assert unread.failed.count == 1 and "b.csv:1: no field 'text'" in unread.failed.first[0]
     with pytest.raises(CorpusError, match=r"b\.csv:1: no field 'text'"):
         list(read_corpus(tmp_path))
     named = read_corpus(tmp_path / "b.csv", columns=Columns(text="body"))
-    assert [d.key for d in named] == ["1"]
+    assert [(d.key, d.metadata) for d in named] == [("1", {})], "no folder, so no path"
+
+
+def test_the_path_of_a_record_is_its_own_if_it_has_one(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"_id": 1, "text": "x", "path": "/usr", "year": 1}\n')
+    (document,) = read_corpus(tmp_path)
+    assert document.metadata == {"path": "/usr", "year": 1}
 
 
 def test_a_malformed_record_ends_the_reading_of_its_file(tmp_path: Path) -> None:

@@ -119,6 +119,18 @@ def test_a_moved_file_keeps_its_vectors(engine: SearchEngine, notes: Path) -> No
     check(engine, notes)
 
 
+def test_a_moved_file_of_records_changes_their_path(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"one/a.jsonl": '{"text": "a bb"}\n{"text": "ccc"}\n'})
+    engine.mirror(notes)
+    assert encoded(engine)
+    assert engine.count("path = 'one/a.jsonl'") == 2
+    (notes / "one").rename(notes / "two")
+    assert done(engine.mirror(notes)) == (0, 0, 0, 2, 0)
+    assert (encoded(engine), engine.count("path = 'two/a.jsonl'")) == ([], 2)
+    assert done(engine.mirror(notes)) == (0, 0, 2, 0, 0)
+    check(engine, notes)
+
+
 def test_a_copy_is_not_a_move(engine: SearchEngine, notes: Path) -> None:
     write(notes, {"a.txt": "a"})
     engine.mirror(notes)

@@ -29,6 +29,8 @@ from searchengine.integrations.langchain import (
     where_of,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")
+
 TEXTS = ["a bee", "the cat sat", "whales", "a owl flies by night"]
 METADATA = [
     {"year": 2015, "title": "Bees", "tags": ["x", 1]},
