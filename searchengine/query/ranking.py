@@ -13,8 +13,8 @@ from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.depths import MAX_DEPTH, part_size
+from searchengine.indexer.search.diversity import mmr
 from searchengine.query import fusion
-from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
 from searchengine.query.paging import Part, Ranked, Ranking, distinct, in_parts

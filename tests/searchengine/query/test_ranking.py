@@ -26,8 +26,8 @@ from searchengine import SearchEngine
 from searchengine.backends.folder import lexical
 from searchengine.backends.mode import weight_of
 from searchengine.errors import CollectionError, FilterError, QueryError
+from searchengine.indexer.search.diversity import mmr
 from searchengine.ingest.passages import PassageConfig
-from searchengine.query.diversity import mmr
 from searchengine.query.fusion import Fusion
 from searchengine.query.ranking import FUSED
 from searchengine.query.request import Options, Query
