@@ -12,7 +12,14 @@ from typing import Any
 import click
 
 from searchengine.cli import demo, documents, index, search, serve, tune, upkeep
-from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
+from searchengine.cli.console import (
+    INTERRUPTED,
+    PrintableFormatter,
+    Terminated,
+    note,
+    orderly_exit,
+    printable,
+)
 from searchengine.cli.measuring import bench, evaluate, judged
 from searchengine.cli.training import adapt, train
 from searchengine.errors import LanguageWarning, SearchEngineError
@@ -120,6 +127,10 @@ class OneSentence(click.Group):
                 return super().invoke(ctx)
         except (SearchEngineError, ImportError) as error:
             raise BadInput(str(error)) from error
+        except KeyboardInterrupt:
+            with suppress(OSError):  # the terminal may be gone
+                note("Interrupted")
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # which click handles
                 raise
