@@ -23,6 +23,7 @@ from searchengine.cli.options import (
     open_engine,
     runs,
     sectioned,
+    suggest,
 )
 from searchengine.encoders.cross_encoders import CANDIDATES
 
@@ -78,6 +79,7 @@ class _Asking(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
+            suggest(error)
             if (question := _read_as_option(words, error)) is None:
                 raise
             raise click.UsageError(
