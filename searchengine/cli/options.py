@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from searchengine.cli.console import note
 from searchengine.encoders.cross_encoders import CANDIDATES, MAX_CANDIDATES, CrossEncoding
+from searchengine.errors import OPTIONS
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:
@@ -305,3 +306,12 @@ def note_unknown_fields(engine: "SearchEngine", field: str) -> None:
     with engine.collection.reading() as snapshot:
         for sentence in unknown_fields(snapshot.store, field):
             note(sentence)
+
+
+def suggest(error: click.UsageError) -> None:
+    """Complete an error for an option that other programs have: the name that it has here."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        name = OPTIONS.get(error.option_name.lstrip("-").replace("-", "_"), "").replace("_", "-")
+        known = [option for parameter in error.ctx.command.params for option in parameter.opts]
+        if here := [option for option in known if option.lstrip("-") == name]:
+            error.possibilities = here

@@ -21,6 +21,7 @@ from searchengine.cli.options import (
     note_unknown_fields,
     open_engine,
     runs,
+    suggest,
 )
 from searchengine.encoders.cross_encoders import CANDIDATES
 
@@ -77,6 +78,7 @@ class _Asking(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
+            suggest(error)
             if (question := _read_as_option(words, error)) is None:
                 raise
             raise click.UsageError(

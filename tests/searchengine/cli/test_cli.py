@@ -23,7 +23,7 @@ import command_line
 import pytest
 from command_line import COMMAND, run, run_json
 from small_sample import DOCUMENTS, write_small_sample
-from tiny_model import write_model2vec
+from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine, __version__
 from searchengine.cli import cli
@@ -576,3 +576,24 @@ def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "searchengine", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"searchengine, version {__version__}\n"
+
+
+def test_names_of_other_programs_are_answered_by_ours(tmp_path: Path) -> None:
+    for words, hint in {
+        "query notes x": "'query'. Did you mean 'search'?",
+        "serach notes x": "Did you mean 'search'?",
+        "search notes x --top-k 3": "'--top-k'. Did you mean '-k'?",
+        "index a b --model x": "Did you mean '--encoder'?",
+        "count notes --filter x": "Did you mean '--where'?",
+    }.items():
+        assert hint in run(*words.split()).stderr.splitlines()[-1]
+
+
+def test_another_encoder_is_told_to_reindex(tmp_path: Path) -> None:
+    first = write_model2vec(tmp_path / "a")
+    second = write_model2vec(tmp_path / "b", embeddings=static_table()[:, :4].copy())
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"_id": "1", "text": "whale"}\n')
+    run("index", corpus, tmp_path / "c.index", "--encoder", first)
+    done = run("index", corpus, tmp_path / "c.index", "--encoder", second)
+    assert f"searchengine reindex {tmp_path / 'c.index'} --encoder {second}" in one_sentence(done)
