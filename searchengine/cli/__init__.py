@@ -12,7 +12,14 @@ from typing import Any
 import click
 
 from searchengine.cli import demo, documents, index, search, serve, tune, upkeep
-from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
+from searchengine.cli.console import (
+    INTERRUPTED,
+    PrintableFormatter,
+    Terminated,
+    note,
+    orderly_exit,
+    printable,
+)
 from searchengine.cli.measuring import bench, evaluate, judged
 from searchengine.cli.options import suggest
 from searchengine.cli.training import adapt, train
@@ -150,6 +157,10 @@ class OneSentence(click.Group):
             raise
         except (SearchEngineError, ImportError) as error:
             raise BadInput(str(error)) from error
+        except KeyboardInterrupt:
+            with suppress(OSError):  # the terminal may be gone
+                note("Interrupted")
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # which click handles
                 raise
