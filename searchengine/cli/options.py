@@ -359,10 +359,12 @@ def note_unknown_fields(engine: "SearchEngine", field: str) -> None:
             note(sentence)
 
 
-def suggest(error: click.UsageError) -> None:
-    """Complete an error for an option that other programs have: the name that it has here."""
+def with_our_name(error: click.UsageError) -> click.UsageError:
+    """The error, for an option that other programs have with the name that it has here."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         name = OPTIONS.get(error.option_name.lstrip("-").replace("-", "_"), "").replace("_", "-")
         known = [option for parameter in error.ctx.command.params for option in parameter.opts]
         if here := [option for option in known if option.lstrip("-") == name]:
-            error.possibilities = here
+            message = f"No such option {error.option_name!r}. Did you mean {here[0]!r}?"
+            return click.UsageError(message, error.ctx)
+    return error

@@ -23,7 +23,7 @@ from searchengine.cli.options import (
     open_engine,
     runs,
     sectioned,
-    suggest,
+    with_our_name,
 )
 from searchengine.encoders.cross_encoders import CANDIDATES
 
@@ -79,9 +79,9 @@ class _Asking(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            suggest(error)
+            error = with_our_name(error)
             if (question := _read_as_option(words, error)) is None:
-                raise
+                raise error
             raise click.UsageError(
                 f"{error.format_message()} To ask a question that begins with -, put -- "
                 f"before it: {ctx.command_path} COLLECTION -- {shlex.quote(question)}",

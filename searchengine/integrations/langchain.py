@@ -241,8 +241,8 @@ class SearchEngineVectorStore(VectorStore):
         means = np.array([rows.sum(axis=0) for rows in stored if rows is not None], np.float32)
         lengths = np.linalg.norm(means, axis=1, keepdims=True)
         scores = np.array([hit.score for hit in hits], np.float32)
-        units = (means / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-        order = mmr(scores, units, k, 1 - lambda_mult)
+        means /= np.where(lengths > 0, lengths, 1)
+        order = mmr(scores, means, k, 1 - lambda_mult)
         return _documents([hits[place] for place in order])
 
     def _similarity_search_with_relevance_scores(
