@@ -79,7 +79,7 @@ DOCUMENTS = 10_000
 STRENGTHS = ((0, 0.0), (50, 4e-4), (100, 1.2e-3), (200, 4e-3))
 """Updates and learning rate of the maps that the validation questions choose from."""
 RIDGE = 0.1
-"""Of the whitening that maps begin with, or not; see trainer.training.posthoc.whitening."""
+"""Ridge of the whitening that maps may begin with: trainer.training.posthoc.whitening."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _BATCH = 256  # questions searched at a time
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What questions are judged among.
+    """The passages that questions are searched among.
 
     Attributes:
         documents: (n,), the id of each row's document.

@@ -203,7 +203,7 @@ def check_aligned(questions: TextEncoder, identity: Mapping[str, Any], path: Pat
 
 
 def title(identity: Mapping[str, Any]) -> str:
-    """What errors call the encoder that a collection's settings name."""
+    """Name, in error messages, of the encoder in a collection's settings."""
     if identity["source"] is not None:
         return f"the encoder {identity['source']}"
     if "name" in identity:
@@ -287,7 +287,7 @@ class CollectionEncoder:
         return self._loaded_for(settings).encoder
 
     def is_past(self, settings: Mapping[str, Any]) -> bool:
-        """Whether another encoder built the state shown now: then ask for that one."""
+        """Whether the state shown now was built by another encoder, which must then be loaded."""
         return bool(settings["encoder"] != self._collection.settings["encoder"])
 
     def encodes(self, settings: Mapping[str, Any]) -> bool:
@@ -298,7 +298,7 @@ class CollectionEncoder:
     def questions(
         self, layers: int | None, settings: Mapping[str, Any] | None = None
     ) -> QuestionEncoder:
-        """What encodes questions, by the first `layers` of the encoder; None: by all."""
+        """The encoder of questions, cut to its first `layers`; None: all layers."""
         return (self._asking or self._loaded_for(settings).questions).at(layers)
 
     def load_for_questions(self) -> TextEncoder:

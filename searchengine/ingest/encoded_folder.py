@@ -134,7 +134,7 @@ class EncodedFolder:
         """A new folder, or an empty one, without vectors. Raises CorpusError, OSError."""
         parts = path / "parts"
         parts.mkdir(parents=True, exist_ok=True)
-        # Only what an interrupted creation leaves: no vectors whose manifest was lost are removed.
+        # Remove only what an interrupted creation leaves, never vectors whose manifest was lost.
         if any(parts.iterdir()) or {entry.name for entry in path.iterdir()} - _OWN:
             raise CorpusError(f"{path} exists already and holds other files; choose another folder")
         head = {"format": FORMAT, "encoder": encoder, "passages": passages}

@@ -280,13 +280,13 @@ def _grouped(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
 
 
 def _parts(cosine: float | None, bm25: float | None) -> dict[str, float]:
-    """What the score of a document found by vectors, words or both is made of."""
+    """The parts of a document's score, by name: cosine, BM25 or both."""
     parts = {"vector": cosine, "text": bm25}
     return {name: score for name, score in parts.items() if score is not None}
 
 
 def _above(part: Part, score: float) -> Part:
-    """Of each part, the documents with at least this score; after others there are no more."""
+    """The documents of each part with at least this score; a part ends at the first below it."""
 
     def above(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings = []

@@ -109,7 +109,7 @@ async def _refresh(here: State) -> None:
 
 
 def _on_signal(here: State) -> None:
-    """Set `stopping` at once when the server is told to stop: long streams must end then."""
+    """Set `stopping` at once when the server begins to stop: long streams must end then."""
     if current_thread() is not main_thread():
         return
     loop = asyncio.get_running_loop()
