@@ -84,10 +84,12 @@ check-types: setup  ## mypy and import contracts, over the packages as a wheel i
 check-generated: setup  ## are the generated parts of the docs current?
 	$(BIN)/cog --check $(GENERATED)
 	$(BIN)/python docs/draw_architecture.py --check
+	$(BIN)/python docs/write_api.py --check
 
 generate: setup  ## rewrite the generated parts of the docs, and the pictures of the packages
 	$(BIN)/cog -r $(GENERATED)
 	$(BIN)/python docs/draw_architecture.py
+	$(BIN)/python docs/write_api.py
 
 docs: .venv/docs  ## build the site in build/docs, without a network; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs

@@ -8,13 +8,30 @@ from click.core import ParameterSource
 
 from searchengine.backends.mode import Mode
 from searchengine.cli.console import note, say, show_json, show_rows, steps
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, Bytes, open_engine, runs
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    ENCODER,
+    RUNNING,
+    Bytes,
+    open_engine,
+    runs,
+    sectioned,
+)
 
 if TYPE_CHECKING:
     from searchengine.measure.fusion_tuning import FusionTuning
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "The goal": "target_recall confidence k objective max_ram",
+            "Questions": "queries qrels",
+            "The encoder and the machine": f"encoder {RUNNING} threads",
+        }
+    )
+)
 @COLLECTION
 @click.option("--target-recall", default=0.95, help="Minimum recall to guarantee, 0–1.")
 @click.option(
@@ -98,7 +115,7 @@ def tune(
     """
     from searchengine.indexer.threads import threads as thread_budget
     from searchengine.indexer.tuning.tune import Goal, Objective
-    from searchengine.upkeep.tuning import ladder, summary
+    from searchengine.indexer.tuning.wording import ladder, summary
 
     if threads is not None:
         thread_budget.limit = threads
@@ -126,8 +143,8 @@ def tune(
     if questions is None:
         note("the questions were generated from documents; --queries takes real ones")
     if as_json:
-        config = {"config": tuning.config.as_dict()}
-        show_json({"collection": str(collection), **config, **tuning.as_dict()})
+        values = {"config": tuning.config.as_dict()} | tuning.as_dict()
+        show_json({"collection": str(collection), "operating_point": values, "fusion": None})
     else:
         show_rows(
             ladder(tuning),
@@ -150,17 +167,16 @@ def _apply(collection: Path | str, address: str, as_json: bool) -> None:
     """Rebuild a collection with an operating point of a bench."""
     from searchengine.engine import SearchEngine
     from searchengine.measure.recommend import row_at
-    from searchengine.upkeep.tuning import in_words
 
     row = row_at(address)
     with SearchEngine.open(collection) as engine, steps() as progress:
         engine.apply(row.config, building=progress)
         stats = engine.stats()
     if as_json:
-        values = {"point": row.name, "config": dict(stats.index_config)}
-        show_json({"collection": str(collection), **values})
+        values = {"name": row.name, "config": dict(stats.index_config)}
+        show_json({"collection": str(collection), "operating_point": values, "fusion": None})
         return
-    say(f"{collection} searches by {row.name}: {in_words(stats.index_config, stats.dim)}")
+    say(f"{collection} searches by {row.name}: {stats.described()['index config']}")
 
 
 def _tune_fusion(
@@ -175,19 +191,19 @@ def _tune_fusion(
     from searchengine.engine import SearchEngine
     from searchengine.measure.fusion_tuning import tune_fusion
     from searchengine.measure.judgements import read_qrels, read_queries
-    from searchengine.measure.retrieval import ENCODING
 
     questions, judgements = read_queries(queries), read_qrels(qrels)
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as report:
 
-        def progress(step: str, done: int) -> None:
-            report("Encoding" if step == ENCODING else "Ranking", done, len(questions))
+        def progress(done: int) -> None:
+            report("Ranking", done, len(questions))
 
         tuning = tune_fusion(engine, questions, judgements, progress=progress)
     for sentence in tuning.notes:
         note(f"Note: {sentence}")
     if as_json:
-        show_json({"collection": str(collection), **tuning.as_dict()})
+        fusion = tuning.as_dict()
+        show_json({"collection": str(collection), "operating_point": None, "fusion": fusion})
         return
     names = {
         "chosen": f"chosen: {_described(tuning.mode, tuning.weight)}",

@@ -5,13 +5,11 @@ both are held, and the settings of a state say which one built it. So a thread t
 or refreshes meanwhile never has the vectors of one and the encoder of the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
-from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents.connections import inherit
 from searchengine.encoders.functions import Function, FunctionEncoder, SentenceTransformerEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.protocol import (
@@ -147,12 +145,12 @@ def check_built_by(
     encoder: TextEncoder,
     identity: Mapping[str, Any],
     path: Path | str,
-    advice: str = "open it with the encoder that built it, or index the corpus again",
+    advice: str | None = None,
 ) -> None:
     """Raise EncoderMismatch unless a collection's settings name this encoder.
 
     A collection without an encoder accepts any of the right width: the caller knows whose vectors
-    it holds. `advice`: the way out, for the message.
+    it holds. `advice`: the way out, for the message; None: that of a collection.
     """
     if identity["fingerprint"] == NO_ENCODER:
         if encoder.dim != identity["dim"]:
@@ -161,6 +159,12 @@ def check_built_by(
                 f"{encoder.dim}; open it with the encoder of its vectors, or without one"
             )
         return
+    if advice is None:
+        other = encoder.source or "MODEL"
+        advice = (
+            "open it with the encoder that built it, or encode its documents by the other one: "
+            f"searchengine reindex {path} --encoder {other}"
+        )
     stored, name = identity["fingerprint"], identity.get("name")
     if isinstance(encoder, FunctionEncoder) and name is not None:
         if not encoder.matches(stored):
@@ -199,7 +203,7 @@ def check_aligned(questions: TextEncoder, identity: Mapping[str, Any], path: Pat
 
 
 def title(identity: Mapping[str, Any]) -> str:
-    """What errors call the encoder that a collection's settings name."""
+    """Name, in error messages, of the encoder in a collection's settings."""
     if identity["source"] is not None:
         return f"the encoder {identity['source']}"
     if "name" in identity:
@@ -219,6 +223,17 @@ class _LoadedEncoder(NamedTuple):
         return cls(encoder, runtime, QuestionEncoder(encoder))
 
 
+class Encoded(Protocol):
+    """What an encoder needs of the collection that it encodes: see backends.contract.Backend."""
+
+    accepts: Callable[[Mapping[str, Any]], None]
+
+    @property
+    def path(self) -> Path | str: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+
 class CollectionEncoder:
     """Safe to use from several threads, and in a forked child.
 
@@ -229,7 +244,7 @@ class CollectionEncoder:
 
     def __init__(
         self,
-        collection: Backend,
+        collection: Encoded,
         encoder: TextEncoder | None = None,
         runtime: RuntimeConfig | None = None,
         for_questions: TextEncoder | None = None,
@@ -252,7 +267,6 @@ class CollectionEncoder:
         if encoder is not None:
             self._adopt(encoder)
         collection.accepts = self.check
-        inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: new locks, because the parent's may be locked for ever."""
@@ -273,7 +287,7 @@ class CollectionEncoder:
         return self._loaded_for(settings).encoder
 
     def is_past(self, settings: Mapping[str, Any]) -> bool:
-        """Whether another encoder built the state shown now: then ask for that one."""
+        """Whether the state shown now was built by another encoder, which must then be loaded."""
         return bool(settings["encoder"] != self._collection.settings["encoder"])
 
     def encodes(self, settings: Mapping[str, Any]) -> bool:
@@ -284,7 +298,7 @@ class CollectionEncoder:
     def questions(
         self, layers: int | None, settings: Mapping[str, Any] | None = None
     ) -> QuestionEncoder:
-        """What encodes questions, by the first `layers` of the encoder; None: by all."""
+        """The encoder of questions, cut to its first `layers`; None: all layers."""
         return (self._asking or self._loaded_for(settings).questions).at(layers)
 
     def load_for_questions(self) -> TextEncoder:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.mode import Mode
-from searchengine.engine import SearchEngine
+from searchengine.engine import SearchEngine, Snapshot
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly, unit_rows
 from searchengine.indexer.config import SegmentConfig
@@ -100,9 +99,9 @@ def collection_dataset(
     texts = [questions[key] for key in keys]
     default = engine.default_mode
     mode = Mode.VECTOR if default is Mode.TEXT else default
-    with engine.local.reading() as snapshot:
+    with engine.reading() as snapshot:
         if not snapshot.rows:
-            raise QueryError(f"{engine.local.path} is empty; add documents before measuring")
+            raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
         encoded = engine.encoder.encode(Query(mode=mode).to_encode(texts), role="query")
         vectors = np.asarray(encoded, np.float32)
         segments = tuple(snapshot.segments.values())
@@ -111,11 +110,11 @@ def collection_dataset(
         if judged is not None:
             judge = _judge(snapshot, judged, dict(zip(keys, texts, strict=True)), mode, vectors)
         yield Dataset(
-            engine.local.path.name,
+            engine.folder.path.name,
             segments,
             live,
             vectors,
-            str(engine.local.path),
+            str(engine.folder.path),
             str(snapshot.settings["encoder"]["source"]),
             _overhead(engine, OperatingPoint(segments, live, _FIRST, 0), mode, texts, vectors),
             judge,

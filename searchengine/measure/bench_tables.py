@@ -19,7 +19,7 @@ from searchengine.measure.formatting import (
     widths,
 )
 from searchengine.measure.recommend import Recommendation, milliseconds
-from searchengine.measure.results import Kind, Results, Row, Spread
+from searchengine.measure.results import EXACT, Kind, Results, Row, Spread
 
 KINDS = {
     Kind.EXACT: "Exact search",
@@ -194,12 +194,8 @@ def answer_rows(results: Results, advice: Recommendation) -> list[dict[str, str]
     """
     labels: dict[str, list[str]] = {}
     now = "now" if results.subject["path"] else "default"
-    exact = results.exact
-    for label, name in (
-        (now, results.now),
-        ("recommended", advice.name),
-        ("exact", exact and exact.name),
-    ):
+    names = {now: results.now, "recommended": advice.name, "exact": EXACT}
+    for label, name in names.items():
         if results.named(name) is not None:
             labels.setdefault(str(name), []).append(label)
     rows = [row for name in labels if (row := results.named(name)) is not None]

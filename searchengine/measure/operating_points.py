@@ -183,7 +183,7 @@ class Grid:
 def _default_funnel(
     prefixes: Sequence[int], sizes: Sequence[int], dim: int, k: int
 ) -> list[Stages]:
-    """One stage of four times the shortest prefix that keeps a fifth of the longest shortlist."""
+    """A funnel stage: four times the shortest prefix, keeping a fifth of the longest shortlist."""
     width, keep = 4 * min(prefixes), max(sizes) // 5
     return [((width, keep),)] if width < dim and k <= keep < max(sizes) else []
 

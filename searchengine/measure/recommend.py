@@ -267,17 +267,17 @@ def _what(row: Row, results: Results, target: float, holding: Sequence[Row]) -> 
         if not holding:
             return [*why, *_nothing_holds(results, target)]
         first = holding[0]
-        gain = 100 * (1 - 1 / times_as_fast(first, row, overhead))
+        times, gain = (times_as_fast(first, row, besides) for besides in (0, overhead))
+        compared = "no significant difference"
+        if faster(first, row):
+            compared = (
+                f"{short(times)} times as fast, but with the {short(overhead)} ms that the rest of "
+                f"a question takes, it is answered only {100 * (1 - 1 / gain):.1f} % sooner"
+            )
         return [
             *why,
             f"The fastest point that holds recall@{k} ≥ {target:g}, {first.name}, finds "
-            f"{recall_of(first)} in {spread_of(first.p50_ms)} ms per query: "
-            + (
-                "no significant difference."
-                if not faster(first, row)
-                else f"{short(times_as_fast(first, row))} times as fast, but with the {short(overhead)} ms that the rest of a question takes, it is "
-                f"answered only {gain:.1f} % sooner."
-            ),
+            f"{recall_of(first)} in {spread_of(first.p50_ms)} ms per query: {compared}.",
         ]
     why = [
         f"Use {row.name}: it finds {fraction(row.recall)} of the exact {k} nearest (95 % interval "

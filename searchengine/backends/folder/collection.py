@@ -63,10 +63,11 @@ class Collection(WritableView):
         path = path.absolute()
         check_name(path)
         if not is_free(path):
-            raise CollectionError(
-                f"{path} exists already; open it with SearchEngine.open_or_create, or choose "
-                "another folder"
-            )
+            if (path / "documents.db").exists():
+                way_out = "open it with SearchEngine.open_or_create"
+            else:
+                way_out = "it is no collection, and not empty; choose another folder"
+            raise CollectionError(f"{path} exists already; {way_out}")
         refuse_network(path)
         with new_folder(path) as scratch:
             (scratch / "segments").mkdir()
@@ -85,12 +86,21 @@ class Collection(WritableView):
         return self.path
 
     @property
-    def local(self) -> Self:
-        return self
-
-    @property
     def words(self) -> str | None:
         return None if self.settings["tokenizer"] == Tokenizer.NONE else "BM25"
+
+    def highest_number(self) -> int:
+        """As Backend; remembered until another commit."""
+        commit, highest = self.numbered or (None, -1)
+        self.numbered = None  # it is wrong if another writer uses the numbers meanwhile
+        with self.reader(self.store.identity) as store:
+            if commit is None or commit != store.settings().get("commit_id"):
+                highest = store.highest_number()
+        return highest
+
+    def remember_number(self, highest: int) -> None:
+        with self.reader(self.store.identity) as store:
+            self.numbered = store.settings().get("commit_id"), highest
 
     def carried(self) -> dict[str, Any]:
         """The rotation of the largest segment, and the longest shortlist of all."""

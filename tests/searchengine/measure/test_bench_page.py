@@ -15,6 +15,7 @@ from conftest import REPOSITORY
 
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
+from searchengine.measure.formatting import recall_of, short
 from searchengine.measure.recommend import recommend
 from searchengine.measure.report import Report, facts, in_html, report, write
 from searchengine.measure.results import Kind, Results, Row
@@ -261,6 +262,26 @@ def test_in_a_browser(sample_results: Results, text: str, width: int, tmp_path: 
     assert f"recall@{K}" in text
 
 
+def test_the_docs_say_what_the_reports_recommend() -> None:
+    text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
+    lines = {}
+    for name in ("scifact", "papers", "synthetic"):
+        found = Results.read(REPOSITORY / "docs" / "reports" / name)
+        one, scan = found.named(recommend(found).name), found.exact
+        assert one and scan
+        cells = [
+            f"{found.subject['rows']:,} × {found.subject['dim']}",
+            one.name,
+            recall_of(one),
+            f"{one.p50_ms.median:.2f} · {one.p99_ms.median:.2f}",
+            f"{scan.p50_ms.median:.2g}",
+            short(one.measured.median),
+            short(one.hot_bytes / 2**20),
+        ]
+        lines[name] = " | ".join(cells)
+    assert [name for name, line in lines.items() if line not in text] == [], lines
+
+
 def test_the_docs_run(
     sample_results: Results,
     tmp_path: Path,
@@ -268,7 +289,7 @@ def test_the_docs_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = (REPOSITORY / "docs" / "tuning.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text[text.index("## Bench") :], re.DOTALL)
+    *_, program = re.findall(r"```python\n(.*?)```", text[text.index("## Bench") :], re.DOTALL)
     monkeypatch.chdir(tmp_path)
     replace(sample_results, rows=sample_results.rows[:9]).write(tmp_path / "report")
     exec(program, {})

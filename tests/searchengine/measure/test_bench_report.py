@@ -67,9 +67,9 @@ def test_a_point_that_feels_as_fast_ties_and_has_a_higher_recall() -> None:
         "No point with less recall answers a question noticeably sooner (by 5 %)."
     )
     assert found.why[-2] == (
-        "With 4.00 ms for the rest of a question, the speeds of good, fast and light do not differ significantly. "
-        "Quality decided, where it differs beyond doubt; of those that no other point beats in all, "
-        "memory, then recall."
+        "With 4.00 ms for the rest of a question, the speeds of good, fast and light do not differ "
+        "significantly. Quality decided, where it differs beyond doubt; of those that no other "
+        "point beats in all, memory, then recall."
     )
     assert recommend(results(exact(times(10)), *rows)).name == "fast"  # bare vectors
 
