@@ -24,6 +24,9 @@ SearchEngineError
 LanguageWarning       documents in a language that the encoder does not read
 """
 
+FORBIDDEN = "this user may not read it; change its owner or its mode"
+"""What errors say of a file for which the system refuses permission, behind its path."""
+
 
 class SearchEngineError(ValueError):
     """Base of all errors that searchengine raises on bad input."""

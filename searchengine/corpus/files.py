@@ -149,7 +149,7 @@ def files_below(folder: Path, unread: Unread) -> list[Path]:
     def name(path: Path, error: OSError) -> None:
         if path == folder or not isinstance(error, PermissionError):
             raise error
-        unread.failed.add(str(bad(path, f"cannot be read ({error.strerror})")))
+        unread.failed.add(str(unreadable(path, error)))
 
     files = []
     missing: dict[str, str] = {}  # suffix → what to install: finding that out takes a while

@@ -145,6 +145,8 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
     `mode`: ro, rw, or rwc, which makes the file. A frozen file is read only, whatever the mode.
     """
+    if mode == "rwc":
+        path.touch()  # with the mode that the umask gives; SQLite's own is never group-writable
     lockless = mode != "rwc" and is_frozen(path)
     if lockless:
         mode = "ro&vfs=unix-none" if log_of(path).exists() else "ro&immutable=1"
@@ -300,7 +302,9 @@ inherit(turns)
 def way_out(path: Path) -> str:
     """What to do where SQLite cannot read or write: another user may own one of its files."""
     files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
-    for entry in (path.parent, *filter(Path.exists, files)):
-        if not os.access(entry, os.W_OK):
-            return f"this user cannot write {entry}: change its owner or its mode"
+    present = (path.parent, *filter(os.path.exists, files))
+    for action, mode in (("read", os.R_OK), ("write", os.W_OK)):
+        for entry in present:
+            if not os.access(entry, mode):
+                return f"this user cannot {action} {entry}: change its owner or its mode"
     return "check that the disk has room and the folder can be written"

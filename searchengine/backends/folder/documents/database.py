@@ -314,6 +314,7 @@ class Database:
     def copy_to(self, path: Path) -> None:
         """Write the database as this connection sees it to a new file."""
         with self.named_errors(), self._pool.borrow(long=True) as connection:
+            path.touch()  # with the mode that the umask gives, as in `connect`
             target = sqlite3.connect(path)
             try:
                 _sync_fully(target)
