@@ -812,8 +812,10 @@ class SearchEngine:
         self.collection.refresh()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and free the encoder unless other engines use it."""
         self.collection.close()
+        self._encoder.close()
+        self.cross_encoders = CrossEncoders(self._encoder.runtime)
 
     def __enter__(self) -> "SearchEngine":
         return self
