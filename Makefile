@@ -84,15 +84,17 @@ check-types: setup  ## mypy and import contracts, over the packages as a wheel i
 check-generated: setup  ## are the generated parts of the docs current?
 	$(BIN)/cog --check $(GENERATED)
 	$(BIN)/python docs/draw_architecture.py --check
+	$(BIN)/python docs/write_api.py --check
 
 generate: setup  ## rewrite the generated parts of the docs, and the pictures of the packages
 	$(BIN)/cog -r $(GENERATED)
 	$(BIN)/python docs/draw_architecture.py
+	$(BIN)/python docs/write_api.py
 
 docs: .venv/docs  ## build the site in build/docs, without a network; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
-bench: setup  ## the figures in docs/results.md and of training in docs/quality.md, some two hours
+bench: setup  ## the figures in docs/performance.md and of training in docs/quality.md, some two hours
 	$(BIN)/python benchmarks/reports.py scifact
 	for name in startup indexing sts retrieval matryoshka_finetune train_speed simcse \
 		hard_negatives few_shot prefix_distillation posthoc layers fused_matryoshka hybrid; do \

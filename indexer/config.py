@@ -263,12 +263,21 @@ class SegmentConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `as_dict`; an unknown name is an error, a missing one is the default."""
-        if not isinstance(values, Mapping):
-            raise SegmentConfigError(f"segment settings must be a mapping, got {shown(values)}")
-        unknown = sorted(set(values) - {field.name for field in fields(cls)})
-        if unknown:
-            raise SegmentConfigError(f"unknown segment setting {shown(unknown[0])}")
+        cls.check_names(values)
         return cls(**values)
+
+    @classmethod
+    def check_names(cls, values: Mapping[str, Any]) -> None:
+        """Raise SegmentConfigError unless these are fields of an index config."""
+        if not isinstance(values, Mapping):
+            raise SegmentConfigError(
+                f"an index config is a mapping of its fields, got {shown(values)}"
+            )
+        known = [field.name for field in fields(cls)]
+        if unknown := sorted(values.keys() - set(known)):
+            raise SegmentConfigError(
+                f"{shown(unknown[0])} is no field of an index config; they are {', '.join(known)}"
+            )
 
 
 _ENUMS: dict[str, type[StrEnum]] = {

@@ -6,24 +6,33 @@ engine.search("how do whales sleep", k=5)
 """
 
 import asyncio
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Event
 from time import perf_counter
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, NoReturn, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
 from searchengine.backends import listing
-from searchengine.backends.contract import Backend
-from searchengine.backends.filters.parser import field_named, parse
+from searchengine.backends.contract import Backend, Tables
+from searchengine.backends.filters.parser import field_named
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.mode import Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Tokenizer
-from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
+from searchengine.corpus.documents import (
+    DataFrame,
+    Document,
+    Key,
+    Patches,
+    checked_key,
+    checked_keys,
+    checked_patches,
+)
 from searchengine.corpus.files import Unread
 from searchengine.corpus.text_files import OnBad
 from searchengine.encoders.cross_encoders import CANDIDATES, CrossEncoders
@@ -36,7 +45,17 @@ from searchengine.encoders.loading import (
 )
 from searchengine.encoders.protocol import NoEncoder, TextEncoder
 from searchengine.encoders.questions import as_array, check_questions
-from searchengine.errors import CollectionError, EncoderMismatch, QueryError, UnknownKey
+from searchengine.errors import (
+    METHODS,
+    CollectionError,
+    EncoderMismatch,
+    FieldWarning,
+    QueryError,
+    SearchEngineError,
+    UnknownKey,
+    hinted,
+    other_name,
+)
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import SegmentConfig, integer
@@ -85,6 +104,11 @@ class SearchEngine:
         query_encoder: TextEncoder | None = None,
     ) -> None:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
+        if isinstance(collection, str | Path):
+            raise CollectionError(
+                f"SearchEngine(…) takes an open collection; use SearchEngine.open({collection!r}), "
+                "or open_or_create"
+            )
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime, query_encoder)
         self.cross_encoders = CrossEncoders(runtime)
@@ -101,6 +125,7 @@ class SearchEngine:
         return partial(SearchEngine.open, **options), (collection.address, encoder)
 
     @classmethod
+    @hinted
     def create(
         cls,
         path: str | Path,
@@ -128,6 +153,7 @@ class SearchEngine:
         return cls(collection, None if encoder is None else loaded, runtime)
 
     @classmethod
+    @hinted
     def open(
         cls,
         path: str | Path,
@@ -159,6 +185,7 @@ class SearchEngine:
             raise
 
     @classmethod
+    @hinted
     def open_or_create(
         cls,
         path: str | Path,
@@ -245,6 +272,7 @@ class SearchEngine:
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
 
+    @hinted
     def add(
         self,
         documents: Iterable[Document | Mapping[str, Any]] | DataFrame | None = None,
@@ -253,7 +281,7 @@ class SearchEngine:
         passages: Iterable[Mapping[str, Any]] | None = None,
         skip_bad: bool = False,
         commit_every: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] | bool | None = None,
         building: Progress | None = None,
     ) -> AddSummary:
         """Commit documents: Document, mappings with `_id` and `text`, or a table of them.
@@ -275,7 +303,8 @@ class SearchEngine:
             skip_bad: leave out malformed documents and keys that occur twice.
             commit_every: new documents per commit; None: all or none. After an interruption the
                 same call continues after the last commit, but for vectors without documents.
-            progress: progress callback: documents just read, tokens just encoded.
+            progress: progress callback: documents just read, tokens just encoded. True: a bar in
+                the notebook or on the terminal.
             building: progress callback of the index: step, rows just done, rows in all; also, in
                 another thread, of the passages of a document of more than 524,288 characters.
 
@@ -283,7 +312,24 @@ class SearchEngine:
         process is writing); then nothing has changed since the last commit."""
         if documents is None and vectors is None:
             raise QueryError("add takes documents, vectors or both, got neither")
-        options = AddOptions(skip_bad, commit_every, progress, building)
+        if progress is True:
+            from tqdm.auto import tqdm
+
+            with tqdm(unit=" documents") as bar:
+
+                def advance(read: int, _: int) -> None:
+                    bar.update(read)
+
+                return self.add(
+                    documents,
+                    vectors,
+                    passages=passages,
+                    skip_bad=skip_bad,
+                    commit_every=commit_every,
+                    progress=advance,
+                    building=building,
+                )
+        options = AddOptions(skip_bad, commit_every, progress or None, building)
         readers = None
         if vectors is None or isinstance(vectors, str | Path):
             if passages is not None:
@@ -295,16 +341,18 @@ class SearchEngine:
             self.collection, documents, options, readers=readers, vectors=vectors, passages=passages
         )
 
-    def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
+    def delete(self, keys: Iterable[Key] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""
-        if isinstance(keys, str):
-            raise QueryError("delete takes a list of keys; put one key into a list")
         if (keys is None) == (where is None):
             raise QueryError("delete takes either keys or a filter")
-        checked = None if keys is None else [checked_key(key) for key in keys]
-        return self.collection.delete(checked, where)
+        checked = None if keys is None else checked_keys(keys, "delete")
+        deleted = self.collection.delete(checked, where)
+        if not deleted and where is not None:
+            with self.collection.reading() as snapshot:
+                _warn(listing.unknown_fields(snapshot.store, where))
+        return deleted
 
-    def update(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+    def update(self, metadata: Patches) -> None:
         """Merge into the metadata of documents, by key; nothing is encoded.
 
         As in a JSON merge patch (RFC 7396), None removes. The change is kept when the same document
@@ -312,6 +360,7 @@ class SearchEngine:
         unknown key and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold."""
         self.collection.update(checked_patches(metadata))
 
+    @hinted
     def search(
         self,
         query: str | npt.ArrayLike,
@@ -339,7 +388,8 @@ class SearchEngine:
 
         Args:
             k: number of documents, at least 1; fewer are returned only if fewer match.
-            where: a filter on metadata: "year >= 2015 and lang = 'en'", see docs/searching.md.
+            where: a filter on metadata: "year >= 2015 and lang = 'en'", see docs/searching.md. If
+                nothing matches and no document has a field of it, warns (FieldWarning).
             mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
                 collection stores ("auto").
             offset: hits to skip, for the next page. The order does not depend on the pages.
@@ -387,10 +437,13 @@ class SearchEngine:
             cross_encoder=cross_encoder,
             candidates=candidates,
         )
-        if not isinstance(query, str):
-            return self._answer(request, as_array(query)[None])[0]
-        check_questions([query])
-        return self._calls.call((request, True), query, partial(self._answer, request))
+        if isinstance(query, str):
+            check_questions([query])
+            answer = self._calls.call((request, True), query, partial(self._answer, request))
+        else:
+            answer = self._answer(request, _vector(query)[None])[0]
+        _warn(answer.notes, 4)
+        return answer
 
     def search_batch(
         self, queries: Questions, k: int = 10, **options: Unpack[Options]
@@ -398,7 +451,9 @@ class SearchEngine:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one.
 
         `options` as for `search`."""
-        return self._answer(Query.from_options(k, options), queries)
+        answers = self._answer(Query.from_options(k, options), queries)
+        _warn(answers[0].notes if answers else ())
+        return answers
 
     async def asearch(
         self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]
@@ -410,11 +465,13 @@ class SearchEngine:
         if isinstance(query, str):
             check_questions([query])
         else:
-            query = as_array(query)
+            query = _vector(query)
         request = Query.from_options(k, options)
         key = request, isinstance(query, str)
         future = self._calls.submit(key, query, partial(self._answer, request))
-        return await asyncio.wrap_future(future)
+        answer = await asyncio.wrap_future(future)
+        _warn(answer.notes)
+        return answer
 
     async def asearch_batch(
         self, queries: Questions, k: int = 10, **options: Unpack[Options]
@@ -422,7 +479,7 @@ class SearchEngine:
         """As `search_batch`, for asyncio: in a thread, while the event loop goes on."""
         return await asyncio.to_thread(self.search_batch, queries, k, **options)
 
-    def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
+    def similar(self, key: Key, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.
 
         Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
@@ -430,7 +487,11 @@ class SearchEngine:
         request = Query.from_options(k, options).by(Mode.VECTOR)
         with self.collection.reading() as snapshot:
             rankings = nearest_to(snapshot, request, checked_key(key))
-            return hits(snapshot, request, rankings, None)[0]
+            answer = hits(snapshot, request, rankings, None)[0]
+            if not answer:
+                answer.notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+        _warn(answer.notes)
+        return answer
 
     def _answer(self, requested: Query, queries: Questions) -> HitsBatch:
         while True:
@@ -456,6 +517,10 @@ class SearchEngine:
                 rankings = rank(snapshot, ranked, questions, vectors)
                 times.append(perf_counter())
                 answers = hits(snapshot, ranked, rankings, questions)
+                if not any(answers):
+                    notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+                    for answer in answers:
+                        answer.notes = notes
             times.append(perf_counter())
             if scorer is not None:
                 answers = reordered(answers, questions or (), request, scorer)
@@ -463,31 +528,31 @@ class SearchEngine:
             return timed(answers, times)
 
     @overload
-    def get(self, keys: str) -> Document | None: ...  # type: ignore[overload-overlap]
+    def get(self, keys: Key) -> Document | None: ...  # type: ignore[overload-overlap]
     @overload
-    def get(self, keys: str, default: D) -> Document | D: ...  # type: ignore[overload-overlap]
+    def get(self, keys: Key, default: D) -> Document | D: ...  # type: ignore[overload-overlap]
     @overload
-    def get(self, keys: Iterable[str]) -> list[Document | None]: ...
+    def get(self, keys: Iterable[Key]) -> list[Document | None]: ...
     @overload
-    def get(self, keys: Iterable[str], default: D) -> list[Document | D]: ...
+    def get(self, keys: Iterable[Key], default: D) -> list[Document | D]: ...
     def get(
-        self, keys: str | Iterable[str], default: object = None
+        self, keys: Key | Iterable[Key], default: object = None
     ) -> Document | list[Document] | object:
         """The document of a key, or the documents of several keys, in their order.
 
         As in a dict, an unknown key gives `default`, in a list at its place; `engine[key]` raises
-        UnknownKey. Raises QueryError for a key that is not a text.
+        UnknownKey. Raises QueryError for a key that is neither a text nor a whole number.
         """
-        if isinstance(keys, str):
-            return self._stored([keys]).get(keys, default)
-        if not isinstance(keys, Iterable):
-            raise QueryError(f"get takes a key or a list of keys, got {keys!r}")
-        order = list(keys)
+        if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+            key = checked_key(keys)
+            return self._stored([key]).get(key, default)
+        order = [checked_key(key) for key in keys]
         documents = self._stored(order)
         return [documents.get(key, default) for key in order]
 
-    def __getitem__(self, key: str) -> Document:
+    def __getitem__(self, key: Key) -> Document:
         """The document of a key. Raises UnknownKey, which is a KeyError, and QueryError."""
+        key = checked_key(key)
         document = self._stored([key]).get(key)
         if document is None:
             raise UnknownKey(
@@ -496,16 +561,14 @@ class SearchEngine:
             )
         return document
 
-    def vectors(self, keys: Iterable[str]) -> list[Floats | None]:
+    def vectors(self, keys: Iterable[Key]) -> list[Floats | None]:
         """The stored vectors of documents, in the order of the keys; None for an unknown key.
 
         For each document float32 (n, D), a unit row for each passage in their order, or (0, D) if
         it has no vector. They are in the encoder's basis, and as precise as they are stored: by
         default in half precision. Raises QueryError.
         """
-        if isinstance(keys, str) or not isinstance(keys, Iterable):
-            raise QueryError(f"vectors takes a list of keys, got {keys!r:.80}")
-        order = [checked_key(key) for key in keys]
+        order = checked_keys(keys, "vectors")
         entries = self.collection.entries(list(dict.fromkeys(order)))
         stored = {entry.document.key: entry.vectors for entry in entries}
         return [stored.get(key) for key in order]
@@ -516,7 +579,7 @@ class SearchEngine:
 
         def read() -> Iterator[str]:
             with self.collection.reading() as snapshot:
-                yield from listing.keys(snapshot.store, where)
+                yield from _or_warn(snapshot.store, where, listing.keys(snapshot.store, where))
 
         return read()
 
@@ -534,7 +597,8 @@ class SearchEngine:
 
         def read() -> Iterator[Document]:
             with self.collection.reading() as snapshot:
-                yield from listing.documents(snapshot.store, where, offset, limit)
+                listed = listing.documents(snapshot.store, where, offset, limit)
+                yield from _or_warn(snapshot.store, where, listed)
 
         return read()
 
@@ -543,13 +607,17 @@ class SearchEngine:
 
     def __contains__(self, key: object) -> bool:
         with self.collection.reading() as snapshot:
-            return isinstance(key, str) and bool(snapshot.store.ids_of([checked_key(key)]))
+            is_key = isinstance(key, str) or integer(key) is not None
+            return is_key and bool(snapshot.store.ids_of([checked_key(key)]))
 
     def count(self, where: str | None = None) -> int:
         """Number of documents, or of those that match a filter. Raises FilterError."""
         _check_filter(where)
         with self.collection.reading() as snapshot:
-            return snapshot.store.count(where)
+            number = snapshot.store.count(where)
+            if not number:
+                _warn(listing.unknown_fields(snapshot.store, where))
+        return number
 
     def facets(self, *fields: str, where: str | None = None) -> dict[str, listing.Counts]:
         """Field → value → number of documents that match a filter and have it, most frequent first.
@@ -586,7 +654,7 @@ class SearchEngine:
     def _stored(self, keys: list[str]) -> dict[str, Document]:
         """Key → document, for the keys that are stored."""
         with self.collection.reading() as snapshot:
-            ids = snapshot.store.ids_of([checked_key(key) for key in keys])
+            ids = snapshot.store.ids_of(keys)
             documents = snapshot.store.documents(ids.values())
         return {document.key: document for document in documents}
 
@@ -800,9 +868,22 @@ class SearchEngine:
         """Size and settings of the collection."""
         return stats.stats(self.collection)
 
+    def __repr__(self) -> str:
+        try:
+            size = f"{len(self):,} documents"
+        except SearchEngineError:
+            size = "closed"
+        return f"<SearchEngine {self.collection.path}, {size}>"
+
     def _repr_html_(self) -> str:
         """Shown by notebooks."""
         return self.stats()._repr_html_()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in METHODS:
+            raise other_name(self, name, METHODS)
+        object.__getattribute__(self, name)  # raises what a property raised
+        raise other_name(self, name, METHODS)
 
     def refresh(self) -> None:
         """Show what other processes have committed, or the collection that replaced this one.
@@ -824,15 +905,40 @@ class SearchEngine:
         self.close()
 
 
+def _vector(query: Any) -> npt.NDArray[Any]:
+    """A query that is no text, as an array (D,). Raises QueryError."""
+    array = as_array(query)
+    if array.ndim == 1 and len(array) and array.dtype.kind in "fiu":
+        return array
+    if array.ndim and array.dtype.kind in "fiuU":
+        raise QueryError(
+            f"search takes one question or vector, got an array of shape {array.shape}; "
+            "use search_batch for several"
+        )
+    raise QueryError(f"a query must be a text or a vector of numbers, got {query!r:.80}")
+
+
+def _or_warn(store: Tables, where: str | None, items: Iterator[D]) -> Iterator[D]:
+    """The items; if there are none, warn of fields of the filter that no document has."""
+    first = next(items, None)
+    if first is not None:
+        yield first
+        yield from items
+    else:
+        _warn(listing.unknown_fields(store, where), 4)
+
+
+def _warn(notes: Iterable[str], depth: int = 3) -> None:
+    """Warn in the name of the line that called the engine, `depth` calls above."""
+    for note in notes:
+        warnings.warn(note, FieldWarning, stacklevel=depth)
+
+
 def _check_filter(where: str | None) -> None:
     """Raise QueryError or FilterError now, not when an iterator is first used."""
-    if where is None:
-        return
-    if not isinstance(where, str):
-        raise QueryError(f"where must be a text or None, got {where!r}")
-    parse(where)
+    Query(where=where)
 
 
 def _check_count(name: str, value: object) -> None:
-    if type(value) is not int or value < 0:
+    if (number := integer(value)) is None or number < 0:
         raise QueryError(f"{name} must be a whole number of at least 0, got {value!r}")

@@ -209,7 +209,7 @@ def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyP
 def leave_few_texts(folder: Path) -> None:
     """Delete all pages but three from the tutorial's collection, and all pairs but 40."""
     keys = {path.name for path in (folder / "notes").iterdir()}
-    keys -= {"glossary.md", "start.md", "tried.md"}
+    keys -= {"adapting.md", "glossary.md", "start.md"}
     assert run("delete", "notes.index", *keys, cwd=folder).returncode == 0
     pairs = (folder / "pairs.jsonl").read_text().splitlines(keepends=True)
     assert len(pairs) > 150
@@ -295,7 +295,7 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
         ("│ 0.030", "│ 0.355"),
         ("needs 768 passages", "needs 400 passages"),
         ("Leave it", "Use it"),
-        ("0.277  reliability.md", "0.277  results.md"),
+        ("0.277  reliability.md", "0.277  quality.md"),
         ("│ hybrid ", "│ vector "),
         ("+0.006 (-0.040", "+0.066 (-0.040"),
         ("p = 0.812", "p = 0.012"),
@@ -327,7 +327,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
         database.execute("CREATE TABLE posts (id INTEGER, body TEXT)")
         database.execute("INSERT INTO posts VALUES (1, 'Owls hunt by night.')")
     page = (REPOSITORY / "docs" / "indexing.md").read_text()
-    assert run_commands(page, tmp_path) == 12
+    assert run_commands(page, tmp_path) == 14
     with SearchEngine.open(tmp_path / "notes.index") as engine:
         assert {"alice/readme.md", "bob/readme.md"} <= set(engine.keys())
     adding, hashing, passages = blocks(page, "python")

@@ -2,10 +2,13 @@
 
 import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
 from searchengine.backends.contract import Ids, Tables
+from searchengine.backends.filters.parser import field_name, parse
+from searchengine.backends.filters.sql import COLUMNS, fields_of
 from searchengine.corpus.documents import Document
 
 Value = str | int | float | bool | None
@@ -67,6 +70,25 @@ def facet(store: Tables, name: str, where: str | None = None) -> Counts:
         value = _value(kind, atom)
         counts[value] = counts.get(value, 0) + number
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def unknown_fields(store: Tables, where: str | None) -> Iterator[str]:
+    """A sentence for each field of a filter that no document has: it may be misspelt.
+
+    None without documents. Cheap for a field that a document has; others read all metadata."""
+    if where is None or not store.ids_after(-1, None, 1).size:
+        return
+    for field in dict.fromkeys(fields_of(parse(where))):
+        name = field_name(field)
+        if field in COLUMNS or store.ids_after(-1, f"exists({name})", 1).size:
+            continue
+        names = ["_id", "title", "text"]
+        for document in store.documents(store.ids_after(-1, None, _DOCUMENTS)):
+            names += map(str, document.metadata)
+        wanted = {"id": "_id", "key": "_id"}.get(name, name.removeprefix("metadata."))
+        close = get_close_matches(wanted, dict.fromkeys(names), 1)
+        hint = f"did you mean {field_name((close[0],))}?" if close else "is it misspelt?"
+        yield f"no document has a field {name}; {hint}"
 
 
 def _value(kind: str, value: Any) -> Value:

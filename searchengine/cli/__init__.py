@@ -15,7 +15,7 @@ from searchengine.cli import demo, documents, index, search, serve, tune, upkeep
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
 from searchengine.cli.measuring import bench, evaluate, judged
 from searchengine.cli.training import adapt, train
-from searchengine.errors import LanguageWarning, SearchEngineError
+from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
 from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
 
 
@@ -115,6 +115,7 @@ class OneSentence(click.Group):
             with _trainer_noted(), warnings.catch_warnings():
                 warnings.simplefilter("always", RuntimeChoiceWarning)
                 warnings.simplefilter("always", LanguageWarning)
+                warnings.simplefilter("always", FieldWarning)
                 warnings.simplefilter("always", MemoryWarning)
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)

@@ -15,7 +15,7 @@ from searchengine.cli.console import (
     show_json_line,
     show_result,
 )
-from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, note_unknown_fields, open_engine
+from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, open_engine
 from searchengine.errors import QueryError
 
 if TYPE_CHECKING:
@@ -87,15 +87,11 @@ def list_documents(
         if as_json:
             show_json_items(document.as_record() for document in documents)
             return
-        empty = True
         for document in documents:
-            empty = False
             if as_lines:
                 show_json_line(document.as_record())
             else:
                 say(f"{_heading(document)}  {_beginning(document.text)}".rstrip())
-        if empty:
-            note_unknown_fields(engine, where)
 
 
 @click.command()
@@ -111,8 +107,6 @@ def count(collection: Path | str, where: str | None, as_json: bool) -> None:
     """
     with open_engine(collection) as engine:
         documents = engine.count(where)
-        if not documents:
-            note_unknown_fields(engine, where)
     if as_json:
         show_json({"collection": str(collection), "documents": documents})
     else:
@@ -197,8 +191,6 @@ def delete(
             matched = engine.count(where)
         else:
             matched = len(set(keys)) - len(missing)
-        if not matched:
-            note_unknown_fields(engine, where)
         name = engine.collection.path
     if as_json:
         show_json({"deleted": 0 if dry_run else matched, "matched": matched, "missing": missing})

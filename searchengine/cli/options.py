@@ -298,25 +298,10 @@ def open_engine(collection: Path | str, *arguments: Any, **options: Any) -> "Sea
     return SearchEngine.open(collection, *arguments, **options)
 
 
-def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
-    """Print a note for every field of a filter that no document has: it may be misspelt.
+def note_unknown_fields(engine: "SearchEngine", field: str) -> None:
+    """Print a note if no document has a field: it may be misspelt."""
+    from searchengine.backends.listing import unknown_fields
 
-    Cheap if a document has the field; otherwise all metadata are read.
-    """
-    from searchengine.backends.filters.parser import field_name, parse
-
-    if filter_ is None:
-        return
     with engine.collection.reading() as snapshot:
-        for name in dict.fromkeys(map(field_name, _fields(parse(filter_)))):
-            if not snapshot.store.ids_after(-1, f"exists({name})", 1).size:
-                note(f"no document has a field {name}; is it misspelt?")
-
-
-def _fields(node: Any) -> list[tuple[str, ...]]:
-    """Return the fields of a filter's syntax tree, in their order."""
-    from searchengine.backends.filters.sql import And, Not, Or
-
-    if isinstance(node, And | Or):
-        return [field for operand in node.operands for field in _fields(operand)]
-    return _fields(node.operand) if isinstance(node, Not) else [node.field]
+        for sentence in unknown_fields(snapshot.store, field):
+            note(sentence)

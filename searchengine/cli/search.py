@@ -177,7 +177,6 @@ def _explain_absence(
 
     if not hits:
         note("no hits")
-        note_unknown_fields(engine, options["where"])
         required = Query(phrases=options["phrases"]).required(question) if question else ()
         if required and options["mode"] != Mode.VECTOR:
             quoted = " and ".join(f'"{phrase}"' for phrase in required)
@@ -188,7 +187,7 @@ def _explain_absence(
     fields = [options["group_by"], *options["facets"]]
     if options["sort_by"] is not None:
         fields.append(options["sort_by"].removeprefix("-"))
-    for field in dict.fromkeys(fields) if hits else ():
+    for field in dict.fromkeys(filter(None, fields)) if hits else ():
         note_unknown_fields(engine, field)
 
 

@@ -29,10 +29,12 @@ from typing import Any, NoReturn, Protocol, Self
 
 from searchengine.corpus.notebook import facts
 from searchengine.corpus.text_files import bad, some_fields
-from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngineError
+from searchengine.errors import HIT_NAMES, CorpusError, EmptyCorpus, QueryError, SearchEngineError
+from searchengine.indexer.config import integer
 
 RESERVED = ("_id", "title", "text")
 """Fields that belong to the document itself and cannot be metadata."""
+_EXPECTED = 'expected a Document or a mapping, {"_id": "1", "text": "…"}'
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
 _OWN = (*RESERVED, "id")
 _ROWS = 1024  # of an Arrow batch that are in memory as Python objects
@@ -41,12 +43,18 @@ _STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # slow to const
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
 
 
+Key = str | int
+"""What names a document in a call; stored as text, so 7 and "7" are the same key."""
+Patches = Mapping[str, Mapping[str, Any]] | Mapping[int, Mapping[str, Any]]
+"""Key → metadata to merge."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A text with a key.
 
     Attributes:
-        key, text, title, metadata: stored.
+        key, text, title, metadata: stored. A whole number as key becomes its digits.
         origin: file and line, for error messages.
         root: absolute path of the folder of a file with documents; else "".
         file: path below the root, for a document of a file; else "".
@@ -66,6 +74,8 @@ class Document:
     derived: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
+        if (number := integer(self.key)) is not None:
+            object.__setattr__(self, "key", str(number))
         for name in ("key", "text", "title"):
             value = getattr(self, name)
             if not isinstance(value, str):
@@ -115,17 +125,18 @@ class Document:
         """
         if not isinstance(record, Mapping):
             what = type(record).__name__
-            raise bad(origin or "document", f"expected a Document or a mapping, got {what}")
+            raise bad(origin or "document", f"{_EXPECTED}, got {what}")
         rest = dict(record)
         field_name = "_id" if "_id" in rest else "id"
         name: Any = rest.pop(field_name, key)
-        if isinstance(name, int) and not isinstance(name, bool):
-            name = str(name)
         if name is None or name == "":
-            raise bad(origin or "document", "no _id; give every document an _id")
+            raise bad(
+                origin or "document", f"no _id{_meant(record, 'key')}; give every document an _id"
+            )
         if needs_text and "text" not in rest and "title" not in rest:
             where = origin or f"document {name!r:.80}"
-            raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
+            hint = _meant(record, "text")
+            raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)}){hint}")
         title, text = rest.pop("title", None), rest.pop("text", None)
         return cls(
             key=name,
@@ -210,7 +221,7 @@ def as_documents(
                 yield Document.from_mapping(plain, origin=place, needs_text=needs_text)
             else:
                 what = type(record).__name__
-                raise bad(place, f"expected a Document or a mapping, got {what}")
+                raise bad(place, f"{_EXPECTED}, got {what}")
         except SearchEngineError as error:
             if malformed is None:
                 raise
@@ -222,14 +233,30 @@ def numbered(count: int, prefix: str = "", first: int = 0) -> Iterator[Document]
     return (Document(f"{prefix}{i}", "") for i in range(first, first + count))
 
 
+def _meant(record: Mapping[str, Any], name: str) -> str:
+    """A hint if a record has a field that other libraries name so."""
+    other = next((field for field in record if HIT_NAMES.get(field) == name), None)
+    shown = "_id" if name == "key" else name
+    return "" if other is None else f"; rename {other!r} to {shown!r}"
+
+
 def checked_key(key: object) -> str:
-    """The key, if it is valid. Raises QueryError."""
+    """A key as it is stored: a text, or the digits of a whole number. Raises QueryError."""
+    if (number := integer(key)) is not None:
+        return str(number)
     if not isinstance(key, str) or any("\ud800" <= character <= "\udfff" for character in key):
-        raise QueryError(f"a key must be text in UTF-8, got {key!r}")
+        raise QueryError(f"a key must be text in UTF-8, or a whole number, got {key!r:.80}")
     return key
 
 
-def checked_patches(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def checked_keys(keys: object, call: str) -> list[str]:
+    """A list of keys, each as `checked_key`. Raises QueryError; `call`: takes them."""
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        raise QueryError(f"{call} takes a list of keys, got {keys!r:.80}; put one key into a list")
+    return [checked_key(key) for key in keys]
+
+
+def checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
     """Key → metadata to merge, as JSON holds it. Raises QueryError and CorpusError."""
     if not isinstance(metadata, Mapping):
         raise QueryError(f"update takes a mapping of keys, got {type(metadata).__name__}")
@@ -246,6 +273,9 @@ def checked_patches(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
                     "to change it, add the document again"
                 )
         place = f"update of {key!r}"
+        key = checked_key(key)
+        if key in patches:
+            raise QueryError(f"update names the key {key!r} twice, as a text and as a number")
         patches[key] = _plain_fields(patch, place, refuse_missing=True)
         Document(key, "", metadata=patches[key], origin=place)  # checks it
     return patches

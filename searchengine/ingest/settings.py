@@ -73,6 +73,7 @@ class CollectionSettings:
             SegmentConfigError: an index config that does not fit vectors of this width.
         """
         if not isinstance(config, SegmentConfig):
+            SegmentConfig.check_names(config or {})
             fields = {"prefix": default_prefix(encoder.dim), **(config or {})}
             if not fields.get("stages"):  # which name the rows that they keep of the shortlist
                 fields.setdefault("shortlist", 0)
@@ -147,10 +148,7 @@ class CollectionSettings:
         """Raise CollectionError if an option differs from these settings; None: no preference."""
         stored = self.config.as_dict()
         options = config.as_dict() if isinstance(config, SegmentConfig) else config
-        if unknown := sorted(options.keys() - stored.keys()):
-            raise CollectionError(
-                f"{unknown[0]} is no field of an index config; they are {', '.join(stored)}"
-            )
+        SegmentConfig.check_names(options)
         different = [
             (name, stored[name], wanted)
             for name, value in options.items()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias, cast
 from uuid import uuid4
 
+import numpy as np
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
     CallbackManagerForRetrieverRun,
@@ -34,6 +35,7 @@ from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, FilterError, QueryError
 from searchengine.integrations import where
 from searchengine.integrations.stored import metadata_of, record
+from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits
 from searchengine.query.request import Options
 
@@ -213,7 +215,7 @@ class SearchEngineVectorStore(VectorStore):
         """k documents near to a question that differ from each other.
 
         `lambda_mult`: 1 ranks by the score alone, 0 by the difference. `fetch_k`: candidates to
-        choose from, at least 50 and at least 4 k.
+        choose from.
         """
         return self._various(query, k, fetch_k, lambda_mult, _by_vector(filter, kwargs))
 
@@ -232,11 +234,15 @@ class SearchEngineVectorStore(VectorStore):
     def _various(
         self, query: Any, k: int, fetch_k: int, lambda_mult: float, options: Options
     ) -> list[Document]:
-        # The engine compares four times as many as it returns; it chooses them one by one.
-        most = max(k, -(-fetch_k // 4))
-        diverse: Options = {**options, "diversity": 1 - lambda_mult}
-        hits = self.engine.search(query, most, **diverse)
-        return _documents(hits[:k])
+        hits = self.engine.search(query, max(k, fetch_k), **options)
+        if not hits:
+            return []
+        stored = self.engine.vectors(hit.key for hit in hits)
+        means = np.array([rows.sum(axis=0) for rows in stored if rows is not None], np.float32)
+        lengths = np.linalg.norm(means, axis=1, keepdims=True)
+        scores = np.array([hit.score for hit in hits], np.float32)
+        order = mmr(scores, means / np.where(lengths > 0, lengths, 1), k, 1 - lambda_mult)
+        return _documents([hits[place] for place in order])
 
     def _similarity_search_with_relevance_scores(
         self, query: str, k: int = 4, filter: Filter = None, **kwargs: Any

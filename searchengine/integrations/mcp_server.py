@@ -57,9 +57,10 @@ class HitModel(BaseModel):
 
 
 class Results(BaseModel):
-    """Documents, best first."""
+    """Documents, best first; `notes`: why there are none."""
 
     hits: list[HitModel]
+    notes: list[str]
 
 
 class Stored(BaseModel):
@@ -279,7 +280,7 @@ def serve(path: str | Path, **options: Any) -> None:
 
 
 def _results(hits: Hits) -> Results:
-    return Results(hits=[_hit(hit) for hit in hits])
+    return Results(hits=[_hit(hit) for hit in hits], notes=list(hits.notes))
 
 
 def _hit(hit: Hit) -> HitModel:

@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import islice, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex, overload
 
 from searchengine.backends.filters.parser import field_named
-from searchengine.backends.filters.sql import Field
+from searchengine.backends.filters.sql import COLUMNS, Field
 from searchengine.backends.listing import Counts
 from searchengine.corpus.notebook import facts, paragraph, table
+from searchengine.errors import HIT_NAMES, other_name
 from searchengine.query.snippets import best_section, heading_at, headings_of, snippet
 
 if TYPE_CHECKING:
@@ -44,6 +46,12 @@ class Hit:
     end: int
     question: str = field(default="", repr=False)
     scores: Mapping[str, float] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise other_name(self, name, HIT_NAMES)
+
+    def __getitem__(self, name: object) -> NoReturn:
+        raise TypeError("a Hit has attributes: hit.key, hit.text; hit.as_dict() is a dict of them")
 
     @property
     def passage(self) -> str:
@@ -116,10 +124,11 @@ class Hits(list[Hit]):
         facets: field → value → number of documents that match the filter, most frequent first,
             for the fields in the option `facets`. Of a list each element counts.
         timing: how long the search took; None for results of other calls than a search, such as
-        `similar`.
+            `similar`.
+        notes: sentences on why there are no hits: fields of the filter that no document has.
     """
 
-    __slots__ = ("exact", "facets", "read", "timing")
+    __slots__ = ("exact", "facets", "notes", "read", "timing")
 
     def __init__(
         self,
@@ -134,6 +143,22 @@ class Hits(list[Hit]):
         self.read = read
         self.facets = {} if facets is None else facets
         self.timing: Timing | None = None
+        self.notes: tuple[str, ...] = ()
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> Self: ...
+    def __getitem__(self, place: SupportsIndex | slice) -> Hit | Self:
+        """A hit, or some of the hits as Hits with the same attributes."""
+        if not isinstance(place, slice):
+            return super().__getitem__(place)
+        part = copy(self)
+        part[:] = super().__getitem__(place)
+        return part
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise other_name(self, name, HIT_NAMES)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict for each hit, as `Hit.as_dict`."""
@@ -218,7 +243,11 @@ def ordered_by(hits: Iterable[Hit], field: str) -> list[Hit]:
     "-year" begins with the greatest; hits without a value stay last. Equals keep their order.
     """
     path, down = field_named(field.removeprefix("-")), field.startswith("-")
-    values = [(_sortable(hit.metadata, path), hit) for hit in hits]
+    own = COLUMNS.get(path)
+    values = [
+        (_sortable(hit.metadata, path) if own is None else (True, getattr(hit, own)), hit)
+        for hit in hits
+    ]
     having = [(value, hit) for value, hit in values if value is not None]
     having.sort(key=itemgetter(0), reverse=down)  # stable in both directions
     return [hit for _, hit in having] + [hit for value, hit in values if value is None]

@@ -20,7 +20,7 @@ from searchengine.encoders.questions import (
     check_questions,
     check_vectors,
 )
-from searchengine.errors import QueryError
+from searchengine.errors import OPTIONS, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import integer
 
@@ -87,8 +87,10 @@ class Query:
         valid = Options.__annotations__
         for name in options:
             if name not in valid:
+                hint = f"here it is {OPTIONS[name]}" if name in OPTIONS else ""
                 raise QueryError(
-                    f"a search has no option {name!r}; its options are k, {', '.join(valid)}"
+                    f"a search has no option {name!r}; "
+                    + (hint or f"its options are k, {', '.join(valid)}")
                 )
         return cls(k, **options)
 
@@ -131,7 +133,8 @@ class Query:
         self._check_counts()
         for name, text in (("where", self.where), ("group_by", self.group_by)):
             if text is not None and not isinstance(text, str):
-                raise QueryError(f"{name} must be a text or None, got {text!r}")
+                hint = '; write "year >= 2015"' if name == "where" else ""
+                raise QueryError(f"{name} must be a text or None, got {text!r}{hint}")
         if self.mode not in list(Mode):
             raise QueryError(f"mode must be one of {', '.join(Mode)}, got {self.mode!r}")
         if type(self.diversity) not in (int, float) or not 0 <= self.diversity <= 1:
@@ -171,6 +174,9 @@ class Query:
             raise QueryError(f"as_you_type must be True or False, got {self.as_you_type!r}")
         if self.phrases not in list(Phrases):
             raise QueryError(f"phrases must be one of {', '.join(Phrases)}, got {self.phrases!r}")
+        self._check_fields()
+
+    def _check_fields(self) -> None:
         if not isinstance(self.facets, tuple) or not all(
             isinstance(name, str) for name in self.facets
         ):
@@ -180,6 +186,9 @@ class Query:
             )
         for name in self.facets:
             field_named(name)
+        for option in (*self.facets, self.group_by):
+            if option in ("_id", "title", "text"):
+                raise QueryError(f"facets and group_by take metadata fields, got {option!r}")
 
     def _check_cross_encoder(self) -> None:
         if self.cross_encoder is None:

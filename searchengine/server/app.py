@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -17,6 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from searchengine import __version__
 from searchengine.encoders.cross_encoders import CrossEncoders
+from searchengine.errors import FieldWarning
 from searchengine.server import document_routes, page_routes, search_routes, status_routes
 from searchengine.server.counting import Metrics, Shared
 from searchengine.server.guard import OPEN, Guard
@@ -32,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
     """The application. `numbers`: the file that its workers share; None: there is one."""
+    warnings.simplefilter("ignore", FieldWarning)  # responses have them as `notes`
     shared = Shared(len(settings.collections), len(settings.tokens), numbers)
     here = State(settings, shared, Metrics())
     app = FastAPI(

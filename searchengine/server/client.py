@@ -246,6 +246,7 @@ def _hits(result: dict[str, Any], query: Any) -> Hits:
     if (timing := result["timing"]) is not None:
         stages = {name: timing.get(name, 0.0) / 1e3 for name in STAGES}
         hits.timing = Timing(**stages, questions=timing["questions"])
+    hits.notes = tuple(result["notes"])
     return hits
 
 

@@ -174,6 +174,7 @@ class SearchResponse(BaseModel):
     exact: bool = Field(description="Whether these are certainly the true nearest documents.")
     read: float | None = Field(description="Fraction of all rows read at full width, if counted.")
     timing: TimingModel | None
+    notes: list[str] = Field(description="Why there are no hits: fields that no document has.")
 
 
 class BatchResponse(BaseModel):

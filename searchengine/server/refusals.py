@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from searchengine.errors import (
+    OPTIONS,
     CollectionBusy,
     CollectionError,
     EncoderMismatch,
@@ -152,7 +153,14 @@ def _invalid(request: Request, error: Any) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return error_response(400, "the body is not JSON", request.scope["id"])
+    if first["type"] == "model_attributes_type" and not request.headers.get("content-type"):
+        message = "send the header Content-Type: application/json with the body"
+        return error_response(422, message, request.scope["id"])
     place = ".".join(str(part) for part in first["loc"][1:])
+    if first["type"] == "extra_forbidden":
+        name = str(first["loc"][-1])
+        hint = f"; here it is {OPTIONS[name]}" if name in OPTIONS else ""
+        return error_response(422, f"{place:.80}: no such field{hint}", request.scope["id"])
     message = str(first["msg"]).removeprefix("Value error, ")
     message = f"{place}: {message}" if place else message
     return error_response(422, f"{message:.500}", request.scope["id"])

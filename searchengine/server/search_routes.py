@@ -133,6 +133,7 @@ def _result(collection: str, hits: Hits, seconds: float, texts: bool) -> dict[st
         "exact": hits.exact,
         "read": hits.read,
         "timing": timing,
+        "notes": hits.notes,
     }
 
 

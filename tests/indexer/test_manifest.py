@@ -111,7 +111,7 @@ def test_what_the_rotation_was_fitted_on_is_a_count(
         (("files", "coarse.faiss", "size"), float("inf"), "size must be .*, got inf"),
         (("files", "coarse.faiss", "size"), 10**30, "size must be a whole number of at most"),
         (("files", "coarse.faiss", "sha256"), None, "sha256 must be text, got None"),
-        (("config",), [1], r"segment settings must be a mapping, got \[1\]"),
+        (("config",), [1], r"an index config is a mapping of its fields, got \[1\]"),
         (("config", "blocks"), 3, "blocks must be a list of whole numbers, got 3"),
         (("config", "shortlist"), 2**31, "shortlist must be a whole number of at most"),
         (("tuning",), 3, "tuning must be a mapping, got 3"),

@@ -109,7 +109,7 @@ def test_integers_of_numpy_become_plain_ones() -> None:
         ({"ef_construction": "9"}, "ef_construction must be a whole number"),
         ({"lists": -1}, "lists must be a whole number of at least 0"),
         ({"bounds": None}, "bounds must be a whole number of at least 0, got None"),
-        ({"preffix": 3}, "unknown segment setting 'preffix'"),
+        ({"preffix": 3}, "'preffix' is no field of an index config; they are prefix"),
         (
             {"structure": "hnsw", "code": "pq"},
             "code must be one of fp32, .*, int4 for the structure hnsw, got 'pq'",

@@ -70,6 +70,16 @@ _FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _CONSTANTS: dict[str, Value] = {"true": True, "false": False, "null": None}
 _RESERVED = {"and", "or", "not", "in", *_CONSTANTS}
 _INFIX = ("in", "between", "like", "contains")
+_HINTS = {
+    "is": "; null is a value: year = null, and a document without the field: not exists(year)",
+    "exists": "; write exists(year)",
+    "&&": "; write and",
+    "||": "; write or",
+    "matches": "; write like 'deep%'",
+    "ilike": "; write like, which ignores case",
+    "startswith": "; write like 'deep%'",
+    "regexp": "; write like 'deep%'",
+}
 _CHAIN = "write year > 2010 and year < 2015, or year between 2011 and 2014"
 # SQLite's parser holds 100 things at once, an expression is 1,000 levels deep at most, and
 # 32,766 parameters can be bound: see filters.sql for what a level and a test take.
@@ -127,7 +137,8 @@ class _Parser:
             match = _TOKEN.match(self.source, position)
             if match is None:
                 start = end - len(self.source[position:end].lstrip())
-                raise self._error("cannot read this", start)
+                hint = _HINTS.get(self.source[start : start + 2], "")
+                raise self._error(f"cannot read this{hint}", start)
             kind = match.lastgroup or ""
             yield kind, match[kind], match.start(kind)
             position = match.end()
@@ -171,7 +182,10 @@ class _Parser:
         node = self._or()
         kind, text, position = self._peek()
         if kind != "end":
-            raise self._error(f"expected 'and', 'or' or the end, got {_short(text)}", position)
+            hint = _HINTS.get(text.lower(), "")
+            raise self._error(
+                f"expected 'and', 'or' or the end, got {_short(text)}{hint}", position
+            )
         return node
 
     def _or(self) -> Filter:

@@ -96,6 +96,17 @@ class Not:
 
 Filter = Compare | Between | In | Like | Contains | Exists | Truthy | And | Or | Not
 
+COLUMNS: dict[Field, str] = {("_id",): "key", ("title",): "title", ("text",): "text"}
+"""The fields of a document that are not metadata → their columns in `documents`, always a text."""
+
+
+def fields_of(node: Filter) -> list[Field]:
+    """The fields of a filter, in their order."""
+    if isinstance(node, And | Or):
+        return [field for operand in node.operands for field in fields_of(operand)]
+    return fields_of(node.operand) if isinstance(node, Not) else [node.field]
+
+
 _NUMBER = ("integer", "real")
 _DATE = "date"
 _LETTERS = 0x1F000  # no letter beyond this has cases
@@ -146,8 +157,12 @@ class Dialect(ABC):
     negation: str
 
     @abstractmethod
+    def column(self, name: str, check: Check) -> Condition:
+        """A check of a text in a column of `documents`."""
+
+    @abstractmethod
     def value(self, field: Field, check: Check) -> Condition:
-        """A check of a field's own value."""
+        """A check of a metadata field's own value."""
 
     @abstractmethod
     def item(self, field: Field, check: Check) -> Condition:
@@ -167,6 +182,8 @@ class Dialect(ABC):
                 return _joined(parts, loose=isinstance(node, And) is not holds)
             case Compare(field, "!=", value):
                 return self.condition(Compare(field, "=", value), not holds)
+            case _ if node.field in COLUMNS:
+                checks = [self.column(COLUMNS[node.field], check) for check in _column_checks(node)]
             case Exists(field):
                 checks = [self.existence(field)]
             case Contains(field, value):
@@ -180,22 +197,26 @@ class Dialect(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _Sqlite(Dialect):
-    """The column and the indexed fields that values are read from."""
+    """The JSON and the indexed fields that values are read from."""
 
     nothing, negation = "0", "(NOT ({}))"
-    column: str
+    json: str
     indexed: Mapping[Field, int]
+
+    def column(self, name: str, check: Check) -> Condition:
+        test, parameters = _test(check)
+        return Condition(f"documents.{name} {test}", parameters)
 
     def value(self, field: Field, check: Check) -> Condition:
         if field in self.indexed:
             return self._row(field, check)
         path = json_path(field)
         kinds = _quoted(["text"] if check.is_date else check.kinds)
-        kind = f"json_type({self.column}, ?) IN ({kinds})"
+        kind = f"json_type({self.json}, ?) IN ({kinds})"
         test, parameters = _test(check)
         if not test:
             return Condition(f"ifnull({kind}, 0)", (path,))
-        value = f"json_extract({self.column}, ?)"
+        value = f"json_extract({self.json}, ?)"
         if check.is_date:
             value = moment_sql(value)
         return Condition(f"ifnull({kind} AND {value} {test}, 0)", (path, path, *parameters))
@@ -209,8 +230,8 @@ class _Sqlite(Dialect):
         test = f" AND {value} {test}" if test else ""
         kinds = _quoted(["text"] if check.is_date else check.kinds)
         return Condition(
-            f"ifnull(json_type({self.column}, ?) = 'array', 0) AND EXISTS (SELECT 1 FROM "
-            f"json_each({self.column}, ?) AS item WHERE item.type IN ({kinds}){test})",
+            f"ifnull(json_type({self.json}, ?) = 'array', 0) AND EXISTS (SELECT 1 FROM "
+            f"json_each({self.json}, ?) AS item WHERE item.type IN ({kinds}){test})",
             (path, path, *parameters),
         )
 
@@ -218,7 +239,7 @@ class _Sqlite(Dialect):
         if field in self.indexed:
             rows = "SELECT document FROM field_values WHERE field = ?"
             return Condition(f"documents.id IN ({rows})", (self.indexed[field],))
-        return Condition(f"json_type({self.column}, ?) IS NOT NULL", (json_path(field),))
+        return Condition(f"json_type({self.json}, ?) IS NOT NULL", (json_path(field),))
 
     def _row(self, field: Field, check: Check, prefix: str = "") -> Condition:
         """A check of the rows of an indexed field."""
@@ -233,14 +254,14 @@ class _Sqlite(Dialect):
 
 
 def compile_sql(
-    node: Filter, column: str = "metadata", indexed: Mapping[Field, int] | None = None
+    node: Filter, json: str = "metadata", indexed: Mapping[Field, int] | None = None
 ) -> tuple[str, list[Value]]:
-    """An SQL condition of SQLite, 1 or 0 and never null, and its parameters.
+    """An SQL condition of SQLite over `documents`, 1 or 0 and never null, and its parameters.
 
-    column: the JSON, as the statement around it names it.
-    indexed: indexed fields → their numbers, see filters.fields; the statement reads `documents`.
+    json: the metadata, as the statement around it names it.
+    indexed: indexed fields → their numbers, see filters.fields.
     """
-    compiled = _Sqlite(column, indexed or {}).condition(node)
+    compiled = _Sqlite(json, indexed or {}).condition(node)
     return f"({compiled.text})", list(compiled.parameters)
 
 
@@ -288,6 +309,24 @@ def _joined(parts: list[Condition], *, loose: bool) -> Condition:
         max(part.stack + (2 if i else 0) for i, part in enumerate(parts)),
         loose,
     )
+
+
+def _column_checks(node: Compare | Between | In | Like | Contains | Exists | Truthy) -> list[Check]:
+    """The ways for a test of a column to hold. A number compares with keys as the text it is."""
+    if isinstance(node, Contains):
+        return []
+    if isinstance(node, Exists | Truthy):
+        return [Check(("text",), ">", ("",))]
+    checks = []
+    for check in checks_of(node):
+        values = tuple(
+            str(value) if node.field == ("_id",) and type(value) is int else value
+            for value in check.values
+        )
+        texts = tuple(value for value in values if isinstance(value, str))
+        if texts if check.operator == "in" else texts and texts == values:
+            checks.append(Check(("text",), check.operator, texts))
+    return checks
 
 
 def checks_of(node: Compare | Between | In | Like | Truthy) -> list[Check]:

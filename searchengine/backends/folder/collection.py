@@ -63,7 +63,10 @@ class Collection(WritableView):
         path = path.absolute()
         check_name(path)
         if not is_free(path):
-            raise CollectionError(f"{path} exists already; choose another folder or remove it")
+            raise CollectionError(
+                f"{path} exists already; open it with SearchEngine.open_or_create, or choose "
+                "another folder"
+            )
         refuse_network(path)
         with new_folder(path) as scratch:
             (scratch / "segments").mkdir()

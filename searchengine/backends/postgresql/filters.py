@@ -70,6 +70,17 @@ class _Jsonb(Dialect):
     # In a WHERE clause null is as good as false, and an index serves a comparison that may be null.
     nothing, negation = "false", "(NOT coalesce({}, false))"
 
+    def column(self, name: str, check: Check) -> Condition:
+        at, values = f"documents.{name}", check.values
+        if check.operator == "like":
+            return Condition(f"({at} ~ %s)", (_regex(str(values[0])),))
+        if check.operator == "in":
+            return Condition(f"({at} = ANY(%s::text[]))", (list(values),))
+        if check.operator == "=":
+            return Condition(f"({at} = %s)", values)  # by any collation; an index serves it
+        bounds = "%s AND %s" if check.operator == "between" else "%s"
+        return Condition(f'({at} COLLATE "C" {check.operator} {bounds})', values)
+
     def value(self, field: Field, check: Check) -> Condition:
         at, names = _at(field, check)
         types = sorted({_TYPES[kind] for kind in check.kinds})

@@ -70,7 +70,10 @@ def create(connection: "Connection", connections: "Connections", settings: dict[
     name, dim = connections.name, int(settings["encoder"]["dim"])
     _lock(connection, connections.schema)
     if exists(connection, connections.schema):
-        raise CollectionError(f"{name} exists already; choose another name after the #, or open it")
+        raise CollectionError(
+            f"{name} exists already; open it with SearchEngine.open_or_create, or choose another "
+            "name after the #"
+        )
     config = words_config(settings)
     text = f"title || ' ' || left(text, {INDEXED_TEXT})"
     words = f"to_tsvector('pg_catalog.{config}', {text})" if config else "NULL::tsvector"

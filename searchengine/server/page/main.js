@@ -71,7 +71,9 @@ async function search() {
     byId("more").hidden = !mayHaveMore(result);
     byId("status").textContent = result.hits.length
       ? `${result.hits.length} hits in ${result.timing.total.toFixed(1)} ms`
-      : question.includes('+"') ? "No hits with the phrase; leave the + before it out." : "No hits.";
+      : ["No hits.", ...result.notes,
+        ...(question.includes('+"') ? ["Without the + before it, a phrase only adds to the score."] : [])]
+        .join(" ");
     byId("cascade").hidden = false;
     showStages(result, state.stats, asked.shortlist);
     byId("compare").disabled = asked.mode !== "vector" || !result.hits.length;

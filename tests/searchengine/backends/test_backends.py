@@ -355,7 +355,7 @@ def test_vectors_come_back_by_key(engine: SearchEngine) -> None:
     with pytest.raises(QueryError, match="takes a list of keys, got 'k6'"):
         engine.vectors("k6")
     with pytest.raises(QueryError, match="key"):
-        engine.vectors([6])  # type: ignore[list-item]
+        engine.vectors([6.0])  # type: ignore[list-item]
 
 
 def test_pages_are_the_parts_of_one_answer(where: str) -> None:
@@ -496,3 +496,44 @@ def test_closing_twice_is_harmless(where: str) -> None:
     engine = SearchEngine.create(where, None, CONFIG, dim=DIM)
     engine.close()
     engine.close()
+
+
+OWN_FIELDS = [
+    ("_id = 'b'", ["b"]),
+    ("_id = 7", ["7"]),
+    ("_id in (7, 'a', 8)", ["7", "a"]),
+    ("_id not in ('a', 'b')", ["7"]),
+    ("_id = 7.0", []),
+    ("_id > 'a'", ["b"]),
+    ("_id between '5' and 'a'", ["7", "a"]),
+    ("_id like 'B'", ["b"]),
+    ("exists(_id)", ["7", "a", "b"]),
+    ("title", ["7", "b"]),
+    ("exists(title)", ["7", "b"]),
+    ("title = '0'", ["7"]),
+    ("title = 0", []),
+    ("title != 'Sea life'", ["7", "a"]),
+    ("title like 'sea%'", ["b"]),
+    ("title contains 'Sea'", []),
+    ("title = date('2020')", []),
+    ("title in (0, 'Sea life', null, true)", ["b"]),
+    ("text like '%half_a%'", ["b"]),
+    ("text < 'b'", ["7"]),
+    ("not text like '%a%' or _id = 'a'", ["a"]),
+    ("_id = 'a' and n = 1", []),
+]
+
+
+def test_filters_on_the_fields_of_documents(engine: SearchEngine) -> None:
+    documents = [
+        {"_id": "a", "text": "tides", "n": 2},
+        {"_id": "b", "title": "Sea life", "text": "whales sleep half a brain"},
+        {"_id": 7, "title": "0", "text": "a seal"},
+    ]
+    engine.add(documents, units(3))
+    for where, expected in OWN_FIELDS:
+        assert sorted(engine.keys(where)) == expected, where
+    assert [hit.key for hit in engine.search(units(3)[0], where="title = '0'")] == ["7"]
+    by_title = engine.search(units(3)[0], sort_by="-title")
+    assert [hit.key for hit in by_title] == ["b", "7", "a"]
+    assert engine.delete(where="_id = 'a' or title = '0'") == 2 and "b" in engine

@@ -71,7 +71,7 @@ def test_delete_by_filter(collection: Path) -> None:
     assert keys(collection) == ["bread"]
     misspelt = run("delete", collection, "--where", "yaer > 2015 or not exists(year)")
     assert "0 documents deleted" in misspelt.stderr
-    assert "no document has a field yaer; is it misspelt?" in misspelt.stderr
+    assert "no document has a field yaer; did you mean year?" in misspelt.stderr
     assert "field year" not in misspelt.stderr
     for wrong, got in ((("whale", "--where", "year > 1"), "both"), ((), "neither")):
         assert f"keys or --where, got {got}" in one_sentence(run("delete", collection, *wrong))
@@ -140,7 +140,7 @@ def test_search_by_words_and_by_both(collection: Path) -> None:
 def test_what_no_document_has_is_said(collection: Path) -> None:
     done = run("search", collection, "dough", "--mode", "text", "--where", "yaer < 1 or year < 1")
     assert done.stdout == ""
-    messages = ["no hits", "no document has a field yaer; is it misspelt?"]
+    messages = ["no document has a field yaer; did you mean year?", "no hits"]
     assert done.stderr.splitlines() == messages
     grouped = run("similar", collection, "whale", "--group-by", "topics", "--diversity", "0.5")
     assert len(grouped.stdout.splitlines()) == 4

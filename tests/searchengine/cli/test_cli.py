@@ -25,7 +25,7 @@ from command_line import COMMAND, run, run_json
 from small_sample import DOCUMENTS, write_small_sample
 from tiny_model import write_model2vec
 
-from searchengine import SearchEngine
+from searchengine import SearchEngine, __version__
 from searchengine.cli import cli
 from searchengine.measure.rounds import Settings
 from searchengine.trainer.training.train_config import TrainConfig
@@ -569,3 +569,10 @@ def test_standard_input_and_a_table(tmp_path: Path) -> None:
     done = run("index", f"sqlite:///{tmp_path}/app.db?table=posts", index, "--text-field", "body")
     assert done.returncode == 0, done.stderr
     assert [document["text"] for document in run_json("list", index)] == ["whales", "bread"]
+
+
+def test_the_package_runs_as_a_module() -> None:
+    """python -m searchengine --version"""
+    command = [sys.executable, "-m", "searchengine", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"searchengine, version {__version__}\n"

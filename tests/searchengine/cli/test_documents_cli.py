@@ -59,7 +59,10 @@ def test_count(collection: Path) -> None:
     assert run("count", collection).stdout == "3\n"
     assert run_json("count", collection, "--where", "exists(year)")["documents"] == 2
     done = run("count", collection, "--where", "yaer > 3")
-    assert (done.stdout, done.stderr) == ("0\n", "no document has a field yaer; is it misspelt?\n")
+    assert (done.stdout, done.stderr) == (
+        "0\n",
+        "no document has a field yaer; did you mean year?\n",
+    )
     assert "expected" in run("count", collection, "--where", "year >").stderr
 
 
@@ -81,5 +84,5 @@ def test_pages_order_and_facets(collection: Path) -> None:
     shown = run("search", collection, "cat", "--mode", "text", "--facet", "lang").stdout
     assert shown.splitlines()[-1] == "lang: en 2, ko 1"
     done = run(*similar, "--sort-by", "-yaer")
-    assert done.stderr == "no document has a field yaer; is it misspelt?\n"
+    assert done.stderr == "no document has a field yaer; did you mean year?\n"
     assert run(*similar, "--offset", "-1").returncode == 2

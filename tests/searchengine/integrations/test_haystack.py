@@ -35,6 +35,8 @@ from searchengine.integrations.haystack import (
     where_of,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")
+
 
 class TestDocumentStore(DocumentStoreBaseExtendedTests, CountDocumentsByFilterTest):
     """Unchanged, but for the two methods that each store must define itself."""

@@ -29,6 +29,8 @@ from searchengine.integrations.langchain import (
     where_of,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")
+
 TEXTS = ["a bee", "the cat sat", "whales", "a owl flies by night"]
 METADATA = [
     {"year": 2015, "title": "Bees", "tags": ["x", 1]},
@@ -82,9 +84,13 @@ def test_searches_equal_those_of_the_store_in_memory(tmp_path: Path) -> None:
             expected = theirs.max_marginal_relevance_search(query, 3, lambda_mult=weight)
             assert [d.page_content for d in various] == [d.page_content for d in expected]
         vector = FAKE.embed_query(query)
-        for name in ("similarity_search_by_vector", "max_marginal_relevance_search_by_vector"):
-            found = getattr(mine, name)(vector, 2)
-            expected = getattr(theirs, name)(vector, 2)
+        # At the weight 0.5 a question that equals a text has ties.
+        for name, more in (
+            ("similarity_search_by_vector", {}),
+            ("max_marginal_relevance_search_by_vector", {"lambda_mult": 0.4}),
+        ):
+            found = getattr(mine, name)(vector, 2, **more)
+            expected = getattr(theirs, name)(vector, 2, **more)
             assert [d.page_content for d in found] == [d.page_content for d in expected]
     assert mine.embeddings.embed_query("x") == pytest.approx(
         mine.embeddings.embed_documents(["x"])[0], abs=1e-6
@@ -171,16 +177,16 @@ def test_a_store_needs_a_folder_of_its_own(tmp_path: Path) -> None:
 
 def test_the_retriever_returns_documents_or_passages(store: SearchEngineVectorStore) -> None:
     retriever = SearchEngineRetriever(engine=store.engine, k=2, filter={"year": {"$ne": 2015}})
-    assert ids(retriever.invoke("a bee")) == ["d", "b"]
+    assert ids(retriever.invoke("a bee")) == ["b", "d"]
     assert ids(retriever.invoke("a bee", k=1, filter=None)) == ["a"]
     assert ids(retriever.invoke("flies", mode="text")) == ["d"]
-    assert ids(asyncio.run(retriever.ainvoke("a bee"))) == ["d", "b"]
+    assert ids(asyncio.run(retriever.ainvoke("a bee"))) == ["b", "d"]
     passages = SearchEngineRetriever(engine=store.engine, k=1, passages=True)
     (document,) = passages.invoke("a bee")
     assert document.page_content == "a bee" and document.metadata["start_index"] == 0
     assert ids(store.as_retriever(search_kwargs={"k": 1}).invoke("whales")) == ["c"]
-    with pytest.raises(QueryError, match="no option 'top'"):
-        retriever.invoke("a bee", top=3)
+    with pytest.raises(TypeError, match="argument 'top_k'; here it is k"):
+        retriever.invoke("a bee", top_k=3)
 
 
 NAMES = ["a", "title", "_title", "two words"]

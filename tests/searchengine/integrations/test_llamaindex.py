@@ -35,6 +35,8 @@ from llama_index.core.vector_stores.types import (
 
 from searchengine.integrations.llamaindex import EngineEmbedding, SearchEngineVectorStore, where_of
 
+pytestmark = pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")
+
 # Of each field one kind of values: SimpleVectorStore raises TypeError if it compares two kinds.
 METADATA: list[dict[str, Any]] = [
     *({"n": value} for value in (None, -1, 0, 1, 1.5, 2, True, False)),

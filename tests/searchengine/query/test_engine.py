@@ -224,7 +224,7 @@ def test_add_takes_a_stream_in_blocks(path: Path) -> None:
         ([{"_id": "n", "text": "x"}, {"_id": "m", "text": 3}], CorpusError, "text must be text"),
         ([], EmptyCorpus, "no document to index"),
         ({"_id": "n", "text": "x"}, QueryError, "put one document into a list"),
-        (["text"], CorpusError, "document 1: expected a Document or a mapping, got str"),
+        (["text"], CorpusError, "document 1: expected a Document or a mapping, .*, got str"),
         ([{"_id": "n", "text": ""}], EmptyCorpus, r"\(1 without text\)"),
     ],
 )
@@ -276,7 +276,7 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
         ("  \n", {}, QueryError, "the query is empty"),
         ("dog", {"k": 0}, QueryError, "k must be a whole number of at least 1, got 0"),
         ("dog", {"k": "5"}, QueryError, "k must be a whole number of at least 1, got '5'"),
-        (5, {}, QueryError, r"shape \(q, 16\), got int64 of shape \(1,\)"),
+        (5, {}, QueryError, "a vector of numbers, got 5"),
         ("dog", {"where": "a = '\ud800'"}, FilterError, "surrogate"),
         ("dog", {"where": "a = 'x\0y'"}, FilterError, r"U\+0000, which no metadata contains"),
         (

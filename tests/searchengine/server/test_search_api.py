@@ -100,7 +100,8 @@ HOSTILE: list[tuple[bytes, int, str]] = [
     (b'{"vector": [0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}', 422, "not all zeros"),
     (b'{"query": " "}', 422, "query: String should match pattern"),
     (b'{"query": "x", "vector": [1]}', 422, "either query or vector"),
-    (b'{"query": "x", "sise": 1}', 422, "sise: Extra inputs are not permitted"),
+    (b'{"query": "x", "sise": 1}', 422, "sise: no such field"),
+    (b'{"query": "x", "top_k": 1}', 422, "top_k: no such field; here it is k"),
     (b'{"query": "x", "where": "year >"}', 422, "in the filter"),
     (b'{"query": "x", "exact": true, "shortlist": 3}', 422, "exact search takes no shortlist"),
     (b'{"query": "x", "facets": ["a b"]}', 422, "in the filter"),
@@ -118,6 +119,18 @@ def test_bad_input_gets_one_sentence(client: TestClient) -> None:
         error = response.json()["error"]
         assert message in error["message"] and len(error["message"]) < 600
         assert error["id"] == response.headers["x-request-id"]
+
+
+def test_a_body_without_its_type_is_explained(client: TestClient) -> None:
+    response = client.post("/v1/search", content=b'{"query": "x"}')
+    message = response.json()["error"]["message"]
+    assert response.status_code == 422 and "Content-Type: application/json" in message
+
+
+def test_a_misspelt_field_is_named(client: TestClient) -> None:
+    response = client.post("/v1/search", json={"query": "bee", "where": "yeer = 1"})
+    assert response.json()["hits"] == []
+    assert "no document has a field yeer" in response.json()["notes"][0]
 
 
 def test_an_error_shows_no_path_and_no_trace(

@@ -1,0 +1,196 @@
+"""Mistakes of people who come from Chroma, LanceDB, txtai or faiss: a sentence with the way out."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+
+from searchengine import Document, SearchEngine
+from searchengine.errors import FieldWarning, SearchEngineError
+
+DOCUMENTS = [
+    {"_id": 1, "text": "the cat sat", "year": 2016, "lang": "en"},
+    {"_id": "two", "title": "whale", "text": "sleep", "year": 2020, "lang": "ko"},
+]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(tmp_path / "words.index", WordLengths()) as engine:
+        engine.add(DOCUMENTS)
+        yield engine
+
+
+E = SearchEngine
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    # Opening.
+    "chroma: Client(path)": (
+        lambda e: E("x.index"),
+        "use SearchEngine.open('x.index'), or open_or",
+    ),
+    "create twice": (
+        lambda e: E.create(e.collection.path),
+        "open it with SearchEngine.open_or_create",
+    ),
+    "get_or_create": (lambda e: E.create("x", get_or_create=True), "SearchEngine.open_or_create"),
+    "exist_ok": (lambda e: E.create("x", exist_ok=True), "SearchEngine.open_or_create"),
+    "open before create": (lambda e: E.open("none.index"), "make one with"),
+    "chroma: embedding_function": (
+        lambda e: E.create("x", embedding_function=len),
+        "here it is encoder",
+    ),
+    "a bare function": (
+        lambda e: E.create("x", lambda texts: None),
+        "FunctionEncoder(function, 'name')",
+    ),
+    "metric": (lambda e: E.create("x", metric="l2"), "the similarity is the cosine, always"),
+    "config metric": (
+        lambda e: E.create("x", WordLengths(), config={"metric": "l2"}),
+        "'metric' is no field of an index config; they are prefix",
+    ),
+    "faiss: factory": (
+        lambda e: E.create("x", WordLengths(), config="HNSW32"),
+        "an index config is a mapping",
+    ),
+    "faiss: d": (lambda e: E.create("x", None, d=4), "here it is dim"),
+    "a server of another kind": (lambda e: E.open("http://localhost:8000"), "a URL of PostgreSQL"),
+    # Adding.
+    "chroma: add(ids)": (lambda e: e.add(documents=["a"], ids=["1"]), "a field of each document"),
+    "chroma: metadatas": (lambda e: e.add(["a"], metadatas=[{}]), "a field of each document"),
+    "embeddings": (lambda e: e.add([], embeddings=[[1.0]]), "here it is vectors"),
+    "texts": (lambda e: e.add(["hello"]), '{"_id": "1", "text": "…"}, got str'),
+    "txtai: tuples": (
+        lambda e: e.add([(0, "hello", None)]),
+        '{"_id": "1", "text": "…"}, got tuple',
+    ),
+    "faiss: bare rows": (
+        lambda e: e.add(np.ones((2, 16))),
+        '{"_id": "1", "text": "…"}, got ndarray',
+    ),
+    "one text": (lambda e: e.add("hello"), "put one document into a list"),
+    "one mapping": (lambda e: e.add({"_id": "1", "text": "a"}), "put one document into a list"),
+    "no key": (lambda e: e.add([{"text": "a"}]), "give every document an _id"),
+    "doc_id": (lambda e: e.add([{"doc_id": 3, "text": "a"}]), "rename 'doc_id' to '_id'"),
+    "langchain: page_content": (
+        lambda e: e.add([{"_id": "1", "page_content": "a"}]),
+        "rename 'page_content' to 'text'",
+    ),
+    "upsert": (lambda e: e.upsert(DOCUMENTS), "add, which replaces documents of the same key"),
+    "txtai: index": (lambda e: e.index(DOCUMENTS), "here it is add"),
+    "save": (lambda e: e.save("x"), "what add, update and delete return from is stored"),
+    "one key to delete": (lambda e: e.delete("two"), "put one key into a list"),
+    "one number to delete": (lambda e: e.delete(1), "put one key into a list"),
+    # Searching.
+    "langchain: k": (
+        lambda e: e.search("cat", top_k=3),
+        "search has no argument 'top_k'; here it is k",
+    ),
+    "chroma: n_results": (lambda e: e.search("cat", n_results=3), "here it is k"),
+    "lancedb: limit": (lambda e: e.search_batch(["cat"], limit=3), "here it is k"),
+    "filter": (lambda e: e.search("cat", filter="year = 2016"), "here it is where"),
+    "chroma: where": (lambda e: e.search("cat", where={"year": 2016}), 'write "year >= 2015"'),
+    "chroma: query": (lambda e: e.query("cat"), "here it is search"),
+    "several questions": (lambda e: e.search(["a", "b"]), "use search_batch for several"),
+    "one question": (lambda e: e.search_batch("cat"), "use search"),
+    "None": (lambda e: e.search(None), "a query must be a text or a vector of numbers, got None"),
+    "an empty question": (lambda e: e.search(""), "the query is empty"),
+    "another width": (lambda e: e.search(np.ones(3)), "of shape (q, 16)"),
+    "pinecone: rerank": (lambda e: e.search("cat", rerank=True), "here it is cross_encoder"),
+    "is null": (lambda e: e.count("year is null"), "year = null"),
+    "exists": (lambda e: e.count("year exists"), "write exists(year)"),
+    "&&": (lambda e: e.count("year > 1 && year < 3"), "write and"),
+    "facet of a title": (lambda e: e.search("cat", facets=["title"]), "take metadata fields"),
+    # Hits.
+    "hit.id": (lambda e: e.search("cat")[0].id, "here it is key"),
+    "langchain: page_content of a hit": (
+        lambda e: e.search("cat")[0].page_content,
+        "here it is text",
+    ),
+    "distance": (lambda e: e.search("cat")[0].distance, "score, which is higher for nearer"),
+    "hit['text']": (lambda e: e.search("cat")[0]["text"], "hit.key, hit.text"),
+    "txtai: unpack": (lambda e: [score for key, score in e.search("cat")], "hit.key, hit.text"),
+    "lancedb: to_list": (lambda e: e.search("cat").to_list(), "here it is to_dicts"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_sentence_with_the_way_out(name: str, engine: SearchEngine) -> None:
+    mistake, way_out = MISTAKES[name]
+    with pytest.raises((SearchEngineError, TypeError, AttributeError)) as error:
+        mistake(engine)
+    first = str(error.value).partition("\n")[0]  # a filter shows where, below
+    assert way_out in first and len(first) < 400
+    assert len(engine) == 2  # nothing is lost
+
+
+@pytest.mark.parametrize("key", [1, np.int64(1), "1"])
+def test_a_whole_number_is_a_key_everywhere(key: Any, engine: SearchEngine) -> None:
+    expected = Document("1", "the cat sat", metadata={"year": 2016, "lang": "en"})
+    assert engine.get(key) == engine[key] == engine.get([key])[0] == expected
+    assert key in engine and 3 not in engine and None not in engine
+    (vectors,) = engine.vectors([key])
+    assert vectors is not None and vectors.shape == (1, 16)
+    assert [hit.key for hit in engine.similar(key)] == ["two"]
+    assert engine.count(f"_id = {key}") == engine.count(f"_id in ({key}, 'x')") == 1
+    engine.update({key: {"year": 2017}})
+    engine.add([Document(key, "the cat ran")])
+    assert engine[1].text == "the cat ran" and len(engine) == 2
+    assert engine.delete([key]) == 1 and key not in engine
+    with pytest.raises(SearchEngineError, match=r"a text in UTF-8|whole number, got True"):
+        engine.get([True])
+
+
+def test_the_same_key_twice_in_an_update_is_refused(engine: SearchEngine) -> None:
+    with pytest.raises(SearchEngineError, match="the key '1' twice"):
+        engine.update({1: {"a": 1}, "1": {"a": 2}})
+
+
+def test_fields_that_no_document_has_are_named(engine: SearchEngine) -> None:
+    calls: list[Callable[[str], Any]] = [
+        lambda where: engine.search("cat", where=where).notes,
+        lambda where: engine.search(np.ones(16), where=where).notes,
+        lambda where: engine.search_batch(["cat"], where=where)[0].notes,
+        lambda where: engine.similar("two", where=where).notes,
+        lambda where: engine.count(where),
+        lambda where: engine.delete(where=where),
+        lambda where: list(engine.keys(where)),
+        lambda where: list(engine.documents(where)),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.warns(
+            FieldWarning, match="no document has a field yeer; did you mean year"
+        ) as w:
+            result = call("yeer = 2016")
+        assert w[0].filename == __file__  # the line of the caller
+        if number < 4:
+            assert result == (str(w[0].message),)
+    for wrong, hint in {"id": "_id", "metadata.lang": "lang", "zzz": "misspelt"}.items():
+        with pytest.warns(FieldWarning, match=hint):
+            engine.count(f"{wrong} = 'en'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert engine.count("year = 1999") == 0  # the field exists
+        assert engine.count("yeer = 1999 or year = 2016") == 1  # something matches
+
+
+def test_part_of_the_hits_are_hits(engine: SearchEngine) -> None:
+    hits = engine.search("cat", facets=["lang"])
+    first = hits[:1]
+    assert type(first) is type(hits) and len(first) == 1 and len(hits) == 2
+    assert first.facets == hits.facets and first.timing is hits.timing
+    assert first.to_dicts() == hits.to_dicts()[:1]
+
+
+def test_representation(engine: SearchEngine) -> None:
+    assert repr(engine) == f"<SearchEngine {engine.collection.path}, 2 documents>"
+    engine.close()
+    assert repr(engine).endswith(", closed>")
+
+
+def test_progress_as_a_bar(engine: SearchEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.add([{"_id": "three", "text": "a dog"}], progress=True)
+    assert "1 documents" in capsys.readouterr().err and "three" in engine
