@@ -145,8 +145,6 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
     `mode`: ro, rw, or rwc, which makes the file. A frozen file is read only, whatever the mode.
     """
-    if mode == "rwc":
-        path.touch()  # with the mode that the umask gives; SQLite's own is never group-writable
     lockless = mode != "rwc" and is_frozen(path)
     if lockless:
         mode = "ro&vfs=unix-none" if log_of(path).exists() else "ro&immutable=1"
@@ -157,9 +155,17 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
         check_same_thread=False,
     )
     text_index.connect(connection)
+    if mode == "rwc":
+        share_as_folder(path, connection)
     if lockless:  # so that it makes no file for what the log holds
         connection.execute("PRAGMA locking_mode = exclusive")
     return connection
+
+
+def share_as_folder(path: Path, connection: sqlite3.Connection) -> None:
+    """Give a new database the permissions of its folder: SQLite lets no group write to it."""
+    connection.execute("PRAGMA schema_version")  # makes the file
+    path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def _shared(path: Path) -> Path:

@@ -20,6 +20,7 @@ from searchengine.backends.folder.documents.connections import (
     is_frozen,
     log_of,
     refuse_if_lost,
+    share_as_folder,
     turns,
     way_out,
 )
@@ -314,10 +315,10 @@ class Database:
     def copy_to(self, path: Path) -> None:
         """Write the database as this connection sees it to a new file."""
         with self.named_errors(), self._pool.borrow(long=True) as connection:
-            path.touch()  # with the mode that the umask gives, as in `connect`
             target = sqlite3.connect(path)
             try:
                 _sync_fully(target)
+                share_as_folder(path, target)
                 connection.backup(target)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL:
