@@ -318,6 +318,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
         ("notes/whales.txt", "A whale rests one half of its brain."),
         ("alice/readme.md", "About alice."),
         ("bob/readme.md", "About bob."),
+        ("src/lines.py", "def lines(path):\n    return open(path).readlines()\n"),
         ("papers.csv", "DOI,Heading,Abstract,year\n10/1,Whales,They sleep.,2016\n"),
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -327,7 +328,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
         database.execute("CREATE TABLE posts (id INTEGER, body TEXT)")
         database.execute("INSERT INTO posts VALUES (1, 'Owls hunt by night.')")
     page = (REPOSITORY / "docs" / "indexing.md").read_text()
-    assert run_commands(page, tmp_path) == 14
+    assert run_commands(page, tmp_path) == 17
     with SearchEngine.open(tmp_path / "notes.index") as engine:
         assert {"alice/readme.md", "bob/readme.md"} <= set(engine.keys())
     adding, hashing, passages = blocks(page, "python")

@@ -12,8 +12,16 @@ from typing import Any
 import click
 
 from searchengine.cli import demo, documents, index, search, serve, tune, upkeep
-from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
+from searchengine.cli.console import (
+    INTERRUPTED,
+    PrintableFormatter,
+    Terminated,
+    note,
+    orderly_exit,
+    printable,
+)
 from searchengine.cli.measuring import bench, evaluate, judged
+from searchengine.cli.options import suggest
 from searchengine.cli.training import adapt, train
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
 from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
@@ -78,6 +86,21 @@ def _reason(error: OSError) -> str:
     return reason
 
 
+_COMMANDS = {
+    **dict.fromkeys(("query", "ask", "find"), "search"),
+    **dict.fromkeys(("add", "insert", "upsert", "create", "build", "ingest", "embed"), "index"),
+    **dict.fromkeys(("remove", "rm"), "delete"),
+    **dict.fromkeys(("server", "run", "ui"), "serve"),
+    **dict.fromkeys(("stats", "status", "describe"), "info"),
+    **dict.fromkeys(("finetune", "fine-tune", "fit"), "train"),
+    **dict.fromkeys(("compact", "merge", "vacuum"), "optimize"),
+    **dict.fromkeys(("ls", "documents"), "list"),
+    "check": "verify",
+    "dump": "export",
+}
+"""What other programs call a command → its name here."""
+
+
 class OneSentence(click.Group):
     """A group whose commands report bad input in one sentence, with exit code 2."""
 
@@ -105,6 +128,16 @@ class OneSentence(click.Group):
         with _printable_errors():
             return super().make_context(*arguments, **options)
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find the command of a name. Raises UsageError, with the name it has here."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if args[0] in _COMMANDS:
+                message = f"No such command {args[0]!r}. Did you mean {_COMMANDS[args[0]]!r}?"
+                raise click.UsageError(message, ctx) from error
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn its errors into messages."""
         with _printable_errors():
@@ -119,8 +152,15 @@ class OneSentence(click.Group):
                 warnings.simplefilter("always", MemoryWarning)
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
+        except click.UsageError as error:
+            suggest(error)
+            raise
         except (SearchEngineError, ImportError) as error:
             raise BadInput(str(error)) from error
+        except KeyboardInterrupt:
+            with suppress(OSError):  # the terminal may be gone
+                note("Interrupted")
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # which click handles
                 raise

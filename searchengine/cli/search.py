@@ -15,12 +15,15 @@ from searchengine.cli.options import (
     ENCODER,
     LAYERS,
     QUERY_ENCODER,
+    RUNNING,
     SHORTLIST,
     FieldName,
     complete_path,
     note_unknown_fields,
     open_engine,
     runs,
+    sectioned,
+    suggest,
 )
 from searchengine.encoders.cross_encoders import CANDIDATES
 
@@ -55,8 +58,7 @@ _OPTIONS = (
         "facets",
         type=FieldName(),
         multiple=True,
-        help="Count the values of FIELD over all documents that match the filter; repeatable. "
-        "With --json, the document holds hits and facets.",
+        help="Count the values of FIELD over all documents that match the filter; repeatable.",
     ),
     AS_JSON,
 )
@@ -77,6 +79,7 @@ class _Asking(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
+            suggest(error)
             if (question := _read_as_option(words, error)) is None:
                 raise
             raise click.UsageError(
@@ -97,7 +100,15 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
     return None
 
 
-@click.command(cls=_Asking)
+_SECTIONS = {
+    "Which documents": "where group_by min_score offset k facets",
+    "Order": "mode as_you_type phrases diversity sort_by cross_encoder candidates",
+    "Effort": "shortlist exact",
+    "The encoder": f"encoder query_encoder layers {RUNNING}",
+}
+
+
+@click.command(cls=sectioned(_SECTIONS, _Asking))
 @COLLECTION
 @click.argument("question")
 @click.option(
@@ -152,7 +163,7 @@ def search(
         _explain_absence(engine, hits, options, question)
 
 
-@click.command()
+@click.command(cls=sectioned(_SECTIONS))
 @COLLECTION
 @click.argument("key")
 @_options
@@ -206,14 +217,13 @@ def _indented(hit: Any) -> str:
 
 
 def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
-    if as_json and hits.facets:
+    if as_json:
         facets = {
             name: [{"value": value, "count": count} for value, count in counts.items()]
             for name, counts in hits.facets.items()
         }
-        show_json({"hits": hits.to_dicts(), "facets": facets})
-    elif as_json:
-        show_json(hits.to_dicts())
+        found = {"hits": hits.to_dicts(), "facets": facets}
+        show_json(found | {"exact": hits.exact, "read": hits.read})
     else:
         for hit in hits:
             say(_indented(hit))

@@ -11,15 +11,26 @@ from searchengine.cli.options import (
     COLLECTION,
     ENCODER,
     QUERY_ENCODER,
+    RUNNING,
     Bytes,
     complete_path,
     cross_encodes,
     runs,
+    sectioned,
 )
 from searchengine.trainer.errors import install_line
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "Where and for whom": "host port workers tokens origins log",
+            "Limits": "max_requests max_body timeout rate",
+            "What is shown and searched": "benches query_encoders cross_encoder candidates",
+            "The encoder": RUNNING,
+        }
+    )
+)
 @click.argument(
     "collections",
     metavar="COLLECTION…",

@@ -8,13 +8,30 @@ from click.core import ParameterSource
 
 from searchengine.backends.mode import Mode
 from searchengine.cli.console import note, say, show_json, show_rows, steps
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, Bytes, open_engine, runs
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    ENCODER,
+    RUNNING,
+    Bytes,
+    open_engine,
+    runs,
+    sectioned,
+)
 
 if TYPE_CHECKING:
     from searchengine.measure.fusion_tuning import FusionTuning
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "The goal": "target_recall confidence k objective max_ram",
+            "Questions": "queries qrels",
+            "The encoder and the machine": f"encoder {RUNNING} threads",
+        }
+    )
+)
 @COLLECTION
 @click.option("--target-recall", default=0.95, help="Minimum recall to guarantee, 0–1.")
 @click.option(
@@ -111,8 +128,8 @@ def tune(
     if questions is None:
         note("the questions were generated from documents; --queries takes real ones")
     if as_json:
-        config = {"config": tuning.config.as_dict()}
-        show_json({"collection": str(collection), **config, **tuning.as_dict()})
+        point = {"config": tuning.config.as_dict()} | tuning.as_dict()
+        show_json({"collection": str(collection), "operating_point": point, "fusion": None})
     else:
         show_rows(
             ladder(tuning),
@@ -156,7 +173,8 @@ def _tune_fusion(
     for sentence in tuning.notes:
         note(f"Note: {sentence}")
     if as_json:
-        show_json({"collection": str(collection), **tuning.as_dict()})
+        fusion = tuning.as_dict()
+        show_json({"collection": str(collection), "operating_point": None, "fusion": fusion})
         return
     names = {
         "chosen": f"chosen: {_described(tuning.mode, tuning.weight)}",

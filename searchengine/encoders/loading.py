@@ -150,12 +150,12 @@ def check_built_by(
     encoder: TextEncoder,
     identity: Mapping[str, Any],
     path: Path | str,
-    advice: str = "open it with the encoder that built it, or index the corpus again",
+    advice: str | None = None,
 ) -> None:
     """Raise EncoderMismatch unless a collection's settings name this encoder.
 
     A collection without an encoder accepts any of the right width: the caller knows whose vectors
-    it holds. `advice`: the way out, for the message.
+    it holds. `advice`: the way out, for the message; None: that of a collection.
     """
     if identity["fingerprint"] == NO_ENCODER:
         if encoder.dim != identity["dim"]:
@@ -164,6 +164,12 @@ def check_built_by(
                 f"{encoder.dim}; open it with the encoder of its vectors, or without one"
             )
         return
+    if advice is None:
+        other = encoder.source or "MODEL"
+        advice = (
+            "open it with the encoder that built it, or encode its documents by the other one: "
+            f"searchengine reindex {path} --encoder {other}"
+        )
     stored, name = identity["fingerprint"], identity.get("name")
     if isinstance(encoder, FunctionEncoder) and name is not None:
         if not encoder.matches(stored):

@@ -3,12 +3,11 @@
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from textwrap import dedent
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from searchengine.corpus.formats.kinds import Heading, enclosing
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 
 Span = tuple[int, int]
@@ -39,15 +38,18 @@ _CODE = re.compile(
 _WITHIN = re.compile(f"[^\\W{_HAN}]{{2}}")  # two letters of one word
 
 
-def snippet(text: str, question: str, start: int, end: int, width: int = WIDTH) -> str:
+def snippet(
+    text: str, question: str, start: int, end: int, width: int = WIDTH, *, code: bool = False
+) -> str:
     """The part of text[start:end], about `width` characters, with most words of the question.
 
     It begins at a sentence if that leaves room for the words, else at a word. "…" marks omitted
     text; white space becomes one space. If none of the words occurs, it is the beginning. Long and
-    rare words count more. Code keeps its lines and their indentation, and begins at a line.
+    rare words count more. Code keeps its lines and their indentation, and begins at a line; `code`:
+    it is certainly code, else it is if it looks like it.
     """
     passage = text[start:end]
-    code = _is_code(passage)
+    code = code or _is_code(passage)
     passage = _compact(text, start, end) if code else " ".join(passage.split())
     if len(passage) <= width:
         return passage
@@ -192,22 +194,3 @@ def _densest(places: Sequence[_Place], width: int) -> Span:
         if worth > best_worth:
             best, best_worth = (places[first].start, place.end), worth
     return best
-
-
-def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
-    """The headings in a document's metadata, as readers of files write them; () without."""
-    stored = metadata.get("headings")
-    headings = []
-    for stored_heading in stored if isinstance(stored, list) else ():
-        match stored_heading:
-            case {"start": int(start), "level": int(level), "title": str(title)}:
-                headings.append(Heading(start, level, title))
-            case _:
-                return []  # a field of the user's, which has the same name
-    return headings
-
-
-def heading_at(headings: Iterable[Heading], offset: int) -> str:
-    """The headings around an offset of the text, the highest first, with " > " between; or ""."""
-    above = enclosing([heading for heading in headings if heading.start <= offset])
-    return " > ".join(heading.title for heading in above)

@@ -86,14 +86,14 @@ def interrupt_at(step: int) -> Callable[[Report], None]:
     return report
 
 
-def judge_as(monkeypatch: pytest.MonkeyPatch, scores: Iterable[float]) -> None:
-    """These judgements, in this order."""
-    left = iter(scores)
+def judge_as(monkeypatch: pytest.MonkeyPatch, scores: Iterable[float | dict[int, float]]) -> None:
+    """These judgements, of 32 dimensions or by prefix, in this order."""
+    left = (score if isinstance(score, dict) else {32: score} for score in scores)
     monkeypatch.setattr(
         loop,
         "make_judge",
         lambda _, data, *others: (
-            lambda encoder: Judgement({32: next(left)}),
+            lambda encoder: Judgement(next(left)),
             [Split(each.examples) for each in data],
         ),
     )
@@ -127,6 +127,12 @@ def test_training_learns_saves_and_reports(config: TrainConfig) -> None:
     assert again.recipe["best_step"] == best
     assert TrainConfig.from_dict(again.recipe["config"]).train == config.train
     assert not checkpoint.folder_of(config.out).exists()
+
+
+def test_a_prefix_that_fell_is_named(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge_as(monkeypatch, [{32: 0.5, 8: 0.4}, {32: 0.9, 8: 0.3}])
+    encoder = train(replace(config, max_steps=1, eval_every=1))
+    assert encoder.recipe["chosen"].endswith("; 8 dimensions fell from 0.4000 to 0.3000)")
 
 
 def test_same_seed_same_weights_other_seed_others(config: TrainConfig, tmp_path: Path) -> None:

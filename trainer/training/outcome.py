@@ -149,9 +149,15 @@ def choice(run: Run) -> tuple[str, bool]:
             f"with {score:.4f} ({measure})"
         ), False
     why = "the last, as keep_last asks" if run.config.keep_last else "the best"
+    first, last = run.scores(0), run.scores(run.best_step)
+    fell = [
+        f"{dim} dimensions fell from {first[dim]:.4f} to {score:.4f}"
+        for dim, score in last.items()
+        if kept >= before and score < first[dim]
+    ]
     return (
         f"step {run.best_step}, {why}: {kept:.4f} against {before:.4f} for step 0, {start} "
-        f"({measure})"
+        f"({'; '.join([measure, *fell])})"
     ), kept >= before
 
 

@@ -63,10 +63,11 @@ class Collection(WritableView):
         path = path.absolute()
         check_name(path)
         if not is_free(path):
-            raise CollectionError(
-                f"{path} exists already; open it with SearchEngine.open_or_create, or choose "
-                "another folder"
-            )
+            if (path / "documents.db").exists():
+                way_out = "open it with SearchEngine.open_or_create"
+            else:
+                way_out = "it is no collection, and not empty; choose another folder"
+            raise CollectionError(f"{path} exists already; {way_out}")
         refuse_network(path)
         with new_folder(path) as scratch:
             (scratch / "segments").mkdir()

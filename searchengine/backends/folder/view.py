@@ -50,7 +50,9 @@ class View(Backend):
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
         """Open. Raises CollectionError (no collection, damaged files), SegmentError (no GPU)."""
         if not path.is_dir():
-            raise CollectionError(f"{path}: no such collection; make one with: searchengine index")
+            raise CollectionError(
+                f"{path}: no such collection; make one with: searchengine index SOURCE {path}"
+            )
         check_name(path)
         if not 0 <= wait <= _MAX_WAIT:
             raise QueryError(f"wait must be between 0 and {_MAX_WAIT} seconds, got {wait}")

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.backends.mode import Mode
-from searchengine.cli.options import AS_JSON, ENCODER, Address, numbers, runs, several, stages
+from searchengine.cli.options import (
+    AS_JSON,
+    ENCODER,
+    RUNNING,
+    Address,
+    numbers,
+    runs,
+    sectioned,
+    several,
+    stages,
+)
 from searchengine.indexer.config import Code, Structure
 
 if TYPE_CHECKING:
@@ -20,7 +30,16 @@ if TYPE_CHECKING:
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "What is searched": "queries qrels vectors query_vectors k",
+            "Operating points": "prefixes shortlists structures codes efforts funnels no_baselines",
+            "How it is measured": "repeats cold target out",
+            "The encoder": f"encoder {RUNNING}",
+        }
+    )
+)
 @click.argument("collection", required=False, type=Address())
 @click.option(
     "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."

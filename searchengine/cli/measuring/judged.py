@@ -18,10 +18,12 @@ from searchengine.cli.options import (
     PLOTS,
     PREFIXES,
     QUERY_ENCODER,
+    RUNNING,
     Address,
     complete_path,
     name_list,
     runs,
+    sectioned,
     several,
 )
 
@@ -38,7 +40,16 @@ _WIDTH = 100  # characters of a line that is not for a terminal
 _OF_COLLECTIONS = ("modes", "prefixes", "shortlist", "plots")
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "Questions and judgements": "queries qrels beir split exclude_self",
+            "What is compared": "modes prefixes shortlist baseline worst worst_of",
+            "What is written": "run_out plots",
+            "The encoder": f"encoders query_encoder {RUNNING}",
+        }
+    )
+)
 @click.argument("collection", type=Address(), required=False)
 @click.option(
     "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
@@ -477,10 +488,10 @@ def _as_dicts(rows: Sequence["RetrievalRow"], losses: "Losses") -> list[dict[str
     """Return the rows and their losses as plain values, ready for JSON."""
     from searchengine.measure.significance import significant
 
-    dicts = [row.as_dict() for row in rows]
+    dicts = [row.as_dict() | {"encoder": None, "conclusion": None} for row in rows]
     for row in dicts:
-        if row["setting"] in losses:
-            row["worst"] = [significant(asdict(worse)) for worse in losses[row["setting"]]]
+        lost = losses.get(row["setting"])  # None: not compared
+        row["worst"] = None if lost is None else [significant(asdict(each)) for each in lost]
     return dicts
 
 

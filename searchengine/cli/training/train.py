@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, MODEL, TRUST, complete_path, numbers
+from searchengine.cli.options import AS_JSON, MODEL, TRUST, complete_path, numbers, sectioned
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.presets import PRESETS, preset
 
@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 FILES = click.Path(path_type=Path)
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "The model": "out base teacher prefixes trust_remote_code",
+            "Examples": "dev exclude",
+            "Settings": "preset config assignments epochs batch_size learning_rate resume",
+            "Logs": "tensorboard logs plots",
+        }
+    )
+)
 @click.argument("files", nargs=-1, type=FILES)
 @click.option("--out", required=True, type=FILES, help="Folder to write the model to.")
 @click.option(

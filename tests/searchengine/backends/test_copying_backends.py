@@ -172,7 +172,7 @@ def test_commands_take_urls(tmp_path: Path, url: str) -> None:
     assert indexed["added"] == indexed["documents"] == 5 and "secret" not in str(indexed)
     other = run("index", corpus, secret, "--vectors", tmp_path / "v.npy", "--prefix", "4")
     assert "has prefix 8, got 4" in other.stderr and "secret" not in other.stderr
-    assert run_json("search", url, "note 3", "--mode", "text")[0]["key"] == "k3"
+    assert run_json("search", url, "note 3", "--mode", "text")["hits"][0]["key"] == "k3"
     stats = run_json("info", url)
     assert (stats["documents"], stats["words"]) == (5, "ts_rank")
     assert "documents    5" in run("info", secret).stdout

@@ -23,7 +23,7 @@ import command_line
 import pytest
 from command_line import COMMAND, run, run_json
 from small_sample import DOCUMENTS, write_small_sample
-from tiny_model import write_model2vec
+from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine, __version__
 from searchengine.cli import cli
@@ -67,7 +67,7 @@ def test_a_hit_of_code_keeps_its_lines(tmp_path: Path) -> None:
     lines = run("search", tmp_path / "c", "whale rest", "-k", "1").stdout.splitlines()
     assert lines[0].endswith("  a.py")
     assert lines[1:] == [f"       {line}" for line in code.splitlines()]
-    (hit,) = run_json("search", tmp_path / "c", "whale rest", "-k", "1")
+    (hit,) = run_json("search", tmp_path / "c", "whale rest", "-k", "1")["hits"]
     assert hit["snippet"] == code.strip()
 
 
@@ -75,7 +75,9 @@ def test_search(folder: Path) -> None:
     done = run("search", folder / "c.index", "how do whales sleep", "-k", "1")
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].split()[1:] == ["whale", "Whales"]
-    hits = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")
+    hits = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")[
+        "hits"
+    ]
     assert [hit["key"] for hit in hits] == ["bread"]
     shown = {"score", "key", "title", "text", "metadata", "start", "end", "snippet", "heading"}
     shown |= {"scores"}
@@ -207,7 +209,7 @@ def test_fields_and_keys_of_a_table(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("title,Body\nBread,It rises.\nWhales,They sleep by halves.\n")
     report = run_json("index", tmp_path / "c.csv", collection, *options)
     assert (report["added"], report["changed"], report["unchanged"]) == (1, 0, 1)
-    (hit,) = run_json("search", collection, "Whales", "-k", "1")
+    (hit,) = run_json("search", collection, "Whales", "-k", "1")["hits"]
     assert re.fullmatch(r"papers:[0-9a-f]{32}", hit["key"])
     assert (hit["title"], hit["text"]) == ("Whales", "They sleep by halves.")
     doubled = run("index", tmp_path / "c.csv", collection, "--text-field", "a", "--id-field", "A")
@@ -309,7 +311,7 @@ def feeding(fifo: Path, process: subprocess.Popen[str]) -> Iterator[TextIO]:
 
 
 def interrupted(
-    process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT, status: int = 1
+    process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT, status: int = 130
 ) -> str:
     """Press Ctrl-C, or send another signal; the last line on stderr."""
     for _ in range(6):
@@ -326,7 +328,7 @@ def interrupted(
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGINT, 1), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
 )
 def test_interrupted_index_leaves_what_was_there(
     folder: Path, tmp_path: Path, number: signal.Signals, status: int
@@ -526,7 +528,7 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
     os.utime(folder / "a.md", (0, 1_600_000_000))
     report = run_json("index", folder, index, "--key-prefix", "n/")
     assert (report["metadata_updated"], report["unchanged"]) == (1, 3), "touched, not encoded"
-    (hit,) = run_json("search", index, "halves", "-k", "1", "--mode", "text")
+    (hit,) = run_json("search", index, "halves", "-k", "1", "--mode", "text")["hits"]
     assert (hit["key"], hit["title"], hit["heading"]) == ("n/a.md", "Whales", "Whales > Sleep")
     assert (hit["metadata"]["year"], hit["metadata"]["path"]) == (2016, "a.md")
     shown = run("search", index, "halves", "-k", "1", "--mode", "text").stdout
@@ -576,3 +578,24 @@ def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "searchengine", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"searchengine, version {__version__}\n"
+
+
+def test_names_of_other_programs_are_answered_by_ours(tmp_path: Path) -> None:
+    for words, hint in {
+        "query notes x": "'query'. Did you mean 'search'?",
+        "serach notes x": "Did you mean 'search'?",
+        "search notes x --top-k 3": "'--top-k'. Did you mean '-k'?",
+        "index a b --model x": "Did you mean '--encoder'?",
+        "count notes --filter x": "Did you mean '--where'?",
+    }.items():
+        assert hint in run(*words.split()).stderr.splitlines()[-1]
+
+
+def test_another_encoder_is_told_to_reindex(tmp_path: Path) -> None:
+    first = write_model2vec(tmp_path / "a")
+    second = write_model2vec(tmp_path / "b", embeddings=static_table()[:, :4].copy())
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"_id": "1", "text": "whale"}\n')
+    run("index", corpus, tmp_path / "c.index", "--encoder", first)
+    done = run("index", corpus, tmp_path / "c.index", "--encoder", second)
+    assert f"searchengine reindex {tmp_path / 'c.index'} --encoder {second}" in one_sentence(done)

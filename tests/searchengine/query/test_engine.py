@@ -347,7 +347,9 @@ def test_create_refuses_a_folder_in_use_and_a_wide_prefix(engine: SearchEngine, 
 
 
 def test_other_encoder_is_refused(engine: SearchEngine, path: Path) -> None:
-    with pytest.raises(EncoderMismatch, match=r"built by the encoder in memory.*index the corpus"):
+    with pytest.raises(
+        EncoderMismatch, match=r"built by the encoder in memory.*searchengine reindex"
+    ):
         SearchEngine.open(path, WordLengths(fingerprint="other"))
     with pytest.raises(EncoderMismatch, match=r"16 wide.*got one of 8"):
         SearchEngine.open(path, WordLengths(dim=8))
@@ -611,10 +613,10 @@ def test_the_encoder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         writer.add([{"_id": "1", "text": "a bee"}])
     loaded: list[WordLengths] = []
 
-    def load(*_: object) -> WordLengths:
+    def load(*_: object) -> WrappedEncoder:
         loaded.append(WordLengths())
         threading.Event().wait(0.05)
-        return loaded[-1]
+        return WrappedEncoder(loaded[-1])
 
     monkeypatch.setattr("searchengine.encoders.loading.load_built_by", load)
     with SearchEngine.open(tmp_path / "c") as engine, ThreadPoolExecutor(8) as callers:
