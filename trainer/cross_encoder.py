@@ -64,7 +64,7 @@ class CrossEncoder:
 
     @property
     def fingerprint(self) -> str:
-        """Of weights and tokenizer, see searchengine.trainer.model.torch_model."""
+        """Fingerprint of weights and tokenizer; see searchengine.trainer.model.torch_model."""
         return self._handle.fingerprint
 
     @property

@@ -182,7 +182,7 @@ class Encoder:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return self._source
 
     @property

@@ -166,7 +166,7 @@ def json_object(text: str | bytes, place: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, place: str) -> Any:
-    """What a text in JSON holds. Raises CorpusError."""
+    """The value of a text in JSON. Raises CorpusError."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

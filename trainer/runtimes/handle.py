@@ -145,7 +145,7 @@ class ModelHandle:
 
     @property
     def _known(self) -> "Graph | Packaged | None":
-        """What describes the model without torch."""
+        """Graph or packaged model: a description of the model that needs no torch."""
         return self._first.packaged if self._graph is None and self._first else self._graph
 
     @property

@@ -45,7 +45,7 @@ BLOCK = 256
 
 
 class NumpyKind(StrEnum):
-    """What computes without a runtime of its own."""
+    """The numpy runtime, which needs no other library."""
 
     NUMPY = "numpy"
 

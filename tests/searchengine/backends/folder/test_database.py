@@ -234,7 +234,7 @@ def test_numbers_that_are_none_are_damage(store: Store) -> None:
         store.segments()
 
 
-def test_what_the_source_says_anew_counts_and_all_else_stays() -> None:
+def test_what_the_source_says_again_counts_and_all_else_stays() -> None:
     source = '{"a":1,"b":{"x":1,"y":2},"c":3,"d":true}'
     stored = '{"a":9,"b":{"x":5,"y":2},"c":3,"d":true,"e":0}'
     before = Known(1, b"", stored, source, None)
