@@ -21,7 +21,7 @@ from searchengine.cli.console import (
     printable,
 )
 from searchengine.cli.measuring import bench, evaluate, judged
-from searchengine.cli.options import suggest
+from searchengine.cli.options import with_our_name
 from searchengine.cli.training import adapt, train
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
 from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
@@ -153,8 +153,7 @@ class OneSentence(click.Group):
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except click.UsageError as error:
-            suggest(error)
-            raise
+            raise with_our_name(error) from None
         except (SearchEngineError, ImportError) as error:
             raise BadInput(str(error)) from error
         except KeyboardInterrupt:

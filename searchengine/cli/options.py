@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from searchengine.backends.mode import CANDIDATES
 from searchengine.cli.console import note
-from searchengine.encoders.cross_encoders import CANDIDATES, MAX_CANDIDATES, CrossEncoding
 from searchengine.errors import OPTIONS
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
@@ -322,12 +322,14 @@ def cross_encodes(used: str) -> Callable[[Callable[..., None]], Callable[..., No
                 raise click.UsageError("--candidates needs --cross-encoder MODEL")
             encoding = None
             if cross_encoder is not None:
+                from searchengine.engine import CrossEncoding
+
                 encoding = CrossEncoding(cross_encoder, candidates or CANDIDATES)
             command(cross_encoding=encoding, **options)
 
         candidates = click.option(
             "--candidates",
-            type=click.IntRange(1, MAX_CANDIDATES),
+            type=click.IntRange(1),
             help="Maximum number of documents that the cross-encoder reads for a question "
             f"[default: {CANDIDATES}].",
         )
@@ -359,10 +361,12 @@ def note_unknown_fields(engine: "SearchEngine", field: str) -> None:
             note(sentence)
 
 
-def suggest(error: click.UsageError) -> None:
-    """Complete an error for an option that other programs have: the name that it has here."""
+def with_our_name(error: click.UsageError) -> click.UsageError:
+    """The error, for an option that other programs have with the name that it has here."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         name = OPTIONS.get(error.option_name.lstrip("-").replace("-", "_"), "").replace("_", "-")
         known = [option for parameter in error.ctx.command.params for option in parameter.opts]
         if here := [option for option in known if option.lstrip("-") == name]:
-            error.possibilities = here
+            message = f"No such option {error.option_name!r}. Did you mean {here[0]!r}?"
+            return click.UsageError(message, error.ctx)
+    return error

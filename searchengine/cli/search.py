@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from searchengine.backends.mode import Mode
+from searchengine.backends.mode import CANDIDATES, Mode
 from searchengine.cli.console import note, say, show_json
 from searchengine.cli.options import (
     AS_JSON,
@@ -23,9 +23,8 @@ from searchengine.cli.options import (
     open_engine,
     runs,
     sectioned,
-    suggest,
+    with_our_name,
 )
-from searchengine.encoders.cross_encoders import CANDIDATES
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
 _OPTIONS = (
@@ -79,9 +78,9 @@ class _Asking(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            suggest(error)
+            error = with_our_name(error)
             if (question := _read_as_option(words, error)) is None:
-                raise
+                raise error
             raise click.UsageError(
                 f"{error.format_message()} To ask a question that begins with -, put -- "
                 f"before it: {ctx.command_path} COLLECTION -- {shlex.quote(question)}",
@@ -184,11 +183,9 @@ def _explain_absence(
     engine: Any, hits: Any, options: dict[str, Any], question: str | None = None
 ) -> None:
     """Print a note if there are no hits, or if a field of the options may be misspelt."""
-    from searchengine.query.request import Query
-
     if not hits:
         note("no hits")
-        required = Query(phrases=options["phrases"]).required(question) if question else ()
+        required = engine.required_phrases(question, options["phrases"]) if question else ()
         if required and options["mode"] != Mode.VECTOR:
             quoted = " and ".join(f'"{phrase}"' for phrase in required)
             note(

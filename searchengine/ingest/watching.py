@@ -20,7 +20,7 @@ _ATTEMPTS, _PAUSE = 10, 0.05  # to list a folder that changes meanwhile
 
 
 class Stamp(NamedTuple):
-    """What differs if a file was written again."""
+    """Properties of a file that change when it is written again."""
 
     inode: int
     size: int

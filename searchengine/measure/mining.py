@@ -22,8 +22,9 @@ from typing import NamedTuple, TextIO
 
 import numpy as np
 
-from searchengine.encoders.protocol import TextEncoder, Vectors
+from searchengine.engine import TextEncoder
 from searchengine.errors import QueryError, SearchEngineError
+from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import Structure
 from searchengine.indexer.segment import Segment, SegmentConfig, Storage
 from searchengine.trainer.training.example_files import identity
@@ -213,7 +214,7 @@ class Miner:
                     if on_done is not None:
                         on_done(len(block))
 
-    def _encoded(self, on_done: Progress | None) -> Iterator[Vectors]:
+    def _encoded(self, on_done: Progress | None) -> Iterator[Floats]:
         for start in range(0, len(self.candidates), BLOCK):
             texts = self.candidates[start : start + BLOCK]
             yield self._encoder.encode(texts, role="document")

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from searchengine.backends.listing import facet
 from searchengine.engine import SearchEngine
 from searchengine.server.document_routes import Name
 from searchengine.server.models import (
@@ -75,8 +74,7 @@ async def facets(
     """Count the values of fields over all documents that match a filter."""
 
     def work(engine: SearchEngine) -> dict[str, Any]:
-        with engine.collection.reading() as snapshot:
-            return facets_as_json({name: facet(snapshot.store, name, where) for name in field})
+        return facets_as_json(engine.facets(*field, where=where))
 
     return as_json({"facets": await state(request).served(name).read(work)})
 

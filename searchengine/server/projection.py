@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.contract import Snapshot
 from searchengine.corpus.documents import Document
 from searchengine.engine import SearchEngine
 from searchengine.indexer.arrays import Floats
@@ -33,10 +32,8 @@ class Projection:
     def from_engine(cls, engine: SearchEngine, sample: int) -> "Projection":
         """The projection of at most `sample` documents that have vectors."""
         version = current_version(engine)  # before the rest: a newer commit makes it out of date
-        documents = engine.sample(sample)
-        with engine.collection.reading() as snapshot:
-            documents, vectors = document_vectors(snapshot, documents)
-            dim = snapshot.settings["encoder"]["dim"]
+        documents, vectors = document_vectors(engine, engine.sample(sample))
+        dim = vectors.shape[1]
         mean = vectors.mean(axis=0) if len(vectors) else np.zeros(dim, np.float32)
         centred = vectors - mean
         _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
@@ -58,8 +55,7 @@ class Projection:
     def hits(self, engine: SearchEngine, keys: Sequence[str]) -> list[dict[str, Any]]:
         """The documents with these keys, as JSON; those without a vector are left out."""
         stored = [document for document in engine.get(list(keys)) if document is not None]
-        with engine.collection.reading() as snapshot:
-            documents, vectors = document_vectors(snapshot, stored)
+        documents, vectors = document_vectors(engine, stored)
         return [
             {"key": document.key, "title": document.title, "x": x, "y": y}
             for document, (x, y) in zip(documents, self.place(vectors), strict=True)
@@ -73,18 +69,13 @@ def current_version(engine: SearchEngine) -> str:
 
 
 def document_vectors(
-    snapshot: Snapshot, documents: Sequence[Document]
+    engine: SearchEngine, documents: Sequence[Document]
 ) -> tuple[list[Document], Floats]:
     """The documents with vectors, and the mean vector of each document's passages (n, D)."""
-    ids = snapshot.store.ids_of([document.key for document in documents])
-    passages = snapshot.store.passages_of(ids.values())
-    dim = snapshot.settings["encoder"]["dim"]
-    if not passages:
-        return [], np.zeros((0, dim), np.float32)
-    vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
-    rows: dict[int, list[int]] = {}
-    for row, passage in enumerate(passages):
-        rows.setdefault(passage.document, []).append(row)
-    having = [document for document in documents if ids.get(document.key) in rows]
-    means = [vectors[rows[ids[document.key]]].mean(axis=0) for document in having]
-    return having, np.stack(means)
+    having, means = [], [np.zeros((0, engine.collection.settings["encoder"]["dim"]), np.float32)]
+    vectors = engine.vectors([document.key for document in documents])
+    for document, rows in zip(documents, vectors, strict=True):
+        if rows is not None and len(rows):
+            having.append(document)
+            means.append(rows.mean(axis=0, keepdims=True))
+    return having, np.concatenate(means)

@@ -180,5 +180,5 @@ def _engine(request: Request, error: Any) -> Response:
 
 
 def _internal(request: Request, _: Any) -> Response:
-    """What nobody expected; the guard logs it."""
+    """An unexpected error, which the guard logs."""
     return error_response(500, INTERNAL, request.scope["id"])

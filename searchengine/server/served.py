@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.engine import SearchEngine
+from searchengine.engine import CrossEncoders, SearchEngine
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.server.counting import Metrics, Shared
@@ -108,13 +107,13 @@ class Served:
         return await self.engine.asearch(query, k, **options)
 
     async def read(self, function: Callable[[SearchEngine], Result]) -> Result:
-        """What a function of the engine returns, run in a thread that reads."""
+        """Run a function of the engine in a reading thread; its result."""
         await self._follow()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, function, self.engine)
 
     async def write(self, function: Callable[[SearchEngine], Result]) -> Result:
-        """What a function that changes the collection returns; one runs at a time.
+        """Run a function that changes the collection, one at a time; its result.
 
         It goes on if the caller is cancelled.
         """

@@ -287,12 +287,9 @@ def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
 
 def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
     """Refuse names that a run file cannot contain before measuring."""
-    from searchengine.backends import listing
     from searchengine.measure.judgements import check_names
 
-    with engine.collection.reading() as snapshot:
-        keys = list(listing.keys(snapshot.store))
-    check_names(folder, task.queries, keys)
+    check_names(folder, task.queries, list(engine.keys()))
 
 
 def _run_names(files: Sequence[Path], names: Sequence[str] | None) -> list[str]:

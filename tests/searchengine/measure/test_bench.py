@@ -179,14 +179,14 @@ def test_every_round_is_reported_and_survives_an_interruption(
 ) -> None:
     seen: list[Results] = []
 
-    def heard(results: Results) -> None:
+    def report(results: Results) -> None:
         seen.append(results)
         if len(seen) == 2:
             raise KeyboardInterrupt
 
     bench = Bench(subject, settings(subject, structures=[Structure.FLAT]), tmp_path, silent)
     with pytest.raises(KeyboardInterrupt):
-        bench.run(on_round=heard)
+        bench.run(on_round=report)
     assert [len(row.rounds_ms) for row in seen[0].rows] == [1] * len(seen[0].rows)
     kept = bench.results(complete=False)
     assert not kept.complete and all(len(row.rounds_ms) == 2 for row in kept.rows)
