@@ -962,7 +962,8 @@ class SearchEngine:
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""
-        return stats.stats(self.collection)
+        with self.collection.reading() as snapshot:
+            return stats.stats(snapshot)
 
     def __repr__(self) -> str:
         try:

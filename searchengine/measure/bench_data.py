@@ -16,9 +16,10 @@ from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.points import milliseconds_alone
-from searchengine.measure.judgements import Qrels, Task
+from searchengine.measure.judgements import Task
 from searchengine.measure.results import Spread
 from searchengine.measure.retrieval import ndcg_10, task
+from searchengine.trainer.evaluation.ranking import Qrels
 
 MAX_QUERIES = 1000
 """Maximum number of queries; of more, an even sample is searched."""
