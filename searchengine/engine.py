@@ -977,7 +977,8 @@ class SearchEngine:
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""
-        return stats.stats(self.collection)
+        with self.collection.reading() as snapshot:
+            return stats.stats(snapshot)
 
     def __repr__(self) -> str:
         try:
@@ -1004,8 +1005,10 @@ class SearchEngine:
         self.collection.refresh()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and free the encoder unless other engines use it."""
         self.collection.close()
+        self._encoder.close()
+        self.cross_encoders = CrossEncoders(self._encoder.runtime)
 
     def __enter__(self) -> "SearchEngine":
         return self

@@ -21,6 +21,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import gettempdir
@@ -140,7 +141,8 @@ class Ingestion(ABC):
         self._stream = as_documents(documents, malformed, needs_text=supplied is None)
         self._peeked: Document | None = None
         self._spool = Spool(spool_in)
-        self._pipeline = Pipeline(reader, self._report_passages)
+        report = options.building and partial(options.building, "Passages")
+        self._pipeline = Pipeline(reader, report)
         self._blocks = self._pipeline.encoded(self._read_blocks())
 
     def __enter__(self) -> Self:
@@ -148,6 +150,7 @@ class Ingestion(ABC):
 
     def __exit__(self, *details: object) -> None:
         self._pipeline.__exit__(*details)
+        self._blocks = iter(())  # an unfinished one is a cycle, which would keep the encoder
         self._spool.close()
         if self._vectors_of is not None:
             self._vectors_of.close()
@@ -319,10 +322,6 @@ class Ingestion(ABC):
             )
         checksums = {key: vectors.checksum for key, vectors in supplied.items()}
         return compare(documents, stored, checksums)
-
-    def _report_passages(self, encoded: int, total: int) -> None:
-        if self._options.building is not None:
-            self._options.building("Passages", encoded, total)
 
     # --------------------------------------------------------------------------------------- commit
 

@@ -147,7 +147,7 @@ def test_a_folder_that_may_not_be_read(
     monkeypatch.setattr(os, "scandir", refusing)
     unread = Unread()
     assert {d.key for d in read_corpus(notes, unread=unread)} == before - {"two/c.txt"}
-    named = f"{notes}/two: cannot be read (Permission denied)"
+    named = f"{notes}/two: this user may not read it; change its owner or its mode"
     assert unread.failed.first == [named]
     for fails in (lambda: list(read_corpus(notes)), lambda: engine.mirror(notes)):
         with pytest.raises(CorpusError, match=re.escape(named)):
