@@ -7,6 +7,7 @@ Producing Summaries", 1998.
 import numpy as np
 import numpy.typing as npt
 
+from searchengine.backends import limits
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 
@@ -33,6 +34,7 @@ def mmr(relevance: Floats, vectors: Floats, k: int, diversity: float) -> Positio
     nearest = np.full(len(relevance), -np.inf)  # cosine to the nearest chosen candidate
     gain = weight
     for place in range(count):
+        limits.check()
         best = int(np.argmax(np.where(free, gain, -np.inf)))
         chosen[place], free[best] = best, False
         np.maximum(nearest, vectors @ vectors[best], out=nearest)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from searchengine.backends import limits
 from searchengine.backends.contract import Passage, Scored, Snapshot, WordScores
 from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
@@ -148,6 +149,7 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
     label, _ = labels(snapshot, query)
     count = depth if query.group_by is None else 4 * depth
     while True:
+        limits.check()
         scored = snapshot.by_words(
             question,
             count,
@@ -176,6 +178,7 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
         for texts, group in _by_phrases(query, questions, positions):
             parts = nearest(snapshot, ungrouped, vectors[group], number, enough, texts=texts)
             for i, by_vector in zip(group, parts, strict=True):
+                limits.check()
                 bm25, scoring = by_words(i)
                 fused = _fused(snapshot, by_vector, bm25, scoring, vectors[i], enough)
                 if by_vector.last and len(fused.documents) < depth and len(bm25) == FUSED:
@@ -362,6 +365,7 @@ def hits(
             several.setdefault(passage.document, []).append(passage)
 
     def hit(ranked: Ranked, document: Document, question: str) -> Hit:
+        limits.check()
         passage = ranked.passage
         start, end = passage.start, passage.end
         if passage.id < 0:
