@@ -33,6 +33,9 @@ from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
+FORBIDDEN = "this user may not read it; change its owner or its mode"
+"""What errors say of a file for which the system refuses permission, behind its path."""
+
 
 class SearchEngineError(ValueError):
     """Base of all errors that searchengine raises on bad input."""

@@ -494,9 +494,7 @@ def _total(corpus: str, vectors: Any, choice: "FileChoice") -> int | None:
 
 def _check_encodes(engine: Any) -> None:
     """Raise QueryError if the collection has no encoder."""
-    from searchengine.encoders.protocol import NoEncoder
-
-    if isinstance(engine.encoder, NoEncoder):
+    if not engine.encodes:
         raise QueryError(
             f"{engine.collection.path} has no encoder; pass the vectors of the documents: "
             "--vectors FILE.npy"
@@ -628,7 +626,6 @@ def encoder_of(
     `settings`. Options that differ are refused when the vectors are read.
     """
     from searchengine.backends.opening import exists
-    from searchengine.encoders.loading import title
     from searchengine.ingest.encoded_folder import EncodedFolder
     from searchengine.ingest.passages import PassageConfig
 
@@ -643,7 +640,7 @@ def encoder_of(
     source = encoder or folder.encoder["source"]
     if source is None:
         raise QueryError(
-            f"{encoded} was encoded by {title(folder.encoder)}, which only Python has: "
+            f"{encoded} was encoded by {folder.encoder_title}, which only Python has: "
             "SearchEngine.add(documents, vectors=…)"
         )
     return str(source)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from searchengine.backends.mode import CANDIDATES
 from searchengine.cli.console import note
-from searchengine.encoders.cross_encoders import CANDIDATES, MAX_CANDIDATES, CrossEncoding
 from searchengine.errors import OPTIONS
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
@@ -322,12 +322,14 @@ def cross_encodes(used: str) -> Callable[[Callable[..., None]], Callable[..., No
                 raise click.UsageError("--candidates needs --cross-encoder MODEL")
             encoding = None
             if cross_encoder is not None:
+                from searchengine.engine import CrossEncoding
+
                 encoding = CrossEncoding(cross_encoder, candidates or CANDIDATES)
             command(cross_encoding=encoding, **options)
 
         candidates = click.option(
             "--candidates",
-            type=click.IntRange(1, MAX_CANDIDATES),
+            type=click.IntRange(1),
             help="Maximum number of documents that the cross-encoder reads for a question "
             f"[default: {CANDIDATES}].",
         )

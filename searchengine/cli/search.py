@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from searchengine.backends.mode import Mode
+from searchengine.backends.mode import CANDIDATES, Mode
 from searchengine.cli.console import note, say, show_json
 from searchengine.cli.options import (
     AS_JSON,
@@ -25,7 +25,6 @@ from searchengine.cli.options import (
     sectioned,
     with_our_name,
 )
-from searchengine.encoders.cross_encoders import CANDIDATES
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
 _OPTIONS = (
@@ -184,11 +183,9 @@ def _explain_absence(
     engine: Any, hits: Any, options: dict[str, Any], question: str | None = None
 ) -> None:
     """Print a note if there are no hits, or if a field of the options may be misspelt."""
-    from searchengine.query.request import Query
-
     if not hits:
         note("no hits")
-        required = Query(phrases=options["phrases"]).required(question) if question else ()
+        required = engine.required_phrases(question, options["phrases"]) if question else ()
         if required and options["mode"] != Mode.VECTOR:
             quoted = " and ".join(f'"{phrase}"' for phrase in required)
             note(

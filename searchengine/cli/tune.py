@@ -105,7 +105,7 @@ def tune(
     """
     from searchengine.indexer.threads import threads as thread_budget
     from searchengine.indexer.tuning.tune import Goal, Objective
-    from searchengine.upkeep.tuning import ladder, summary
+    from searchengine.indexer.tuning.wording import ladder, summary
 
     if threads is not None:
         thread_budget.limit = threads
@@ -161,13 +161,12 @@ def _tune_fusion(
     from searchengine.engine import SearchEngine
     from searchengine.measure.fusion_tuning import tune_fusion
     from searchengine.measure.judgements import read_qrels, read_queries
-    from searchengine.measure.retrieval import ENCODING
 
     questions, judgements = read_queries(queries), read_qrels(qrels)
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as report:
 
-        def progress(step: str, done: int) -> None:
-            report("Encoding" if step == ENCODING else "Ranking", done, len(questions))
+        def progress(done: int) -> None:
+            report("Ranking", done, len(questions))
 
         tuning = tune_fusion(engine, questions, judgements, progress=progress)
     for sentence in tuning.notes:

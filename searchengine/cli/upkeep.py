@@ -53,9 +53,7 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
     if as_json:
         show_json(asdict(stats) | run_by)
         return
-    from searchengine.upkeep.tuning import described
-
-    for name, value in (described(stats) | run_by).items():
+    for name, value in (stats.described() | run_by).items():
         say(f"{name:12} {value}")
 
 
@@ -120,12 +118,12 @@ def repair(
     """
     from searchengine.backends.contract import folders_only
     from searchengine.backends.opening import name_of
-    from searchengine.upkeep.repair import repair as repair_collection
+    from searchengine.engine import SearchEngine
 
     if isinstance(collection, str):
         raise folders_only(name_of(collection))
     with steps() as report:
-        result = repair_collection(
+        result = SearchEngine.repair(
             collection, encoder, dry_run=dry_run, wait=wait, runtime=runtime, progress=report
         )
     if as_json:
@@ -266,10 +264,10 @@ def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> 
         searchengine copy "postgresql://me@localhost/search#papers" papers.index
     """
     from searchengine.backends.opening import name_of
-    from searchengine.upkeep.copies import copy as copy_collection
+    from searchengine.engine import SearchEngine
 
     with steps() as report:
-        copied = copy_collection(source, target, report, prune=prune)
+        copied = SearchEngine.copy(source, target, report, prune=prune)
     names = {"source": name_of(source), "target": name_of(target)}
     removed = f", {counted(copied.removed, 'document')} deleted there" if copied.removed else ""
     show_result(

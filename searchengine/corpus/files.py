@@ -183,7 +183,7 @@ def files_below(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) 
     def name(path: Path, error: OSError) -> None:
         if path == folder or not isinstance(error, PermissionError):
             raise error
-        unread.failed.add(str(bad(path, f"cannot be read ({error.strerror})")))
+        unread.failed.add(str(unreadable(path, error)))
 
     files = []
     needs: dict[str, tuple[str, bool]] = {}  # by suffix: finding that out takes a while

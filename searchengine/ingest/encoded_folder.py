@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Backend, Span
 from searchengine.corpus.documents import Document
-from searchengine.encoders.loading import CollectionEncoder, check_built_by
+from searchengine.encoders.loading import CollectionEncoder, check_built_by, title
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import (
     CollectionBusy,
@@ -123,6 +123,11 @@ class EncodedFolder:
             if set(line) != names:
                 raise _damaged(path, number)
             self.entries[line["part"]] = Entry(**line)
+
+    @property
+    def encoder_title(self) -> str:
+        """What errors call the encoder."""
+        return title(self.encoder)
 
     @classmethod
     def create(cls, path: Path, encoder: Mapping[str, Any], passages: Any) -> Self:

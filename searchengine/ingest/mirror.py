@@ -149,13 +149,13 @@ class Mirroring(FolderIngestion):
 
     def _remove(self) -> int:
         """Remove the documents of files that are gone; returns how many."""
-        with self._backend.own_store(self._identity) as store:
+        with self._collection.own_store(self._identity) as store:
             ids, total = self._gone(store)
             if not total and not self._scope.allow_empty:
                 super()._check_not_empty()
             if not ids:
                 return 0
-            with self._backend.writing(store) as writer:
+            with self._collection.writing(store) as writer:
                 ids, total = self._gone(store)
                 if len(ids) == total and not self._scope.allow_empty:
                     raise EmptyCorpus(
@@ -164,7 +164,7 @@ class Mirroring(FolderIngestion):
                         "--allow-empty"
                     )
                 writer.changes.remove(ids)
-            self._backend.merge_due(store, self._options.building)
+            self._collection.merge_due(store, self._options.building)
         return len(ids)
 
     def _gone(self, store: Store) -> tuple[list[int], int]:

@@ -19,8 +19,9 @@ from searchengine.corpus.documents import Document
 from searchengine.corpus.formats.kinds import sections_of
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 from searchengine.encoders.protocol import TextEncoder, Vectors
-from searchengine.encoders.questions import check_shape, unusable
+from searchengine.encoders.questions import check_shape
 from searchengine.errors import CollectionError
+from searchengine.indexer.arrays import unusable
 from searchengine.indexer.config import integer
 
 Offsets = npt.NDArray[np.integer[Any]]

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.encoders.questions import milliseconds_alone
-from searchengine.engine import SearchEngine
+from searchengine.engine import SearchEngine, Snapshot
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly, unit_rows
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
-from searchengine.measure.judgements import Qrels, Task
+from searchengine.indexer.tuning.points import milliseconds_alone
+from searchengine.measure.judgements import Task
 from searchengine.measure.results import Spread
 from searchengine.measure.retrieval import ndcg_10, task
+from searchengine.trainer.evaluation.ranking import Qrels
 
 MAX_QUERIES = 1000
 """Maximum number of queries; of more, an even sample is searched."""
@@ -96,12 +96,12 @@ def collection_dataset(
     keys = [keys[i] for i in evenly(len(keys), MAX_QUERIES)]
     if judged is not None:
         judged = replace(judged, queries={key: questions[key] for key in keys})
-    with engine.local.reading() as snapshot:
+    with engine.reading() as snapshot:
         if not snapshot.rows:
-            raise QueryError(f"{engine.local.path} is empty; add documents before measuring")
+            raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
         texts = [questions[key] for key in keys]
         yield Dataset(
-            engine.local.path.name,
+            engine.folder.path.name,
             tuple(snapshot.segments.values()),
             tuple(snapshot.live[row] for row in snapshot.segments),
             np.asarray(engine.encoder.encode(texts, role="query"), np.float32),

@@ -16,12 +16,12 @@ from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import FLAT_BELOW, Code, RotationKind, SegmentConfig, Structure
 from searchengine.indexer.errors import SegmentConfigError
+from searchengine.indexer.search.depths import part_size
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.cost import cost, exhaustive, footprint
 from searchengine.indexer.tuning.points import OperatingPoint
 from searchengine.measure.bench_data import Dataset
 from searchengine.measure.results import CONFIGURED, Kind
-from searchengine.query.paging import part_size
 
 PREFIXES = (64, 128, 256)
 SHORTLISTS = (2, 5, 10, 20, 50)

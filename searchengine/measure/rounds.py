@@ -19,7 +19,7 @@ from searchengine.indexer.tuning.points import ColdRows, recalls
 from searchengine.measure.bench_data import Dataset
 from searchengine.measure.operating_points import Grid, Searcher, Searchers
 from searchengine.measure.results import Kind, Results, Row, Spread
-from searchengine.measure.significance import intervals
+from searchengine.trainer.evaluation.significance import intervals
 
 TIMED = 100
 """Queries timed one at a time in a round."""

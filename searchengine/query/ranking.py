@@ -1,32 +1,24 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Passage, Scored, Snapshot, WordScores
+from searchengine.backends.contract import Passage, Snapshot, WordScores
 from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
+from searchengine.indexer.search.depths import MAX_DEPTH, part_size
+from searchengine.indexer.search.diversity import mmr
 from searchengine.query import fusion
-from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
-from searchengine.query.paging import (
-    MAX_DEPTH,
-    Part,
-    Ranked,
-    Ranking,
-    distinct,
-    in_parts,
-    part_size,
-)
+from searchengine.query.paging import Part, Ranked, Ranking, distinct, in_parts
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
 
@@ -35,22 +27,6 @@ FUSED = 100
 else the scores, and so the order, would depend on the page."""
 _FIRST_DIVERSE = 10  # documents of the first part with diversity
 _MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
-
-
-class HybridRankings(NamedTuple):
-    """The two rankings of a question, and what fuses them.
-
-    Attributes:
-        by_vector: (document id, cosine), best first.
-        cosines: of these documents, and of those in `bm25` that have a vector.
-        bm25: of the best documents by words, best first.
-        scoring: the constants of the question, with the weight of the collection.
-    """
-
-    by_vector: Scored
-    cosines: Mapping[int, float]
-    bm25: Mapping[int, float]
-    scoring: fusion.Fusion
 
 
 def rank(
@@ -198,18 +174,36 @@ def _worded(
     return dict(scored), fusion.Fusion(scored.scale, snapshot.unrelated, weight)
 
 
-def hybrid_rankings(
-    snapshot: Snapshot, questions: Sequence[str], vectors: Floats, depth: int
-) -> Iterator[HybridRankings]:
-    """What the mode hybrid fuses for each question, enough for the first `depth` documents."""
-    query = Query(depth, mode=Mode.HYBRID)
+def rank_by_weights(
+    snapshot: Snapshot,
+    questions: Sequence[str],
+    vectors: Floats,
+    weights: Sequence[float],
+    depth: int,
+) -> list[dict[float, list[str]]]:
+    """For each question: weight of the cosine → keys; see SearchEngine.rank_by_weights."""
+    query, ranked = Query(depth, mode=Mode.HYBRID), []
     for question, vector in zip(questions, vectors, strict=True):
         required = query.required(question)
         (match,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
         bm25, scoring = _worded(snapshot, query, question)
         cosines, _ = _with_words(snapshot, match, bm25, vector)
-        by_vector = [(ranked.passage.document, ranked.score) for ranked in match.documents]
-        yield HybridRankings(by_vector, cosines, bm25, scoring)
+        alone = {0.0: list(bm25), 1.0: [found.passage.document for found in match.documents]}
+        ranked.append(
+            {
+                weight: (
+                    alone[weight]
+                    if weight in alone
+                    else [i for i, _ in replace(scoring, weight=weight).all(cosines, bm25)]
+                )[:depth]
+                for weight in weights
+            }
+        )
+    ids = list({i for orders in ranked for order in orders.values() for i in order})
+    keys = dict(zip(ids, snapshot.store.keys_of(ids), strict=True))
+    return [
+        {weight: [keys[i] for i in order] for weight, order in orders.items()} for orders in ranked
+    ]
 
 
 def _by_phrases(
@@ -340,7 +334,8 @@ def _chosen(snapshot: Snapshot, query: Query, pool: Ranking, count: int) -> Rank
     vectors = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
     if (ids >= 0).any():  # a document without a vector resembles no other
         vectors[ids >= 0] = snapshot.vectors(ids[ids >= 0])
-    chosen = mmr(relevance, vectors, min(count, len(relevance)), query.diversity)
+    count = min(count, len(relevance))
+    chosen = mmr(relevance, vectors, count, query.diversity, limits.check)
     return Ranking([pool.documents[i] for i in chosen])
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from searchengine.backends.listing import facet
 from searchengine.engine import SearchEngine
 from searchengine.server.document_routes import Name
 from searchengine.server.models import (
@@ -75,8 +74,7 @@ async def facets(
     """Count the values of fields over all documents that match a filter."""
 
     def work(engine: SearchEngine) -> Content:
-        with engine.collection.reading() as snapshot:
-            counts = {name: facet(snapshot.store, name, where) for name in field}
+        counts = engine.facets(*field, where=where)
         content = Content()
         content.write(b'{"facets":')
         content.write_facets(counts)

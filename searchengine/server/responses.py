@@ -8,8 +8,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from searchengine.backends import limits
-from searchengine.backends.listing import Counts
+from searchengine.engine import limits
 from searchengine.server.refusals import Refused
 from searchengine.server.server_settings import MAX_RESPONSE
 
@@ -54,7 +53,7 @@ class Content:
             before = b","
         self.write(b"]" if before == b"," else b"[]")
 
-    def write_facets(self, facets: Mapping[str, Counts]) -> None:
+    def write_facets(self, facets: Mapping[str, Mapping[Any, int]]) -> None:
         """Add field → its values and their counts, most frequent first."""
         before = b"{"
         for name, counts in facets.items():

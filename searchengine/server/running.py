@@ -12,8 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
-from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.engine import SearchEngine
+from searchengine.engine import CrossEncoders, SearchEngine
 from searchengine.errors import QueryError
 from searchengine.server.app import create
 from searchengine.server.counting import FOLDER, Shared

@@ -10,8 +10,6 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from searchengine.encoders.protocol import NoEncoder, Role
-from searchengine.encoders.questions import check_questions, check_shape, unusable
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.query.hits import STAGES, Hit, Hits, Timing
@@ -104,23 +102,16 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
 
 
 def _encoded(
-    engine: SearchEngine, texts: list[str], role: Role, dimensions: int | None
+    engine: SearchEngine, texts: list[str], role: str, dimensions: int | None
 ) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
     """Unit rows (n, dimensions) float32, and the number of tokens. Raises QueryError."""
-    encoder = engine.encoder
-    if isinstance(encoder, NoEncoder):
+    if not engine.encodes:
         raise QueryError("the collection has no encoder; its documents come with vectors")
+    encoder = engine.encoder
     if dimensions is not None and dimensions > encoder.dim:
         raise QueryError(f"dimensions must be at most {encoder.dim}, got {dimensions}")
-    check_questions(texts)
-    if role == "query":
-        vectors = engine.encode_questions(texts)
-    else:
-        vectors = np.asarray(encoder.encode(texts, role=role), np.float32)
-    check_shape(vectors, (len(texts), encoder.dim), "texts", QueryError)
-    if (wrong := unusable(vectors)).any():
-        number = int(wrong.argmax()) + 1
-        raise QueryError(f"the encoder returned NaN, infinity or zero for text {number}")
+    encode = engine.encode_questions if role == "query" else engine.encode_documents
+    vectors = encode(texts)
     if dimensions is not None:
         vectors = vectors[:, :dimensions]
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

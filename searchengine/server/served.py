@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from searchengine.backends.limits import Deadline, limited
-from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.engine import SearchEngine
+from searchengine.engine import CrossEncoders, SearchEngine, limits
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.server.counting import Metrics, Shared
@@ -133,10 +131,10 @@ class Served:
     def _limited(
         self, function: Callable[[SearchEngine], Result]
     ) -> Callable[[SearchEngine], Result]:
-        deadline = Deadline.after(self._settings.timeout)
+        deadline = limits.Deadline.after(self._settings.timeout)
 
         def call(engine: SearchEngine) -> Result:
-            with limited(deadline, MAX_TEXT):
+            with limits.limited(deadline, MAX_TEXT):
                 return function(engine)
 
         return call

@@ -27,7 +27,7 @@ from searchengine.trainer.model.numpy_models import (
     read_static,
 )
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.tokens import Padded
+from searchengine.trainer.model.tokens import Padded, TokenIds
 from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
 
@@ -256,6 +256,7 @@ class StaticHandle:
         model = read_static(source.folder, place, source.route)
         self.config, self.source = config, source
         self.description = model.description
+        self.tokens = TokenIds(model.description.tokens)
         self._table = model.table
         self.runtime = StaticRuntime(model)
         self.fingerprint = model.fingerprint

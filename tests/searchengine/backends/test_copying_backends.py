@@ -66,7 +66,7 @@ def test_rotation_shortlist_and_index_config_travel(tmp_path: Path, url: str) ->
     config = {"prefix": 16, "shortlist": 77}
     with SearchEngine.create(tmp_path / "s", None, config, dim=32) as engine:
         engine.add([{"_id": str(i), "text": ""} for i in range(1200)], rows.astype(np.float32))
-        rotation = engine.local.carried()["rotation"]
+        rotation = engine.folder.carried()["rotation"]
     copy(tmp_path / "s", url)
     with SearchEngine.open(url) as engine:
         stats = engine.stats()

@@ -13,7 +13,7 @@ from searchengine import SearchEngine
 from searchengine.backends import limits
 from searchengine.backends.limits import Deadline, limited
 from searchengine.errors import QueryError, SearchTimeout
-from searchengine.query.diversity import mmr
+from searchengine.indexer.search.diversity import mmr
 from searchengine.query.hits import Hits
 
 ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
@@ -66,7 +66,7 @@ def test_a_timeout_is_a_number_of_seconds(engine: SearchEngine, timeout: object)
 def test_long_loops_look_at_the_time() -> None:
     vectors = np.eye(8, dtype=np.float32)
     with limited(Deadline.after(1e-9)), pytest.raises(SearchTimeout):
-        mmr(np.ones(8, np.float32), vectors, 8, 0.5)
+        mmr(np.ones(8, np.float32), vectors, 8, 0.5, limits.check)
     assert limits.current() is None
 
 

@@ -21,6 +21,7 @@ from searchengine.backends.folder.documents.connections import (
     is_frozen,
     log_of,
     refuse_if_lost,
+    share_as_folder,
     turns,
     way_out,
 )
@@ -322,6 +323,7 @@ class Database:
             target = sqlite3.connect(path)
             try:
                 _sync_fully(target)
+                share_as_folder(path, target)
                 connection.backup(target)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL:
