@@ -49,7 +49,7 @@ def described(model: Model, source: Source, fingerprint: str, tokens: TokenIds) 
 def _network(model: Model, source: Source) -> Network | None:
     module = model.module
     network: Any = module.transformer
-    config = getattr(network, "config", None)
+    config: Any = getattr(network, "config", None)
     kind = getattr(config, "model_type", "")
     if kind not in FAMILIES or config.hidden_act != "gelu" or config.is_decoder:
         return None

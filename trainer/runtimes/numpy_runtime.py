@@ -133,7 +133,8 @@ class NumpyRuntime:
             return Linear(np.concatenate(matrices).T, np.concatenate(biases))
 
         def norm(name: str) -> Norm:
-            return Norm(*tensors("weight", [name]), *tensors("bias", [name]), network.epsilon)
+            (weight,), (bias,) = tensors("weight", [name]), tensors("bias", [name])
+            return Norm(weight, bias, network.epsilon)
 
         parts = ("word_embeddings", "token_type_embeddings", "position_embeddings")
         self._words, types, positions = tensors("weight", [f"embeddings.{part}" for part in parts])
