@@ -34,9 +34,10 @@ from searchengine.adapt.material import Material, read_material
 from searchengine.adapt.sampled_questions import Part
 from searchengine.adapt.validation import Corpus
 from searchengine.corpus.files import read_corpus
-from searchengine.measure.judgements import MAIN, read_beir
+from searchengine.measure.judgements import read_beir
 from searchengine.measure.retrieval import CONFIGURED, measure, task
-from searchengine.measure.significance import Values, compare
+from searchengine.trainer.evaluation.ranking import MAIN
+from searchengine.trainer.evaluation.significance import Values, compare
 from searchengine.trainer.training.posthoc import unit
 
 KOREAN = "ko/k8s_docs_passages_ko.jsonl.gz"

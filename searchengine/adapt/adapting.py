@@ -35,9 +35,9 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.measure.mining import MiningConfig, choose
-from searchengine.measure.significance import Values
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.significance import Values
+from searchengine.trainer.training.hard_negatives import MiningConfig, choose
 from searchengine.trainer.training.posthoc import LinearMap, adapter, baked, whitening
 
 _BLOCK = 256  # questions scored at a time

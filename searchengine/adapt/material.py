@@ -8,6 +8,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -159,11 +160,7 @@ def read_material(
 ) -> Material:
     """Encode a sample of documents and all questions; arguments as for `adapt`."""
     encoder, split = engine.encoder, Split(snapshot, seed)
-
-    def report(done: int, total: int) -> None:
-        progress("Encoding", done, total)
-
-    sample = read_sample(engine, snapshot, split, documents, seed, report)
+    sample = read_sample(engine, snapshot, split, documents, seed, partial(progress, "Encoding"))
     ids = snapshot.store.ids_of({key for keys in clicks.values() for key in keys})
     logged = clicked(clicks, ids, split.parts)
     questions = [*(example.question for example in sample.examples), *logged]

@@ -20,7 +20,7 @@ from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import RotationKind
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.indexer.tuning.points import recalls
-from searchengine.measure.significance import Values
+from searchengine.trainer.evaluation.significance import Values
 from searchengine.trainer.training import posthoc
 from searchengine.trainer.training.posthoc import LinearMap
 

@@ -16,8 +16,8 @@ from searchengine.engine import Snapshot
 from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.measure.judgements import MAIN, per_question
-from searchengine.measure.significance import Comparison, Values, compare
+from searchengine.trainer.evaluation.ranking import MAIN, per_question
+from searchengine.trainer.evaluation.significance import Comparison, Values, compare
 from searchengine.trainer.training.posthoc import LinearMap
 
 MAX_P, MIN_GAIN = 0.01, 0.02

@@ -24,7 +24,8 @@ from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.segment import Segment
 from searchengine.measure import judgements
 from searchengine.measure.comparison import DEPTH, EXACT, Setting
-from searchengine.measure.judgements import MAIN, Qrels, Run, Task, per_question, ranked
+from searchengine.measure.judgements import Task, ranked
+from searchengine.trainer.evaluation.ranking import MAIN, Qrels, Run, per_question
 
 CONFIGURED = "configured"
 """Name of the setting by vectors at the collection's operating point."""

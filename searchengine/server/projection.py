@@ -1,7 +1,7 @@
 """A map of a collection: documents, a question and its hits on the two main directions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,11 +41,8 @@ class Projection:
         two[: len(axes[:2])] = axes[:2]
         energy = sizes**2
         explained = float(energy[:2].sum() / energy.sum()) if energy.any() else 0.0
-        points = [
-            {"key": document.key, "title": document.title, "x": float(x), "y": float(y)}
-            for document, (x, y) in zip(documents, centred @ two.T, strict=True)
-        ]
-        return cls(mean, two, explained, points, version)
+        found = cls(mean, two, explained, [], version)
+        return replace(found, points=found._shown(documents, vectors))
 
     def place(self, vectors: Floats) -> list[list[float]]:
         """The coordinates [x, y] of vectors (n, D)."""
@@ -55,7 +52,9 @@ class Projection:
     def hits(self, engine: SearchEngine, keys: Sequence[str]) -> list[dict[str, Any]]:
         """The documents with these keys, as JSON; those without a vector are left out."""
         stored = [document for document in engine.get(list(keys)) if document is not None]
-        documents, vectors = document_vectors(engine, stored)
+        return self._shown(*document_vectors(engine, stored))
+
+    def _shown(self, documents: Sequence[Document], vectors: Floats) -> list[dict[str, Any]]:
         return [
             {"key": document.key, "title": document.title, "x": x, "y": y}
             for document, (x, y) in zip(documents, self.place(vectors), strict=True)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from searchengine.backends.contract import Backend, Snapshot
+from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
@@ -142,6 +142,13 @@ class Stats:
             overlapping = "an eighth" if overlap is None else overlap
             cut = f"of {size or 'as many tokens as fit'}, overlapping by {overlapping}"
         advice = "; searchengine optimize removes them" if self.tombstones else ""
+        mode, search = self.mode, "exact: every row is scored at full width"
+        if mode == Mode.HYBRID:
+            mode += f" ({self.weight:g} of vectors, {1 - self.weight:.2g} of words)"
+        if not self.exact:
+            search = (
+                f"by prefix, a shortlist of up to {self.shortlist} rows a segment at full width"
+            )
         lines = {
             "path": self.path,
             "documents": str(self.documents),
@@ -150,10 +157,10 @@ class Stats:
             "tombstones": f"{self.tombstones}{advice}",
             "commit": str(self.commit),
             "index config": in_words(config, self.dim),
-            "search": _search(self),
+            "search": search,
             "rotation": f"{config['rotation']}{blocks}",
             "storage": config["storage"],
-            "mode": _mode(self),
+            "mode": mode,
             "words": self.tokenizer + (f", ranked by {self.words}" if self.words else ""),
             "fields": ", ".join(self.fields) or "none indexed",
         }
@@ -168,21 +175,26 @@ class Stats:
             tuning = founded_on(self.tuning, self.guarantee)
         return lines | {
             "tuning": tuning,
-            "encoder": _encoder(self) + layers,
+            "encoder": self._encoder + layers,
             "fingerprint": self.fingerprint,
             "bytes": str(self.bytes),
         }
 
+    @property
+    def _encoder(self) -> str:
+        if self.fingerprint == NO_ENCODER:
+            return "none; documents come with their vectors"
+        return self.encoder or "made in Python"
+
     def _repr_html_(self) -> str:
         """Shown by notebooks."""
-        encoder = self.encoder or ("none" if self.fingerprint == NO_ENCODER else "made in Python")
         recall = (self.tuning or {}).get("goal", {}).get("recall")
         shortlist = f"{self.shortlist:,}" if self.shortlist is not None else None
         rows: list[tuple[str, object]] = [
             ("documents", f"{self.documents:,}"),
             ("passages", f"{self.passages:,}"),
             ("segments", self.segments),
-            ("encoder", encoder),
+            ("encoder", self._encoder.partition(";")[0]),
             ("dimensions", self.dim),
             ("ranking", self.mode),
             ("search", "exact" if self.exact else f"shortlist of {shortlist}"),
@@ -194,14 +206,8 @@ class Stats:
         return facts(rows, self.path)
 
 
-def stats(collection: Backend) -> Stats:
-    """Read the statistics of the commit that is shown."""
-    with collection.reading() as snapshot:
-        return of_snapshot(snapshot)
-
-
-def of_snapshot(snapshot: Snapshot) -> Stats:
-    """The statistics of a snapshot."""
+def stats(snapshot: Snapshot) -> Stats:
+    """The statistics of a commit."""
     settings, encoder = snapshot.settings, snapshot.settings["encoder"]
     documents, passages = snapshot.store.counts()
     tuning = settings.get(TUNED, {}).get("tuning")
@@ -239,21 +245,3 @@ def founded_on(tuning: Mapping[str, Any], guarantee: Guarantee) -> str:
         return f"guarantee withdrawn: {guarantee.reason}; tune again (it was {shown})"
     now = f"; now above {guarantee.recall:.4f}: {guarantee.reason}" if guarantee.reason else ""
     return shown + now
-
-
-def _mode(stats: Stats) -> str:
-    if stats.mode != Mode.HYBRID:
-        return stats.mode
-    return f"{stats.mode} ({stats.weight:g} of vectors, {1 - stats.weight:.2g} of words)"
-
-
-def _search(stats: Stats) -> str:
-    if stats.exact:
-        return "exact: few enough rows to score each at full width"
-    return f"by prefix, a shortlist of up to {stats.shortlist} rows a segment at full width"
-
-
-def _encoder(stats: Stats) -> str:
-    if stats.fingerprint == NO_ENCODER:
-        return "none; documents come with their vectors"
-    return stats.encoder or "made in Python"

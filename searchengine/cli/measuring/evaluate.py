@@ -22,7 +22,7 @@ from searchengine.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from searchengine.measure.judgements import Qrels
+    from searchengine.trainer.evaluation.ranking import Qrels
     from searchengine.trainer.evaluation.sts import Setting, StsTask
 
 SETTINGS = ("all", "mean", "weighted")

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
     from searchengine.engine import SearchEngine
     from searchengine.measure.comparison import RetrievalRow, Setting, Worse
-    from searchengine.measure.judgements import Qrels, Task
+    from searchengine.measure.judgements import Task
+    from searchengine.trainer.evaluation.ranking import Qrels
 
     Losses = Mapping[str, Sequence[Worse]]
 
@@ -483,7 +484,7 @@ def _losses(
 
 def _as_dicts(rows: Sequence["RetrievalRow"], losses: "Losses") -> list[dict[str, Any]]:
     """Return the rows and their losses as plain values, ready for JSON."""
-    from searchengine.measure.significance import significant
+    from searchengine.trainer.evaluation.significance import significant
 
     dicts = [row.as_dict() | {"encoder": None, "conclusion": None} for row in rows]
     for row in dicts:
@@ -512,7 +513,7 @@ def _show(
 ) -> None:
     """Print the table, a legend, and the questions that lost."""
     from searchengine.cli.console import note, say, show_rows
-    from searchengine.measure.significance import MIN_QUESTIONS
+    from searchengine.trainer.evaluation.significance import MIN_QUESTIONS
 
     show_rows(table, title)
     if few := rows[0].questions < MIN_QUESTIONS:

@@ -257,7 +257,8 @@ def mine(
     """
     from searchengine.cli.console import counted, note, progress, show_json
     from searchengine.corpus.files import read_corpus
-    from searchengine.measure.mining import Miner, MiningConfig, check_output, read_pairs
+    from searchengine.measure.mining import Miner, check_output, read_pairs
+    from searchengine.trainer.training.hard_negatives import MiningConfig
 
     check_output(out)  # before seconds of loading
     config = MiningConfig(**settings)

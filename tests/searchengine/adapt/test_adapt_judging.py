@@ -11,9 +11,9 @@ from searchengine.adapt.material import Sample
 from searchengine.adapt.sampled_questions import Kind, Part, Question
 from searchengine.adapt.validation import Corpus, Row, judge, objection, rows_of
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.measure.judgements import MAIN
 from searchengine.measure.retrieval import CONFIGURED, measure, task
-from searchengine.measure.significance import Comparison
+from searchengine.trainer.evaluation.ranking import MAIN
+from searchengine.trainer.evaluation.significance import Comparison
 from searchengine.trainer.training.posthoc import LinearMap
 
 WORDS = [

@@ -13,7 +13,7 @@ from searchengine.cli.tune import _conclusion
 from searchengine.errors import CorpusError, QueryError
 from searchengine.measure import fusion_tuning as fusing
 from searchengine.measure.fusion_tuning import FusionTuning, tune_fusion
-from searchengine.measure.judgements import Qrels
+from searchengine.trainer.evaluation.ranking import Qrels
 
 COUNT = 120
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from searchengine.errors import QueryError
-from searchengine.measure.significance import compare, holm, interval, intervals
+from searchengine.trainer.evaluation.significance import compare, holm, interval, intervals
 
 # Eighths add up without rounding.
 scores = st.integers(0, 8).map(lambda eighths: eighths / 8)
