@@ -906,6 +906,21 @@ class SearchEngine:
         encoder = self._encoder
         return tuning.tune_collection(self.folder, encoder, queries, goal, on_step, building)
 
+    def apply(
+        self, config: SegmentConfig | Mapping[str, Any], *, building: Progress | None = None
+    ) -> None:
+        """Use this index config and operating point from now on, such as one that bench measured.
+
+        All segments are rebuilt in one commit, without encoding anything again. A guarantee of
+        `tune` ends. Storage stays as it is; `building` as for `add`.
+
+        Raises SegmentConfigError (a prefix wider than the vectors), CollectionError (changed by
+        another process meanwhile)."""
+        if not isinstance(config, SegmentConfig):
+            config = SegmentConfig.from_dict(config)
+        self.folder.refresh()
+        tuning.apply(self.folder, config, building)
+
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
         if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
