@@ -34,9 +34,10 @@ from searchengine.adapt.material import Material, read_material
 from searchengine.adapt.sampled_questions import Part
 from searchengine.adapt.validation import Corpus
 from searchengine.corpus.files import read_corpus
-from searchengine.measure.judgements import MAIN, read_beir
+from searchengine.measure.judgements import read_beir
 from searchengine.measure.retrieval import CONFIGURED, measure, task
-from searchengine.measure.significance import Values, compare
+from searchengine.trainer.evaluation.ranking import MAIN
+from searchengine.trainer.evaluation.significance import Values, compare
 from searchengine.trainer.training.posthoc import unit
 
 KOREAN = "ko/k8s_docs_passages_ko.jsonl.gz"
@@ -103,10 +104,10 @@ def shuffled(material: Material, seed: int) -> Material:
 def controls(engine: SearchEngine, runs: int, documents: int) -> dict[str, int]:
     """Train and judge with shuffled questions, `runs` times."""
     found = {"documents": documents, "runs": runs, "judged": 0, "offered": 0}
-    with engine.local.reading() as snapshot:
+    with engine.reading() as snapshot:
         config = next(iter(snapshot.segments.values())).config
         encoder = engine.encoder
-        material = read_material(snapshot, encoder, {}, documents, 0, lambda *_: None)
+        material = read_material(engine, snapshot, {}, documents, 0, lambda *_: None)
         for seed in range(runs):
             outcome = train_and_judge(
                 shuffled(material, seed), snapshot, config, (encoder.dim,), seed, lambda *_: None
@@ -125,9 +126,9 @@ def rotated(engine: SearchEngine, data: Path, name: str, runs: int, documents: i
         asked = [text for key, text in queries.items() if key in qrels]
         own = engine.encoder.encode(asked, role="query")
     figures: dict[str, Any] = {"measure": rotation.MEASURE}
-    with engine.local.reading() as snapshot:
+    with engine.reading() as snapshot:
         stored = next(iter(snapshot.segments.values())).config
-        material = read_material(snapshot, engine.encoder, {}, documents, 0, lambda *_: None)
+        material = read_material(engine, snapshot, {}, documents, 0, lambda *_: None)
         for prefix in PREFIXES:
             config = replace(stored, prefix=prefix)
             found = rotation.train_and_judge(material, snapshot, config, 0, lambda *_: None)

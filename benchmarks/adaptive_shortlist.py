@@ -160,7 +160,7 @@ def walked(p: int, stored: Floats) -> tuple[Any, Cascade]:
 def time_saved(
     p: int, queries: Floats, stored: Floats, best: RowNumbers, repeats: int
 ) -> list[dict[str, Any]]:
-    """Two walks against one, timed alternately; which queries are hard is told at no cost."""
+    """Two walks against one, timed alternately; hard queries are known at no cost."""
     graph, cascade = walked(p, stored)
     heads = np.ascontiguousarray(queries[:, :p])
 

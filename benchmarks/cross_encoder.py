@@ -29,8 +29,9 @@ from record import DATA, record, run_json, spread
 
 from searchengine import SearchEngine
 from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.measure.judgements import judged, per_question, ranked, read_beir
-from searchengine.measure.significance import compare, interval
+from searchengine.measure.judgements import judged, ranked, read_beir
+from searchengine.trainer.evaluation.ranking import per_question
+from searchengine.trainer.evaluation.significance import compare, interval
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 SETS = ("scifact", "nfcorpus")

@@ -271,7 +271,7 @@ class Judged:
 
 
 def scifact(data: Path, most: int) -> list[str]:
-    """The first so many abstracts with their titles, or all."""
+    """The first abstracts with their titles, at most `most`; 0: all."""
     from searchengine.corpus.files import read_corpus
 
     documents = read_corpus(data / "beir" / "scifact")

@@ -3,7 +3,7 @@
 python benchmarks/fused_matryoshka.py
 
 `nested_cosines` adds up the products of blocks between the prefixes, `plain_cosines` multiplies
-every prefix anew. Times alternate in one process; memory is that of a process of its own, above
+every prefix again. Times alternate in one process; memory is that of a process of its own, above
 what it had before. One minute.
 """
 

@@ -74,7 +74,7 @@ def write_network(folder: Path, shape: str) -> Path:
 
 
 def products(network: Any, lengths: Sequence[int]) -> float:
-    """Floating-point operations of one forward pass over texts of so many tokens.
+    """Floating-point operations of one forward pass over texts of this many tokens.
 
     2 a multiply-add: the weights of the layers' matrices for each token, and attention's two
     products for each pair of tokens, half of them in a decoder.

@@ -37,7 +37,7 @@ LAYERS = (6, 5, 4, 3, 2, 1)
 
 
 def by_layers(encoder: Encoder, pairs: list[ScoredPair], judged: Judged) -> dict[str, Any]:
-    """Quality and speed with the first so many layers."""
+    """Quality and speed with the first layers alone."""
     found: dict[str, Any] = {}
     whole = encoder.encode(judged.texts, role="document")
     for layers in LAYERS:

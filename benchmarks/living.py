@@ -95,7 +95,7 @@ def memory(counts: str, one: int | None) -> None:
 
 
 def _indexed(count: int) -> dict[str, Any]:
-    """Index so many documents; peak memory that is this process's own, not the system's cache."""
+    """Index this number of documents; peak memory of the process, without the system's cache."""
     peak = _Peak()
     with tempfile.TemporaryDirectory() as folder:
         with SearchEngine.create(Path(folder) / "c", Words()) as engine:

@@ -64,7 +64,7 @@ Timings = tuple[list[float], list[list[str]]]
 @click.option(
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the indexes are kept; without it they are made anew and removed.",
+    help="Folder to keep the indexes in; without it they are built again and removed.",
 )
 def main(
     data: Path, documents: int, questions: int, batch: int, repeats: int, work: Path | None

@@ -38,7 +38,7 @@ def split(path: Path, rows: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[n
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--rows", default=0, help="The first so many alone.")
+@click.option("--rows", default=0, help="Number of rows to take, from the first; 0 for all.")
 @DATA
 def main(path: Path, rows: int, data: Path) -> None:
     """Encode and write a float32 array (n, 768)."""

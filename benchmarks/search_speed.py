@@ -53,7 +53,7 @@ class System:
 
 
 def cascade(folder: Path, rows: Any, questions: Any) -> System:
-    """This project's segment; its recipe is found on questions of its own, then built anew."""
+    """This project's segment; its index config is tuned on other questions, then built again."""
     with Segment.build(folder / "plain", rows, SegmentConfig()) as plain:
         begin = time.perf_counter()
         tuned = tune([plain], questions, Goal(0.95), configs=GRAPHS)

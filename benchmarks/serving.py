@@ -10,7 +10,7 @@ each time. Processor time is that of the serving process alone: the client's is 
 speaks HTTP/1.1 over raw sockets, keeps 16 connections open and asks one question at a time on each.
 
 --overload: open connections four times as many as requests may be under way, all of which ask
-again at once, for so many seconds; then the latency afterwards.
+again at once, for this many seconds; then the latency afterwards.
 """
 
 import asyncio

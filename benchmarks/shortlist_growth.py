@@ -5,7 +5,7 @@
 
 The second takes the rows that ten_million.py wrote, and that generator's questions. A shortlist is
 that of an exact ranking by the prefix of rotated rows. log K = a + b log N is fitted to the sizes
-up to a million, on questions drawn anew a thousand times; the intervals are of these draws.
+up to a million, on questions drawn again a thousand times; the intervals are of these draws.
 """
 
 from pathlib import Path

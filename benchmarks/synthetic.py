@@ -202,7 +202,7 @@ def read(vectors: Path, rows: int) -> tuple[Floats, Floats]:
 @click.option("--rows", default=50_000, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 def main(vectors: Path, rows: int, seed: int) -> None:
-    """Measure real and synthetic vectors alike, side by side."""
+    """Measure real and synthetic vectors in the same way, side by side."""
     real = measure(*read(vectors, rows))
     source = Synthetic(seed=seed)
     out = np.empty((rows, source.dim), np.float32)

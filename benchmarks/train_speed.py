@@ -4,10 +4,10 @@ python benchmarks/train_speed.py --steps 30 --rounds 5
 
 The packaged all-MiniLM-L6-v2 on NLI triplets of at most 64 tokens; the same batches in the same
 order, losses, AdamW, rates, warm-up, decay and clipping; no evaluation and no checkpoints between
-timed steps. Only dropout differs, so the losses of the arms must be alike.
+timed steps. Only dropout differs, so the losses of the arms must be equal.
 Each measurement is a process of its own, and those of a round follow one another, so that what
-else the machine does meets all alike. Start-up and the first steps are left out. Needs the packages
-sentence-transformers and datasets. Half a minute for each loss, arm, batch size and round.
+else the machine does affects all equally. Start-up and the first steps are left out. Needs the
+packages sentence-transformers and datasets. Half a minute for each loss, arm, batch size and round.
 """
 
 import itertools
@@ -66,7 +66,7 @@ def updates(steps: int) -> int:
 
 
 def configure(data: Path, scratch: Path, steps: int, batch: int, nested: bool, **more: Any) -> Any:
-    """What ours is told, as a TrainConfig. more: further fields."""
+    """Settings of this project's run, as a TrainConfig. more: further fields."""
     from searchengine.trainer.training.train_config import TrainConfig
 
     dev = scratch / "dev.tsv"  # else a tenth of the examples would be held out
@@ -264,7 +264,7 @@ def main(
     for batch, loss in itertools.product(batches, losses):
         found: list[dict[str, dict[str, Any]]] = []
         for number in range(rounds):
-            # Back and forth: what changes with time meets all arms alike.
+            # Back and forth: what changes with time affects all arms equally.
             order = arms if number % 2 == 0 else arms[::-1]
             sizes = ("--steps", steps, "--batch", batch, "--chunk-tokens", chunk_tokens)
             options = ("--data", data, "--loss", loss, *sizes)

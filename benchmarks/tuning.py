@@ -6,7 +6,7 @@ Synthetic rows (benchmarks/synthetic.py), tuned again and again by the tuner's o
 questions each time (600 are given), or with other rows each time, some of which stand in for
 questions. Each result is then judged by --judges questions that no tuning saw, searched in an index
 of all rows: the statement is wrong where their mean recall@10 is not above the target. `bound` is
-what the stated confidence allows: alpha and three standard errors of so many runs.
+what the stated confidence allows: alpha and three standard errors of this number of runs.
 """
 
 import tempfile

@@ -47,7 +47,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "searchengine.measure.operating_points",
             "searchengine.measure.recommend",
             "searchengine.measure.results",
-            "searchengine.measure.significance",
             "searchengine.measure.mining",
         ),
     ),
@@ -79,6 +78,8 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "searchengine.trainer.evaluation.labels",
             "searchengine.trainer.evaluation.mteb",
             "searchengine.trainer.evaluation.intervals",
+            "searchengine.trainer.evaluation.ranking",
+            "searchengine.trainer.evaluation.significance",
         ),
     ),
     "indexer": (

@@ -68,13 +68,13 @@ def unit_rows(
     if not (np.isfinite(norms) & (norms > 0)).all():
         if numbers is None:
             numbers = first + np.arange(len(norms))
-        raise VectorError(_unusable(norms, numbers))
+        raise VectorError(_first_unusable(norms, numbers))
     # Divided in float64 and rounded once, in place: a float64 copy would take as long as a search.
     np.divide(single, norms[:, None], out=single, casting="same_kind")
     return np.ascontiguousarray(single)
 
 
-def _unusable(norms: Doubles, numbers: RowNumbers) -> str:
+def _first_unusable(norms: Doubles, numbers: RowNumbers) -> str:
     """An error message for the first row without a positive norm."""
     bad = np.flatnonzero(~np.isfinite(norms))
     if bad.size:
@@ -87,6 +87,12 @@ def _unusable(norms: Doubles, numbers: RowNumbers) -> str:
         f"row {numbers[empty[0]]} is all zeros ({empty.size} such rows in its block) and a zero "
         "vector has no direction; leave the row out"
     )
+
+
+def unusable(vectors: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Rows with NaN or infinity, or with zeros only: bool (n,)."""
+    usable: npt.NDArray[np.bool_] = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
+    return ~usable
 
 
 def address(array: npt.NDArray[Any]) -> int:

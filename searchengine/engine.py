@@ -8,6 +8,7 @@ engine.search("how do whales sleep", k=5)
 import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,12 +18,15 @@ from typing import Any, NoReturn, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
-from searchengine.backends import listing
+from searchengine.backends import limits, listing
 from searchengine.backends.contract import Backend, Tables
-from searchengine.backends.filters.parser import field_named
+from searchengine.backends.filters.parser import field_name, field_named
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.mode import Mode
-from searchengine.backends.opening import create_backend, exists, open_backend
+from searchengine.backends.folder.documents.connections import inherit
+from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.limits import Deadline
+from searchengine.backends.mode import CANDIDATES, Mode, weight_of
+from searchengine.backends.opening import create_backend, exists, in_folder, open_backend
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import (
     DataFrame,
@@ -35,16 +39,18 @@ from searchengine.corpus.documents import (
 )
 from searchengine.corpus.files import Unread
 from searchengine.corpus.text_files import OnBad
-from searchengine.encoders.cross_encoders import CANDIDATES, CrossEncoders
+from searchengine.encoders.cross_encoders import CrossEncoders
+from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.loading import (
     CollectionEncoder,
     EncoderArgument,
+    load,
     load_given,
     load_new,
     load_questions,
 )
-from searchengine.encoders.protocol import NoEncoder, TextEncoder
-from searchengine.encoders.questions import as_array, check_questions
+from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
+from searchengine.encoders.questions import encoded
 from searchengine.errors import (
     METHODS,
     CollectionError,
@@ -60,26 +66,51 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.indexer.tuning.tune import Goal, Tuning
-from searchengine.ingest import mirror
+from searchengine.ingest import mirror, pipeline
 from searchengine.ingest.encoded_folder import passage_reader
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.languages import choose_again
 from searchengine.ingest.mirror import MirrorOptions, Pass
 from searchengine.ingest.passages import PassageConfig, PassageReader
+from searchengine.ingest.pipeline import Block
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
-from searchengine.query.cross_encoding import reordered
+from searchengine.query.cross_encoding import CrossEncoding, reordered
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
-from searchengine.query.ranking import hits, nearest_to, rank
-from searchengine.query.request import Options, Phrases, Query, Questions, split
+from searchengine.query.ranking import hits, nearest_to, rank, rank_by_weights
+from searchengine.query.request import (
+    Options,
+    Phrases,
+    Query,
+    Questions,
+    as_array,
+    check_questions,
+    split,
+)
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep import copies, reindex, stats, tuning, verify
 from searchengine.upkeep.reindex import Preview
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
 
-__all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
+__all__ = [
+    "CrossEncoders",
+    "CrossEncoding",
+    "Document",
+    "FunctionEncoder",
+    "Hit",
+    "Hits",
+    "HitsBatch",
+    "Mode",
+    "Options",
+    "SearchEngine",
+    "Snapshot",
+    "Stats",
+    "TextEncoder",
+    "field_name",
+    "limits",
+]
 
 
 D = TypeVar("D")
@@ -112,7 +143,9 @@ class SearchEngine:
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime, query_encoder)
         self.cross_encoders = CrossEncoders(runtime)
-        self._calls: Coalescers[tuple[Query, bool], Any, Hits] = Coalescers()
+        for loaded in (self._encoder, self.cross_encoders):
+            inherit(loaded)
+        self._calls: Coalescers[tuple[Any, ...], tuple[Any, Deadline | None], Any] = Coalescers()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
@@ -245,13 +278,33 @@ class SearchEngine:
         """The encoder of questions: `query_encoder` of `open`, or else the encoder."""
         return self._encoder.load_for_questions()
 
+    @property
+    def encodes(self) -> bool:
+        """Whether documents are encoded: not if they must come with vectors."""
+        fingerprint = self.collection.settings["encoder"]["fingerprint"]
+        return self._encoder.argument is not None or fingerprint != NO_ENCODER
+
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""
         return self._encoder.runs_on()
 
     def encode_questions(self, questions: Sequence[str]) -> npt.NDArray[Any]:
-        """Float32 (q, D), as a search encodes them; the last ones come from a cache."""
+        """Float32 (q, D), as a search encodes them; the last ones come from a cache.
+
+        Raises QueryError for one that is empty or no text."""
+        check_questions(questions)
         return self._encoder.questions(None).encode(questions)
+
+    def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[Any]:
+        """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""
+        check_questions(texts)
+        return encoded(self._encoder.load(), texts, "document")
+
+    def encode_blocks(self, blocks: Iterable[Sequence[Document]]) -> Iterator[Block]:
+        """Documents cut and encoded as `add` does, each block while the caller has the one before.
+
+        Nothing is stored. A block has `documents`, their `spans`, and their vectors as `parts`."""
+        return pipeline.encoded(self._reader(), blocks)
 
     def question_vectors(self) -> dict[str, int]:
         """How many vectors of questions came from the cache (`cached`) and how many did not."""
@@ -264,10 +317,20 @@ class SearchEngine:
         return Mode(split((), Query(), settings, self._encoder.encodes(settings))[0].mode)
 
     @property
-    def local(self) -> Collection:
-        """The collection in a folder. Raises CollectionError for one on a server."""
-        folder: Collection = self.collection.local
-        return folder
+    def default_weight(self) -> float:
+        """The weight of the cosine in the mode hybrid; BM25 has the rest."""
+        return weight_of(self.collection.settings)
+
+    @property
+    def folder(self) -> Collection:
+        """The collection, to maintain it. Raises CollectionError for one on a server."""
+        return in_folder(self.collection)
+
+    def reading(self) -> AbstractContextManager[Snapshot]:
+        """The commit shown now, which stays open throughout a block: segments, tables, settings.
+
+        Raises CollectionError for a collection on a server."""
+        return self.folder.reading()
 
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
@@ -381,6 +444,7 @@ class SearchEngine:
         layers: int | None = None,
         cross_encoder: str | Path | None = None,
         candidates: int = CANDIDATES,
+        timeout: float | None = None,
     ) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
 
@@ -417,8 +481,10 @@ class SearchEngine:
                 of `min_score`; `Hit.scores` keeps those of the earlier stages.
             candidates: documents that the cross-encoder reads; on the first page k, if that is
                 more. Later pages must end among them.
+            timeout: seconds that the search may take, with the wait for searches before it; None:
+                any. It is checked between its steps: one step of an encoder is not interrupted.
 
-        Raises QueryError and FilterError."""
+        Raises QueryError, FilterError and SearchTimeout."""
         request = Query(
             k=k,
             where=where,
@@ -436,12 +502,16 @@ class SearchEngine:
             layers=layers,
             cross_encoder=cross_encoder,
             candidates=candidates,
+            timeout=timeout,
         )
+        deadline = Deadline.after(timeout)
         if isinstance(query, str):
             check_questions([query])
-            answer = self._calls.call((request, True), query, partial(self._answer, request))
+            work = partial(self._together, request, None, None)
+            answer: Hits = self._calls.call((request, True, None, None), (query, deadline), work)
         else:
-            answer = self._answer(request, _vector(query)[None])[0]
+            with limits.limited(deadline):
+                answer = self._answer(request, _vector(query)[None])[0]
         _warn(answer.notes, 4)
         return answer
 
@@ -451,7 +521,9 @@ class SearchEngine:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one.
 
         `options` as for `search`."""
-        answers = self._answer(Query.from_options(k, options), queries)
+        request = Query.from_options(k, options)
+        with limits.limited(Deadline.after(request.timeout)):
+            answers = self._answer(request, queries)
         _warn(answers[0].notes if answers else ())
         return answers
 
@@ -462,15 +534,35 @@ class SearchEngine:
 
         What several tasks ask at once is answered together, in a background thread. A cancelled
         task does not disturb the others. `options` as for `search`."""
+        answer: Hits = await self.asearch_shown(query, None, k, **options)
+        _warn(answer.notes)
+        return answer
+
+    async def asearch_shown(
+        self,
+        query: str | npt.ArrayLike,
+        show: Callable[[Hits], Any] | None,
+        k: int = 10,
+        *,
+        characters: int | None = None,
+        **options: Unpack[Options],
+    ) -> Any:
+        """As `asearch`; returns the hits, and `show` of them, called in the background thread.
+
+        Questions are answered together if they have the same `show`. `characters`: of documents
+        that one call may read; None: any number. Raises QueryError if they have more.
+        """
         if isinstance(query, str):
             check_questions([query])
         else:
             query = _vector(query)
         request = Query.from_options(k, options)
-        key = request, isinstance(query, str)
-        future = self._calls.submit(key, query, partial(self._answer, request))
-        answer = await asyncio.wrap_future(future)
-        _warn(answer.notes)
+        key = request, isinstance(query, str), show, characters
+        item = query, Deadline.after(request.timeout)
+        work = partial(self._together, request, show, characters)
+        answer = await asyncio.wrap_future(self._calls.submit(key, item, work))
+        if show is not None and isinstance(answer[1], Exception):
+            raise answer[1]
         return answer
 
     async def asearch_batch(
@@ -485,7 +577,8 @@ class SearchEngine:
         Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
         """
         request = Query.from_options(k, options).by(Mode.VECTOR)
-        with self.collection.reading() as snapshot:
+        deadline = Deadline.after(request.timeout)
+        with limits.limited(deadline), self.collection.reading() as snapshot:
             rankings = nearest_to(snapshot, request, checked_key(key))
             answer = hits(snapshot, request, rankings, None)[0]
             if not answer:
@@ -493,8 +586,41 @@ class SearchEngine:
         _warn(answer.notes)
         return answer
 
+    def rank_by_weights(
+        self, questions: Sequence[str], weights: Sequence[float], depth: int
+    ) -> list[dict[float, list[str]]]:
+        """For each question: weight of the cosine → keys of the first `depth` documents.
+
+        As a search in the mode hybrid ranks them with that weight; with 0 as by words alone, with 1
+        as by vectors alone. Each question is encoded and searched once."""
+        vectors = self.encode_questions(Query(mode=Mode.HYBRID).to_encode(questions))
+        with self.collection.reading() as snapshot:
+            return rank_by_weights(snapshot, questions, vectors, weights, depth)
+
+    @staticmethod
+    def required_phrases(question: str, phrases: Phrases | str = Phrases.SCORED) -> tuple[str, ...]:
+        """The phrases of a question that documents must contain; none by vectors."""
+        return Query(phrases=phrases).required(question)
+
+    def _together(
+        self,
+        request: Query,
+        show: Callable[[Hits], Any] | None,
+        characters: int | None,
+        items: Sequence[tuple[Any, Deadline | None]],
+    ) -> Sequence[Any]:
+        """The answers to questions that arrived together, until the last of their deadlines.
+
+        With `show`, pairs of the hits and what it returned for them, or its error.
+        """
+        deadline = max((at for _, at in items if at is not None), default=None)
+        with limits.limited(deadline, characters):
+            answers = self._answer(request, [query for query, _ in items])
+            return answers if show is None else [(hits, _shown(show, hits)) for hits in answers]
+
     def _answer(self, requested: Query, queries: Questions) -> HitsBatch:
         while True:
+            limits.check()
             settings, times = self.collection.settings, [perf_counter()]
             encodes = self._encoder.encodes(settings)
             request, questions, vectors = split(queries, requested, settings, encodes)
@@ -510,6 +636,7 @@ class SearchEngine:
                     continue  # reindexed meanwhile
                 vectors = encoder.encode(request.to_encode(questions))
             times.append(perf_counter())
+            limits.check()
             ranked = request if scorer is None else request.before_cross_encoder
             with self.collection.reading() as snapshot:
                 if snapshot.settings["encoder"] != settings["encoder"]:
@@ -682,7 +809,7 @@ class SearchEngine:
         Raises EmptyCorpus (nothing would be left), CorpusError (missing folder), and as `add`.
         """
         return mirror.mirror(
-            self.local,
+            self.folder,
             self._reader,
             folder,
             MirrorOptions() if options is None else options,
@@ -710,7 +837,7 @@ class SearchEngine:
         for a collection that is closed or on a server.
         """
         options = MirrorOptions() if options is None else options
-        return mirror.watch(self.local, self._reader, folder, options, stop)
+        return mirror.watch(self.folder, self._reader, folder, options, stop)
 
     def _reader(self, encoded: str | Path | None = None) -> PassageReader:
         return passage_reader(self.collection, self._encoder, encoded)
@@ -719,11 +846,18 @@ class SearchEngine:
         """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
         self.collection.index_fields(names)
 
-    def set_default(self, mode: Mode | str | None = None, weight: float | None = None) -> None:
+    def set_default(
+        self,
+        mode: Mode | str | None = None,
+        weight: float | None = None,
+        *,
+        chosen: bool = True,
+    ) -> None:
         """Choose how questions are ranked that name no mode.
 
         Other processes follow at their next refresh. Languages do not change the choice any more;
-        a reindex by another encoder keeps the mode and forgets the weight.
+        a reindex by another encoder keeps the mode and forgets the weight. After `chosen=False`
+        both may change the mode again.
 
         Args:
             mode: "vector", "text" or "hybrid"; None leaves it as it is.
@@ -731,7 +865,7 @@ class SearchEngine:
                 as it is.
 
         Raises QueryError (a bad value; no index of words), CollectionBusy."""
-        tuning.set_default(self.collection, mode, weight)
+        tuning.set_default(self.collection, mode, weight, chosen=chosen)
 
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
         """Merge all segments into one, without deleted rows and with a new rotation.
@@ -739,10 +873,10 @@ class SearchEngine:
         Where the first documents chose the tokenizer, the present ones choose it again.
         `retune`: tune again, for the same goal as before, or the default one. Readers go on
         meanwhile. `progress` as `building` of `add`."""
-        choose_again(self.local)
-        self.local.optimize(progress)
+        choose_again(self.folder)
+        self.folder.optimize(progress)
         if retune:
-            self.tune(goal=tuning.stored_goal(self.local), building=progress)
+            self.tune(goal=tuning.stored_goal(self.folder), building=progress)
 
     def tune(
         self,
@@ -767,16 +901,32 @@ class SearchEngine:
         target that cannot be shown), CollectionError (changed by another process meanwhile)."""
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
-        self.local.refresh()
+        check_questions(() if queries is None else queries)
+        self.folder.refresh()
         encoder = self._encoder
-        return tuning.tune_collection(self.local, encoder, queries, goal, on_step, building)
+        return tuning.tune_collection(self.folder, encoder, queries, goal, on_step, building)
+
+    def apply(
+        self, config: SegmentConfig | Mapping[str, Any], *, building: Progress | None = None
+    ) -> None:
+        """Use this index config and operating point from now on, such as one that bench measured.
+
+        All segments are rebuilt in one commit, without encoding anything again. A guarantee of
+        `tune` ends. Storage stays as it is; `building` as for `add`.
+
+        Raises SegmentConfigError (a prefix wider than the vectors), CollectionError (changed by
+        another process meanwhile)."""
+        if not isinstance(config, SegmentConfig):
+            config = SegmentConfig.from_dict(config)
+        self.folder.refresh()
+        tuning.apply(self.folder, config, building)
 
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
         if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
             encoder.start()
             encoder.encode(["warm"], role="query")
-        with self.local.reading() as snapshot:
+        with self.reading() as snapshot:
             return verify.warm(snapshot)
 
     def verify(self, *, encode: int = 0) -> int:
@@ -787,20 +937,22 @@ class SearchEngine:
         with their documents are left out."""
         if integer(encode) is None or encode < 0:
             raise QueryError(f"encode must be 0 passages or more, got {encode!r}")
-        verify.verify(self.local)
-        return verify.check_encoded(self.local, self._encoder, encode) if encode else 0
+        verify.verify(self.folder)
+        return verify.check_encoded(self.folder, self._encoder, encode) if encode else 0
 
     repair = staticmethod(repair)
+    copy = staticmethod(copies.copy)
+    load_encoder = staticmethod(load)
 
     def backup(self, path: str | Path) -> None:
         """Copy the last commit to a new folder, while others read and write."""
-        copies.backup(self.local, Path(path))
+        copies.backup(self.folder, Path(path))
 
     def export(self, path: str | Path) -> int:
         """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder (docs/format.md).
 
         Returns the number of documents. Raises CollectionError if the folder exists."""
-        with self.local.reading() as snapshot:
+        with self.reading() as snapshot:
             return copies.export(snapshot, Path(path))
 
     def reindex(
@@ -828,7 +980,7 @@ class SearchEngine:
             CollectionBusy: another process is reindexing, or writing.
             CollectionError: a document has vectors and no text, or another reindex is pending.
         """
-        reindex.reindex(self.local, self._encoder, encoder, passages, runtime, progress)
+        reindex.reindex(self.folder, self._encoder, encoder, passages, runtime, progress)
 
     def preview_reindex(
         self,
@@ -854,19 +1006,29 @@ class SearchEngine:
             return self.search_batch(texts, k, mode=Mode.TEXT if words else Mode.VECTOR)
 
         search(questions[:1])  # raises now, not when everything is encoded
-        after = reindex.preview(self.local, questions, k, encoder, passages, runtime, progress)
+        after = reindex.preview(self.folder, questions, k, encoder, passages, runtime, progress)
         return [
             Preview(question, tuple(hit.key for hit in hits), tuple(keys))
             for question, hits, keys in zip(questions, search(questions), after, strict=True)
         ]
 
+    def reindex_pending(self) -> bool:
+        """Whether a reindex is pending: another cannot begin."""
+        with self.folder.own_store() as store:
+            return reindex.current(store) is not None
+
+    def config_for(self, encoder: TextEncoder) -> SegmentConfig:
+        """The index config that the collection would have after a reindex by `encoder`."""
+        return reindex.settings_for(encoder, self.collection.settings).config
+
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""
-        return reindex.discard(self.local)
+        return reindex.discard(self.folder)
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""
-        return stats.stats(self.collection)
+        with self.collection.reading() as snapshot:
+            return stats.stats(snapshot)
 
     def __repr__(self) -> str:
         try:
@@ -893,14 +1055,24 @@ class SearchEngine:
         self.collection.refresh()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and free the encoder unless other engines use it."""
         self.collection.close()
+        self._encoder.close()
+        self.cross_encoders = CrossEncoders(self._encoder.runtime)
 
     def __enter__(self) -> "SearchEngine":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _shown(show: Callable[[Hits], Any], hits: Hits) -> Any:
+    """What `show` returns, or its error, which is for the caller of these hits only."""
+    try:
+        return show(hits)
+    except Exception as error:
+        return error
 
 
 def _vector(query: Any) -> npt.NDArray[Any]:

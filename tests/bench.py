@@ -20,8 +20,8 @@ class Tally:
     Attributes:
         calls: calls of the steps that change a file or folder.
         faults: how many were tried; `kinds` says of what kind.
-        in_flight: after so many the commit that was not acknowledged was there, whole.
-        refused: so many steps ended in an error of our own, and had changed nothing.
+        in_flight: number of faults after which the unacknowledged commit was there, whole.
+        refused: number of steps that ended in an error of our own, and had changed nothing.
         problems: what went wrong, and where.
     """
 
@@ -111,7 +111,7 @@ class Bench:
         return list(records(journal.read_bytes()))
 
     def allowed(self, acknowledged: int) -> list[Model | None]:
-        """What it may hold when so many steps were acknowledged: first that, then the next."""
+        """States allowed after this number of acknowledged steps: theirs, or the next."""
         known: list[Model | None] = [None]
         if acknowledged >= 0:
             known = [self.states[acknowledged][-1]]

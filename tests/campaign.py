@@ -129,7 +129,7 @@ def fail(name: str, folder: Path, sample: Sample, error: int, *, once: bool = Fa
 def _go_on_after(bench: Bench, say: Say, reopen: bool) -> None:
     """Take the steps; one that is refused is taken again without faults.
 
-    `reopen`: by an engine opened anew, as a folder must be that could not be written.
+    `reopen`: by an engine opened again, as a folder must be that could not be written.
     """
 
     def refused(doing: str, error: SearchEngineError) -> None:
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Faults by the thousand.")
     parser.add_argument("what", choices=["kill", "cut", "fail", "damage"])
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="changes")
-    parser.add_argument("--points", type=int, help="so many faults, by chance; default: all")
+    parser.add_argument("--points", type=int, help="number of random faults; default: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=seed_range, help="A:B, without B: one after the other")
     parser.add_argument("--results", type=Path, help="file to append to, and to resume from")

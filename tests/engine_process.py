@@ -226,7 +226,7 @@ class Worker:
     def open(self, path: Path, wait: float, encoder: str) -> None:
         self.engine = SearchEngine.open(path, ENCODERS[encoder], wait=wait)
         if self.sabotage == "mixed":
-            collection = self.engine.local
+            collection = self.engine.folder
             collection.accepts = collection.check_made_by = lambda *_: None  # type: ignore
 
     def close(self) -> None:

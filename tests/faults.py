@@ -1,6 +1,6 @@
 """Faults on demand: the library of faults.c, and children that may die of them.
 
-`under_faults` starts this process anew with the library loaded; from then on `arm` says which call
+`under_faults` starts this process again with the library loaded; from then on `arm` says which call
 below a folder fails, and how. A process forks a child for every fault, so everything is imported
 once. One thread only (OMP_NUM_THREADS=1): a forked child has none of its parent's threads.
 """
@@ -75,7 +75,7 @@ def environment() -> dict[str, str]:
 
 
 def under_faults() -> None:
-    """Start this process anew with the library loaded; returns at once when it is."""
+    """Start this process again with the library loaded; returns at once when it is."""
     if _LOADED in os.environ:
         shutil.rmtree(Path(os.environ[_LOADED]).parent, ignore_errors=True)
         return

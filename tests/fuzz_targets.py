@@ -221,7 +221,7 @@ def _open(changed: dict[str, bytes], folder: Path) -> None:
 
 
 def _part(name: str) -> Run:
-    """One file of the segment, the manifest signed anew so that the change gets past it."""
+    """One file of the segment, the manifest signed again so that the change gets past it."""
 
     def run(data: bytes, folder: Path) -> None:
         manifest = Manifest.from_json(segment()["manifest.json"])
@@ -321,7 +321,7 @@ TARGETS: dict[str, Target] = {
 
 
 def emptied(folder: Path) -> Path:
-    """The folder, made anew."""
+    """The folder, made again."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

@@ -96,7 +96,7 @@ def with_added(model: Model, documents: Sequence[Document]) -> Model:
 
 
 def add_by(size: int, *numbers: int) -> Step:
-    """Add documents, so many a commit."""
+    """Add documents, `size` in each commit."""
     documents = [document(number) for number in numbers]
 
     def commits(model: Model) -> list[Model]:

@@ -1,5 +1,8 @@
 """What must stay true of the packages; `make check` looks at their imports."""
 
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -9,12 +12,60 @@ import searchengine.indexer
 import searchengine.trainer
 
 PACKAGES = [searchengine, searchengine.indexer, searchengine.trainer]
+ARROWS, FLOORS = 50, 9
+"""At most so many rooms of searchengine import another, and so many stand on each other."""
 LUMBER_ROOMS = {"utils", "helpers", "common", "misc", "core"}
 
 
 def modules(package: object) -> list[Path]:
     root, *_ = package.__path__  # type: ignore[attr-defined]
     return sorted(Path(root).rglob("*.py"))
+
+
+def rooms() -> Iterator[tuple[str, ast.AST]]:
+    """Each statement of searchengine with its room: the folder or file directly in the package."""
+    root, *_ = searchengine.__path__
+    for path in modules(searchengine):
+        room = path.relative_to(root).parts[0].removesuffix(".py")
+        if room not in ("indexer", "trainer"):
+            yield from ((room, node) for node in ast.walk(ast.parse(path.read_text())))
+
+
+def imported(node: ast.AST) -> set[str]:
+    """The rooms that a statement imports from."""
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.module == "searchengine":
+        names = [f"searchengine.{alias.name}" for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [node.module or ""]
+    parts = [name.split(".") for name in names if name.split(".")[0] == "searchengine"]
+    named = {path.stem for folder in searchengine.__path__ for path in Path(folder).iterdir()}
+    tops = {top[1] if top[1:] and top[1] in named else "__init__" for top in parts}
+    return tops - {"indexer", "trainer"}
+
+
+def test_rooms_are_few_arrows_and_floors_apart() -> None:
+    below: dict[str, set[str]] = {}
+    for room, node in rooms():
+        below.setdefault(room, set()).update(imported(node) - {room})
+    assert sum(map(len, below.values())) <= ARROWS
+    floors: dict[str, int] = {}
+    for room in TopologicalSorter(below).static_order():  # raises for a circle
+        floors[room] = 1 + max((floors[name] for name in below[room]), default=0)
+    assert max(floors.values()) <= FLOORS
+    assert floors["errors"] == 1 and floors["__main__"] == FLOORS
+
+
+def test_nothing_but_backends_asks_which_backend_it_has() -> None:
+    kinds = {"Collection", "PostgresCollection", "View", "WritableView"}
+    for room, node in rooms():
+        if room in ("backends", "corpus"):  # corpus has threading.local
+            continue
+        assert not (isinstance(node, ast.Attribute) and node.attr == "local"), room
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+            assert not kinds & {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.__name__)

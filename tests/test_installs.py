@@ -162,7 +162,7 @@ def done(env: Environment, at: Path, *words: str | Path) -> Done:
 
 def keys(env: Environment, at: Path, *words: str | Path) -> list[str]:
     """The keys of the hits of a command."""
-    hits = json.loads(done(env, at, *words, "--json").stdout)
+    hits = json.loads(done(env, at, *words, "--json").stdout)["hits"]
     return [hit["key"] for hit in hits]
 
 
@@ -310,6 +310,15 @@ def reads_papers(env: Environment, at: Path) -> None:
     done(env, at, "train", "pairs.parquet", "--out", "model", "--base", "tiny", *few)
 
 
+def divides_code(env: Environment, at: Path) -> None:
+    (at / "code").mkdir(exist_ok=True)
+    (at / "code" / "a.go").write_text("package a\n\nfunc whale() {}\n\nfunc dog() {}\n")
+    shown = done(env, at, "index", "code", "code.index", "--encoder", "static").stderr
+    assert "cut at blank lines" not in shown
+    found = done(env, at, "search", "code.index", "dog", "--mode", "text", "--json").stdout
+    assert json.loads(found)["hits"][0]["heading"] == "dog"
+
+
 def serves(env: Environment, at: Path) -> None:
     done(env, at, "index", "notes", "n.index", "--encoder", "static")
     with started(env, at, "serve", "n.index", "--port", "0") as process:
@@ -406,6 +415,7 @@ EXTRAS: dict[str, list[Check]] = {
     "starter": [searches_with_the_starter],
     "fast": [runs_openvino],
     "formats": [reads_papers],
+    "code": [divides_code],
     "serve": [serves],
     "mcp": [serves_assistants],
     "postgresql": [reaches_for(POSTGRESQL)],
@@ -419,7 +429,7 @@ EXTRAS: dict[str, list[Check]] = {
     "llamaindex": [imports("searchengine.integrations.llamaindex")],
     "haystack": [imports("searchengine.integrations.haystack")],
 }
-IN_ALL = ("starter", "fast", "formats", "serve", "mcp", "postgresql")
+IN_ALL = ("starter", "fast", "formats", "code", "serve", "mcp", "postgresql")
 EXTRAS["all"] = [check for extra in IN_ALL for check in EXTRAS[extra]]
 
 # What is refused without an extra: the extra, the command.

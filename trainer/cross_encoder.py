@@ -10,13 +10,13 @@ texts again that a search has found: Nogueira & Cho, arXiv 1901.04085.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.tokens import TokenIds
-from searchengine.trainer.runtimes.handle import ModelHandle
+from searchengine.trainer.runtimes.handle import ModelHandle, share_handle
 from searchengine.trainer.runtimes.runtime import run_batches
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
@@ -30,12 +30,14 @@ class CrossEncoder:
     def __init__(self, handle: ModelHandle, source: str) -> None:
         """`handle`: of a source of pairs. `source`: the name by which `load` finds it again."""
         self._handle, self._source = handle, source
-        self._tokens = TokenIds(handle.description.tokens)
+        self._tokens = handle.tokens
 
     @classmethod
     def load(cls, source: str | Path, runtime: RuntimeConfig | None = None) -> "CrossEncoder":
         """The cross-encoder in a folder or on the model hub: a sequence classifier of transformers
         with one output, as sentence-transformers and `trainer` save it.
+
+        Cross-encoders of one process with the same source and runtime share one model.
 
         As for encoders, OpenVINO compiles it before the first pair, which takes torch and some
         seconds; the next process needs neither. `runtime`: what runs it, see RuntimeConfig; None
@@ -43,7 +45,7 @@ class CrossEncoder:
         """
         config = RuntimeConfig() if runtime is None else runtime
         place = find(source, config)
-        return cls(ModelHandle(config, None, place), place.name)
+        return cls(cast(ModelHandle, share_handle(config, place)), place.name)
 
     @property
     def source(self) -> str:
@@ -62,7 +64,7 @@ class CrossEncoder:
 
     @property
     def fingerprint(self) -> str:
-        """Of weights and tokenizer, see searchengine.trainer.model.torch_model."""
+        """Fingerprint of weights and tokenizer; see searchengine.trainer.model.torch_model."""
         return self._handle.fingerprint
 
     @property

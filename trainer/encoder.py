@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.layout import ROUTES, Route, is_router
 from searchengine.trainer.model.source import Source, Starter
-from searchengine.trainer.model.tokens import Ids, TokenIds, check_texts
+from searchengine.trainer.model.tokens import Ids, check_texts
 from searchengine.trainer.reading import integer
-from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle
+from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle, share_handle
 from searchengine.trainer.runtimes.runtime import prefetched, run_batches
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
@@ -68,7 +68,7 @@ class Encoder:
         self._handle = handle
         self._source = source
         self._description = handle.description
-        self._tokens = TokenIds(self._description.tokens)
+        self._tokens = handle.tokens
         self._questions = questions
         if questions is not None and questions.dim != self.dim:
             raise ModelError(
@@ -95,6 +95,7 @@ class Encoder:
         layers: int | None = None,
         trust_remote_code: bool = False,
         route: Route | None = None,
+        shared: bool = False,
     ) -> "Encoder":
         """The encoder in a folder, on the model hub, or packaged as "starter" or "starter-768".
 
@@ -111,19 +112,22 @@ class Encoder:
             trust_remote_code: run Python code that comes with the model, which is logged as a
                 warning. Without it the code is never run, and a model that needs it is refused.
             route: of a Router, load only the network for these texts; None: both, used by role.
+            shared: use the model that this process has loaded with the same arguments, if it still
+                does and the files are the same; then nobody may train its `module`.
 
         Raises:
             ModelError: there is no such model, or it cannot be run this way.
         """
         config = RuntimeConfig(runtime, precision, device, trust_remote_code)
         place = Source.find(source, layers, trust_remote_code=trust_remote_code)
+        handle = share_handle if shared else open_handle
         if not is_router(place.folder):
-            return cls._from_handle(open_handle(config, place), place.name)
+            return cls._from_handle(handle(config, place), place.name)
         if layers is not None:
             raise ModelError(f"{place.name} {TWO_NETWORKS}")
         if route is not None:
-            return cls._from_handle(open_handle(config, replace(place, route=route)), place.name)
-        query, document = (open_handle(config, replace(place, route=name)) for name in ROUTES)
+            return cls._from_handle(handle(config, replace(place, route=route)), place.name)
+        query, document = (handle(config, replace(place, route=name)) for name in ROUTES)
         return cls._from_handle(document, place.name, cls._from_handle(query, place.name))
 
     @property
@@ -178,7 +182,7 @@ class Encoder:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return self._source
 
     @property

@@ -89,7 +89,7 @@ def chosen_level() -> int | None:
 
 
 def description() -> str:
-    """What graphs are searched with, in one line.
+    """The library that searches graphs, in one line.
 
     Raises:
         SegmentConfigError: as `chosen_level`.

@@ -9,7 +9,7 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -23,6 +23,7 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.segment import Segment
 
+_TIMED = 100
 WARM_UP = 10
 """Queries that are searched before those that are timed."""
 
@@ -178,3 +179,15 @@ def _drop(path: Path) -> None:
         return
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def milliseconds_alone(
+    encode: Callable[[list[str]], object], questions: Sequence[str]
+) -> list[float]:
+    """Milliseconds of at most 100 questions, each encoded alone, after each was encoded once."""
+    seconds = []
+    for text in [*questions[:_TIMED]] * 2:
+        begin = time.perf_counter()
+        encode([text])
+        seconds.append(time.perf_counter() - begin)
+    return [1e3 * value for value in seconds[len(seconds) // 2 :]]

@@ -30,30 +30,27 @@ from searchengine.adapt.validation import (
     judge,
     objection,
 )
-from searchengine.backends.contract import Ids
-from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.encoders.protocol import NoEncoder, Vectors, WrappedEncoder
-from searchengine.engine import SearchEngine
+from searchengine.engine import SearchEngine, Snapshot
 from searchengine.errors import CollectionError, QueryError
+from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.measure.mining import MiningConfig, choose
-from searchengine.measure.significance import Values
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.significance import Values
+from searchengine.trainer.training.hard_negatives import MiningConfig, choose
 from searchengine.trainer.training.posthoc import LinearMap, adapter, baked, whitening
-from searchengine.upkeep.reindex import current, settings_for
 
 _BLOCK = 256  # questions scored at a time
 
 
 def hard_negatives(
-    anchors: Vectors,
-    positives: Vectors,
+    anchors: Floats,
+    positives: Floats,
     related: Sequence[Sequence[int]],
-    passages: Vectors,
-    documents: Ids,
+    passages: Floats,
+    documents: RowNumbers,
     config: MiningConfig | None = None,
-) -> Vectors:
+) -> Floats:
     """The hardest passage within the margins for each pair, (n, D); zeros where there is none.
 
     anchors, positives: (n, D) unit rows. related: the documents that answer each anchor, which are
@@ -82,7 +79,7 @@ DOCUMENTS = 10_000
 STRENGTHS = ((0, 0.0), (50, 4e-4), (100, 1.2e-3), (200, 4e-3))
 """Updates and learning rate of the maps that the validation questions choose from."""
 RIDGE = 0.1
-"""Of the whitening that maps begin with, or not; see trainer.training.posthoc.whitening."""
+"""Ridge of the whitening that maps may begin with: trainer.training.posthoc.whitening."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +151,19 @@ def adapt(
         raise QueryError(f"only must be 'rotation' or None, got {only!r}")
     clicks = {} if log is None else read_clicks(Path(log))
     encoder = _trainable(engine)
-    if apply:
-        _check_no_reindex(engine)
-    with engine.local.reading() as snapshot:
-        config = settings_for(encoder, snapshot.settings).config
+    path = engine.collection.path
+    if apply and engine.reindex_pending():
+        raise CollectionError(
+            f"a reindex of {path} is pending; finish it, or drop it: "
+            f"searchengine reindex {path} --discard"
+        )
+    with engine.reading() as snapshot:
+        config = engine.config_for(encoder)
         if only is not None and (reason := rotation.needless(snapshot, config)) is not None:
             return Adaptation(False, _sentence(reason, (), only), (), 0, 0)
-        check_documents(snapshot.store, clicks, documents, seed, engine.local.path)
-        material = read_material(snapshot, encoder, clicks, documents, seed, report)
-        check_questions(material, engine.local.path)
+        check_documents(snapshot, clicks, documents, seed)
+        material = read_material(engine, snapshot, clicks, documents, seed, report)
+        check_questions(material, path)
         if only is None:
             dims = encoder.matryoshka_dims
             outcome = train_and_judge(material, snapshot, config, dims, seed, report)
@@ -186,15 +187,14 @@ def adapt(
 
 def _trainable(engine: SearchEngine) -> Encoder:
     """The encoder of the collection, if a layer can be added to it."""
-    path, encoder = engine.local.path, engine.encoder
-    if isinstance(encoder, NoEncoder):
+    path, encoder = engine.folder.path, engine.encoder
+    if not engine.encodes:
         raise CollectionError(
             f"{path} has no encoder, so there is nothing to adapt; give it one first: "
             f"searchengine reindex {path} --encoder MODEL"
         )
     if not isinstance(encoder, Encoder):
-        wrapped = encoder.wrapped if isinstance(encoder, WrappedEncoder) else encoder
-        kind = encoder.source or encoder.name or type(wrapped).__name__
+        kind = encoder.source or encoder.name or type(getattr(encoder, "wrapped", encoder)).__name__
         raise CollectionError(
             f"{path} is encoded by {kind}, which cannot be trained here; adapt needs the encoder "
             f"of a model folder: searchengine reindex {path} --encoder MODEL"
@@ -213,17 +213,6 @@ def _trainable(engine: SearchEngine) -> Encoder:
     return encoder
 
 
-def _check_no_reindex(engine: SearchEngine) -> None:
-    """Raise CollectionError if a reindex is pending: another cannot begin."""
-    path = engine.local.path
-    with engine.local.own_store() as store:
-        if current(store) is not None:
-            raise CollectionError(
-                f"a reindex of {path} is pending; finish it, or drop it: "
-                f"searchengine reindex {path} --discard"
-            )
-
-
 def train_and_judge(
     material: Material,
     snapshot: Snapshot,
@@ -238,7 +227,7 @@ def train_and_judge(
     """
 
     def score(
-        corpus: Corpus, questions: Sequence[Question], vectors: Vectors, change: LinearMap | None
+        corpus: Corpus, questions: Sequence[Question], vectors: Floats, change: LinearMap | None
     ) -> Values:
         return judge(corpus, questions, vectors, config, change)
 
@@ -268,7 +257,7 @@ def _train(
     whitened = whitening(np.concatenate([passages, anchors]), anchors.shape[1], ridge=RIDGE)
     updates = 2 * sum(steps for steps, _ in STRENGTHS)
 
-    def learned(rows: Sequence[Vectors], steps: int, rate: float) -> LinearMap:
+    def learned(rows: Sequence[Floats], steps: int, rate: float) -> LinearMap:
         return adapter(
             rows[0],
             rows[1],

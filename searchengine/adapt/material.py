@@ -8,6 +8,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +21,10 @@ from searchengine.adapt.sampled_questions import (
     clicked,
     without_sentence,
 )
-from searchengine.backends.contract import Ids, Span
-from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.corpus.documents import Document
-from searchengine.encoders.protocol import TextEncoder, Vectors
+from searchengine.engine import Document, SearchEngine, Snapshot
 from searchengine.errors import QueryError
+from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
-from searchengine.ingest.passages import PassageReader
-from searchengine.ingest.pipeline import encoded, in_batches
-from searchengine.ingest.settings import CollectionSettings
 
 _BLOCK = 256  # documents read and encoded at a time
 _PER_TITLE = 8  # documents of a title that it is paired with
@@ -40,7 +35,7 @@ class Example:
     """A question, and the vectors (p, D) of the passages that answer it, for training."""
 
     question: Question
-    positives: Vectors
+    positives: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +48,8 @@ class Sample:
         examples: the questions.
     """
 
-    vectors: Vectors
-    documents: Ids
+    vectors: Floats
+    documents: RowNumbers
     examples: tuple[Example, ...]
 
 
@@ -70,10 +65,10 @@ class _Cut:
 
 
 def read_sample(
-    store: Store,
+    engine: SearchEngine,
+    snapshot: Snapshot,
     split: Split,
     most: int,
-    reader: PassageReader,
     seed: int,
     progress: Callable[[int, int], None],
 ) -> Sample:
@@ -82,21 +77,22 @@ def read_sample(
     progress: called with the number of documents just done, and of all.
     """
     ids = split.sample(most)
-    vectors: list[Vectors] = []  # of each document
+    vectors: list[Floats] = []  # of each document
     documents: list[int] = []
     examples: list[Example] = []
     titles: dict[str, list[int]] = defaultdict(list)  # the places of the documents in `documents`
     cuts: dict[str, _Cut] = {}  # of documents that are being encoded, by key
 
     def blocks() -> Iterator[Sequence[Document]]:
-        for batch in in_batches(ids, _BLOCK):
-            block = list(_cuts(store, split, batch, seed))
+        for start in range(0, len(ids), _BLOCK):
+            batch = ids[start : start + _BLOCK]
+            block = list(_cuts(snapshot, split, batch, seed))
             cuts.update((cut.rest.key, cut) for cut in block)
             if block:
                 yield [cut.rest for cut in block]
             progress(len(batch), len(ids))
 
-    for block in encoded(reader, blocks()):
+    for block in engine.encode_blocks(blocks()):
         for document, spans, rows in zip(block.documents, block.spans, block.parts, strict=True):
             cut = cuts.pop(document.key)
             if cut.title:
@@ -112,14 +108,14 @@ def read_sample(
         question = Question(Kind.TITLE, title, named, split.parts[named[0]])
         examples.append(Example(question, np.stack([vectors[i][0] for i in places[:_PER_TITLE]])))
     return Sample(
-        np.concatenate(vectors) if vectors else np.empty((0, reader.encoder.dim), np.float32),
+        np.concatenate(vectors) if vectors else np.empty((0, engine.encoder.dim), np.float32),
         np.repeat(np.array(documents, np.int64), [len(rows) for rows in vectors]),
         tuple(examples),
     )
 
 
-def _cuts(store: Store, split: Split, ids: Sequence[int], seed: int) -> Iterator[_Cut]:
-    for i, document in zip(ids, store.documents(ids), strict=True):
+def _cuts(snapshot: Snapshot, split: Split, ids: Sequence[int], seed: int) -> Iterator[_Cut]:
+    for i, document in zip(ids, snapshot.store.documents(ids), strict=True):
         if not document.text.strip():
             continue
         rng = random.Random(f"{seed} {document.key}")
@@ -127,7 +123,7 @@ def _cuts(store: Store, split: Split, ids: Sequence[int], seed: int) -> Iterator
         yield _Cut(i, split.title(document), cut[0], Document(document.key, cut[1]), cut[2])
 
 
-def _near(spans: Sequence[Span], place: int) -> slice:
+def _near(spans: Sequence[tuple[int, int]], place: int) -> slice:
     """The passage that had the sentence, and its neighbour."""
     nearest = max(0, sum(start <= place for start, _ in spans) - 1)
     return slice(nearest, nearest + 2)
@@ -150,27 +146,22 @@ class Material:
 
     sample: Sample
     examples: tuple[Example, ...]
-    vectors: Vectors
+    vectors: Floats
     parts: dict[int, Part]
 
 
 def read_material(
+    engine: SearchEngine,
     snapshot: Snapshot,
-    encoder: TextEncoder,
     clicks: Mapping[str, Sequence[str]],
     documents: int,
     seed: int,
     progress: Progress,
 ) -> Material:
     """Encode a sample of documents and all questions; arguments as for `adapt`."""
-    store, split = snapshot.store, Split(snapshot.store, seed)
-    reader = PassageReader(encoder, CollectionSettings.from_stored(snapshot.settings).passages)
-
-    def report(done: int, total: int) -> None:
-        progress("Encoding", done, total)
-
-    sample = read_sample(store, split, documents, reader, seed, report)
-    ids = store.ids_of({key for keys in clicks.values() for key in keys})
+    encoder, split = engine.encoder, Split(snapshot, seed)
+    sample = read_sample(engine, snapshot, split, documents, seed, partial(progress, "Encoding"))
+    ids = snapshot.store.ids_of({key for keys in clicks.values() for key in keys})
     logged = clicked(clicks, ids, split.parts)
     questions = [*(example.question for example in sample.examples), *logged]
     texts = [question.text for question in questions]
@@ -183,7 +174,7 @@ def read_material(
     return Material(sample, tuple(examples), vectors, split.parts)
 
 
-def _nearest(snapshot: Snapshot, question: Question, vector: Vectors) -> Vectors:
+def _nearest(snapshot: Snapshot, question: Question, vector: Floats) -> Floats:
     """The stored passage of each document of a question that is nearest to it, (p, D)."""
     nearest = []
     for document in question.documents:
@@ -195,19 +186,16 @@ def _nearest(snapshot: Snapshot, question: Question, vector: Vectors) -> Vectors
 
 
 def check_documents(
-    store: Store,
-    clicks: Mapping[str, Sequence[str]],
-    documents: int,
-    seed: int,
-    path: Path | str,
+    snapshot: Snapshot, clicks: Mapping[str, Sequence[str]], documents: int, seed: int
 ) -> None:
     """Raise QueryError, before anything is encoded, if a part must get too few questions.
 
     A document is asked for by its title and by one sentence, and by the log.
     """
+    store, path = snapshot.store, snapshot.path
     if not list(store.scan("SELECT id FROM documents WHERE text != '' LIMIT 1")):
         raise QueryError(f"{path} has no document with a text, so there is nothing to learn from")
-    split = Split(store, seed)
+    split = Split(snapshot, seed)
     counts = Counter(split.parts[i] for i in split.sample(documents))
     ids = store.ids_of({key for keys in clicks.values() for key in keys})
     logged = Counter(question.part for question in clicked(clicks, ids, split.parts))
@@ -236,7 +224,7 @@ def _check_count(count: int, part: Part, path: Path | str, about: str = "") -> N
 
 def of_part(
     material: Material, part: Part, sampled: Collection[int] | None = None
-) -> tuple[list[Question], Vectors]:
+) -> tuple[list[Question], Floats]:
     """The questions of a part, and their vectors; `sampled`: only those about these documents."""
     places = [
         i

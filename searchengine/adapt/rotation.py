@@ -14,14 +14,13 @@ import numpy as np
 from searchengine.adapt.material import Material, of_part
 from searchengine.adapt.sampled_questions import Part, Question
 from searchengine.adapt.validation import Corpus, Outcome, best, held_out, indexed, objection
-from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.encoders.protocol import Vectors
-from searchengine.indexer.arrays import evenly
+from searchengine.engine import Snapshot
+from searchengine.indexer.arrays import Floats, evenly
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import RotationKind
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.indexer.tuning.points import recalls
-from searchengine.measure.significance import Values
+from searchengine.trainer.evaluation.significance import Values
 from searchengine.trainer.training import posthoc
 from searchengine.trainer.training.posthoc import LinearMap
 
@@ -68,7 +67,7 @@ def train_and_judge(
     before, after = scanned(config), scanned(kept(config))
 
     def score(
-        corpus: Corpus, _: Sequence[Question], vectors: Vectors, change: LinearMap | None
+        corpus: Corpus, _: Sequence[Question], vectors: Floats, change: LinearMap | None
     ) -> Values:
         return agreement(corpus, vectors, before if change is None else after, change)
 
@@ -94,7 +93,7 @@ def train_and_judge(
     return Outcome(chosen, rows, len(questions), objection(rows, MIN_GAIN))
 
 
-def _evenly(corpus: Corpus) -> Vectors:
+def _evenly(corpus: Corpus) -> Floats:
     """At most PASSAGES of the passages, evenly spread: (n, D)."""
     chosen, blocks, start = evenly(len(corpus.documents), PASSAGES), [], 0
     for block in corpus.blocks():
@@ -117,7 +116,7 @@ def kept(config: SegmentConfig) -> SegmentConfig:
 
 
 def agreement(
-    corpus: Corpus, vectors: Vectors, config: SegmentConfig, change: LinearMap | None = None
+    corpus: Corpus, vectors: Floats, config: SegmentConfig, change: LinearMap | None = None
 ) -> Values:
     """The share of each question's NEIGHBOURS nearest passages that an index finds, (q,).
 

@@ -13,10 +13,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from searchengine.backends.folder.documents.store import Store
-from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import sentence_ends
 from searchengine.corpus.text_files import bad, read_jsonl
+from searchengine.engine import Document, Snapshot
 
 HELD_OUT, VALIDATION = 25, 10
 """Percent of the documents that judge, and that choose the strength of training."""
@@ -59,9 +58,9 @@ class Split:
         parts: document id → part.
     """
 
-    def __init__(self, store: Store, seed: int) -> None:
+    def __init__(self, snapshot: Snapshot, seed: int) -> None:
         """Reads title and digest of all documents. `seed`: other seeds give other parts."""
-        columns = store.scan("SELECT id, title, digest FROM documents ORDER BY id")
+        columns = snapshot.store.scan("SELECT id, title, digest FROM documents ORDER BY id")
         rows = [(i, title.strip(), digest) for i, title, digest in columns]
         shared = Counter(title for _, title, _ in rows)
         self._numbers = {

@@ -12,14 +12,12 @@ import numpy as np
 
 from searchengine.adapt.material import Material, Sample, of_part
 from searchengine.adapt.sampled_questions import Kind, Part, Question
-from searchengine.backends.contract import Ids
-from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.encoders.protocol import Vectors
-from searchengine.indexer.arrays import BLOCK_ROWS
+from searchengine.engine import Snapshot
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.measure.judgements import MAIN, per_question
-from searchengine.measure.significance import Comparison, Values, compare
+from searchengine.trainer.evaluation.ranking import MAIN, per_question
+from searchengine.trainer.evaluation.significance import Comparison, Values, compare
 from searchengine.trainer.training.posthoc import LinearMap
 
 MAX_P, MIN_GAIN = 0.01, 0.02
@@ -36,15 +34,15 @@ _BATCH = 256  # questions searched at a time
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What questions are judged among.
+    """The passages that questions are searched among.
 
     Attributes:
         documents: (n,), the id of each row's document.
         blocks: the rows, in the encoder's basis, in blocks (b, D).
     """
 
-    documents: Ids
-    blocks: Callable[[], Iterator[Vectors]]
+    documents: RowNumbers
+    blocks: Callable[[], Iterator[Floats]]
 
     @classmethod
     def of_sample(cls, sample: Sample) -> "Corpus":
@@ -60,7 +58,7 @@ class Corpus:
             outside = ~np.isin(documents, sample.documents)
             passages, documents = passages[outside], documents[outside]
 
-        def blocks() -> Iterator[Vectors]:
+        def blocks() -> Iterator[Floats]:
             if sample is not None:
                 yield sample.vectors
             for start in range(0, len(passages), BLOCK_ROWS):
@@ -71,7 +69,7 @@ class Corpus:
         return cls(documents, blocks)
 
 
-Score = Callable[[Corpus, Sequence[Question], Vectors, LinearMap | None], Values]
+Score = Callable[[Corpus, Sequence[Question], Floats, LinearMap | None], Values]
 """A number for each question, (q,): corpus, questions, their vectors (q, D), and a map of both."""
 
 
@@ -134,7 +132,7 @@ def held_out(
 def judge(
     corpus: Corpus,
     questions: Sequence[Question],
-    vectors: Vectors,
+    vectors: Floats,
     config: SegmentConfig,
     change: LinearMap | None = None,
 ) -> Values:
@@ -153,8 +151,8 @@ def judge(
 
 @contextmanager
 def indexed(
-    corpus: Corpus, vectors: Vectors, config: SegmentConfig, change: LinearMap | None
-) -> Iterator[tuple[Segment, Iterator[Vectors]]]:
+    corpus: Corpus, vectors: Floats, config: SegmentConfig, change: LinearMap | None
+) -> Iterator[tuple[Segment, Iterator[Floats]]]:
     """An index of the corpus, and the questions (q, D) in batches; the map is applied to both."""
     apply = (lambda rows: rows) if change is None else change
     batches = (apply(vectors[i : i + _BATCH]) for i in range(0, len(vectors), _BATCH))
@@ -165,7 +163,7 @@ def indexed(
         yield segment, batches
 
 
-def _ranked(segment: Segment, vectors: Vectors, documents: Ids) -> list[list[int]]:
+def _ranked(segment: Segment, vectors: Floats, documents: RowNumbers) -> list[list[int]]:
     """The first documents of each question, by their best passages."""
     depth = _FIRST
     while True:

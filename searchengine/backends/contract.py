@@ -18,8 +18,8 @@ Rules, which tests/searchengine/backends checks on every backend:
 * Index config, rotation and shortlist belong to the collection, not to the process that opens it.
 * A part of the data that cannot be read raises an error. A search never returns less because of it.
 
-What only a folder can do (segments, tuning, verification, repair, backup, reindex) is reached by
-`Backend.local`. `ingest` alone asks which backend it has: an add to a folder is one commit.
+What only a folder can do (segments, tuning, verification, repair, backup, reindex) is asked of
+what `opening.in_folder` returns. `ingest` alone distinguishes: an add to a folder is one commit.
 """
 
 import hashlib
@@ -317,14 +317,6 @@ class Backend(ABC):
     def words(self) -> str | None:
         """How documents are ranked by words; None: the modes text and hybrid are refused."""
 
-    @property
-    def local(self) -> Any:
-        """The folder (folder.collection.Collection), with what only a folder can do.
-
-        Raises CollectionError for a collection on a server.
-        """
-        raise folders_only(self.path)
-
     @abstractmethod
     def reading(self) -> AbstractContextManager[Snapshot]:
         """A snapshot, which stays as it is throughout the block."""
@@ -367,6 +359,15 @@ class Backend(ABC):
     @abstractmethod
     def configure(self, values: Mapping[str, Any]) -> None:
         """Store collection settings in one commit; None removes one. Others see it at a refresh."""
+
+    def highest_number(self) -> int:
+        """The highest key that is a number of at most 18 digits; −1 if there is none."""
+        with self.reading() as snapshot:
+            return snapshot.store.highest_number()
+
+    def remember_number(self, highest: int) -> None:
+        """Called when keys up to the number `highest` were added, before another commit."""
+        return
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Build the index of vectors if it is missing. Raises CollectionError after `timeout` s."""

@@ -1,4 +1,4 @@
-"""Search modes and their settings, apart from requests so that help texts need no numpy."""
+"""Search modes and defaults, apart from requests so that help texts need no numpy."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,6 +6,8 @@ from typing import Any
 
 WEIGHT = 0.6
 """Weight of the cosine in the mode hybrid; BM25 has the rest. Chosen in docs/quality.md."""
+CANDIDATES = 50
+"""Documents that a cross-encoder reads for a question, where a caller says nothing."""
 CHOSEN = "mode_chosen"
 """The setting that a user has chosen mode or weight: languages do not change them any more."""
 

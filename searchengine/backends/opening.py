@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from searchengine.backends.contract import Backend
+from searchengine.backends.contract import Backend, folders_only
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.postgresql.connections import shown
 from searchengine.corpus.analyzer import Analyzer
@@ -34,6 +34,13 @@ def open_backend(path: str | Path, wait: float = 0, device: str = "cpu") -> Back
             f"{name_of(path)}: a server scans vectors itself; leave the device out"
         )
     return backend(str(path), wait)
+
+
+def in_folder(backend: Backend) -> Collection:
+    """A collection with what only one in a folder can do. Raises CollectionError for a server."""
+    if not isinstance(backend, Collection):
+        raise folders_only(backend.path)
+    return backend
 
 
 def exists(path: str | Path) -> bool:

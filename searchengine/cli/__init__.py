@@ -12,9 +12,16 @@ from typing import Any
 import click
 
 from searchengine.cli import demo, documents, index, search, serve, tune, upkeep
-from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
+from searchengine.cli.console import (
+    INTERRUPTED,
+    PrintableFormatter,
+    Terminated,
+    note,
+    orderly_exit,
+    printable,
+)
 from searchengine.cli.measuring import bench, evaluate, judged
-from searchengine.cli.options import suggest
+from searchengine.cli.options import with_our_name
 from searchengine.cli.training import adapt, train
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
 from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
@@ -146,10 +153,13 @@ class OneSentence(click.Group):
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except click.UsageError as error:
-            suggest(error)
-            raise
+            raise with_our_name(error) from None
         except (SearchEngineError, ImportError) as error:
             raise BadInput(str(error)) from error
+        except KeyboardInterrupt:
+            with suppress(OSError):  # the terminal may be gone
+                note("Interrupted")
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # which click handles
                 raise

@@ -68,7 +68,7 @@ def run_demo(folder: Path) -> None:
         note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")
         train_with_progress(TrainConfig(train=(sample / "pairs.tsv",), out=model))
     with SearchEngine.open_or_create(collection, model) as engine:
-        if not engine.local.segments:
+        if not len(engine):
             documents = list(read_corpus(sample))
             with progress("Indexing", len(documents)) as advance:
                 engine.add(documents, progress=lambda done, _: advance(done))

@@ -11,6 +11,7 @@ import click
 
 from searchengine.backends.mode import Mode
 from searchengine.cli.console import (
+    INTERRUPTED,
     Terminated,
     counted,
     indexing,
@@ -24,12 +25,15 @@ from searchengine.cli.options import (
     COLLECTION,
     INDEXED,
     LAYERS,
+    RUNNING,
     SHORTLIST,
     WAIT,
     choice,
     complete_path,
     runs,
+    sectioned,
     stages,
+    suffixes,
 )
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import LeftOut
@@ -49,8 +53,10 @@ if TYPE_CHECKING:
 
     from searchengine.corpus.documents import Document
     from searchengine.corpus.files import Unread
+    from searchengine.corpus.formats.kinds import FileChoice
     from searchengine.corpus.tabular import Columns
     from searchengine.ingest.mirror import MirrorOptions, Pass
+    from searchengine.ingest.settings import AddSummary
 
 COMMIT_EVERY = 5000
 PATIENCE = 60.0
@@ -75,6 +81,18 @@ _CUTS = (
     ),
 )
 _READS = (
+    click.option(
+        "--ignore",
+        type=suffixes(),
+        default=(),
+        help="Suffixes or names of files, or names of folders, to leave out: .log,node_modules.",
+    ),
+    click.option(
+        "--as-text",
+        type=suffixes(),
+        default=(),
+        help="Suffixes or names of files to read as plain text: .foo,Makefile.",
+    ),
     click.option("--skip-bad", is_flag=True, help="Skip malformed records and count them."),
     click.option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id]."),
     click.option("--title-field", metavar="NAME", help="Name of the title field [default: title]."),
@@ -90,7 +108,7 @@ def cuts(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def reads(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that `columns_of` reads, and `skip_bad`."""
+    """Add the options that `columns_of` and `choice_of` read, and `skip_bad`."""
     for option in _READS:
         command = option(command)
     return command
@@ -102,6 +120,13 @@ def columns_of(options: dict[str, Any], needs_text: bool) -> "Columns":
 
     names = {name: options.pop(f"{name}_field") for name in ("text", "title", "id")}
     return Columns(**names, needs_text=needs_text)
+
+
+def choice_of(options: dict[str, Any]) -> "FileChoice":
+    """Take the files that are read in another way from the options of a command."""
+    from searchengine.corpus.formats.kinds import FileChoice
+
+    return FileChoice(frozenset(options.pop("as_text")), frozenset(options.pop("ignore")))
 
 
 def passages_of(options: dict[str, Any]) -> Any:
@@ -131,14 +156,19 @@ class Mirror:
     allow_empty: bool
 
     def options(
-        self, key_prefix: str, columns: "Columns", commit_every: int | None, **how: Any
+        self,
+        key_prefix: str,
+        columns: "Columns",
+        choice: "FileChoice",
+        commit_every: int | None,
+        **how: Any,
     ) -> "MirrorOptions":
         """For SearchEngine.mirror and watch; `how` as AddOptions has it."""
         from searchengine.ingest.mirror import MirrorOptions
         from searchengine.ingest.settings import AddOptions
 
         add = AddOptions(commit_every=commit_every, **how)
-        return MirrorOptions(key_prefix, columns, self.allow_empty, add)
+        return MirrorOptions(key_prefix, columns, self.allow_empty, add, choice)
 
 
 def patience(mirror: Mirror | None, corpus: str, vectors: Any, wait: float) -> float:
@@ -160,6 +190,8 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     def with_mirror(prune: bool, watch: bool, allow_empty: bool, **options: Any) -> None:
         if allow_empty and not (prune or watch):
             raise click.UsageError("--allow-empty needs --prune or --watch")
+        if watch and options["strict"]:
+            raise click.UsageError("--strict is for a run that ends; leave out --strict or --watch")
         command(mirror=Mirror(watch, allow_empty) if prune or watch else None, **options)
 
     for option in (
@@ -183,7 +215,20 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     return with_mirror
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "What is read": "text_field title_field id_field key_prefix as_text ignore skip_bad "
+            "strict",
+            "A folder kept in step": "prune watch allow_empty",
+            "Vectors of your own": "vector_file passage_file",
+            "Passages and words": "passages passage_tokens overlap tokenizer mode fields",
+            "The encoder": f"encoder layers {RUNNING}",
+            "The index": "prefix structure code rotation shortlist effort hnsw_m bounds stages "
+            "commit_every",
+        }
+    )
+)
 @click.argument("corpus", shell_complete=complete_path)
 @COLLECTION
 @click.option(
@@ -248,6 +293,11 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
 )
 @reads
 @click.option(
+    "--strict",
+    is_flag=True,
+    help="Skip as --skip-bad does, and exit with status 1 if anything was left out.",
+)
+@click.option(
     "--vectors",
     "vector_file",
     type=click.Path(path_type=Path),
@@ -277,12 +327,12 @@ def index(
 ) -> None:
     """Add the documents of CORPUS to COLLECTION, which is created if needed.
 
-    CORPUS is a folder or a file: text, Markdown, HTML, PDF, .docx or .epub;
-    records in .jsonl, .json, .csv, .tsv, .parquet or .arrow; or a .npy file of
-    vectors. "sqlite:///FILE?table=NAME" reads a table, "-" JSON Lines from standard
-    input. Fields of records: _id, title, text; all others become metadata to
-    filter by. The key of a file is its path below CORPUS; the key of a record
-    without _id is a hash of its content (docs/indexing.md); the key of a vector
+    CORPUS is a folder or a file: text, source, Markdown, HTML, PDF, .docx, .pptx,
+    .xlsx, .epub, .eml or .ipynb; records in .jsonl, .json, .csv, .tsv, .parquet or
+    .arrow; or a .npy file of vectors. "sqlite:///FILE?table=NAME" reads a table,
+    "-" JSON Lines from standard input. Fields of records: _id, title, text; all
+    others become metadata to filter by. The key of a file is its path below CORPUS;
+    the key of a record without _id is a hash of its content (docs/indexing.md); the key of a vector
     without a document is its row number, and --key-prefix keeps a second file of
     vectors apart. A document replaces the stored one
     with the same key, and is encoded only if its text differs. After an
@@ -293,6 +343,7 @@ def index(
     Examples:
         searchengine index notes/ notes.index
         searchengine index notes/ notes.index --watch
+        searchengine index notes/ notes.index --prune --strict --ignore .png,.zip
         searchengine index papers.csv papers.index --text-field abstract
         searchengine index "sqlite:///app.db?table=posts" posts.index --text-field body
         searchengine index papers.jsonl papers.index --vectors vectors.npy
@@ -302,7 +353,8 @@ def index(
     from searchengine.corpus.files import Unread, check_corpus
     from searchengine.engine import SearchEngine
 
-    as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
+    as_json, strict = options.pop("as_json"), options.pop("strict")
+    skip_bad = options.pop("skip_bad") or strict
     fields, commit_every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
     vectors, passages, encoded = supplied(
         corpus, options.pop("vector_file"), options.pop("passage_file")
@@ -313,6 +365,7 @@ def index(
     settings["passages"] = passages_of(options)
     mode = options.pop("mode")
     key_prefix, columns = options.pop("key_prefix"), columns_of(options, vectors is None)
+    choice = choice_of(options)
     mirror, malformed, unread = options.pop("mirror"), LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
     config = {name: value for name, value in options.items() if value is not None}
@@ -326,14 +379,13 @@ def index(
     total = None
     with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
         try:
-            total = _total(corpus, vectors)
+            total = _total(corpus, vectors, choice)
             if vectors is None and encoded is None:
                 _check_encodes(engine)
             _configure(engine, fields, mode)
             if mirror is not None and mirror.watch:
-                _watch(
-                    engine, corpus, mirror.options(key_prefix or "", columns, commit_every), as_json
-                )
+                watched = mirror.options(key_prefix or "", columns, choice, commit_every)
+                _watch(engine, corpus, watched, as_json)
                 return
             with (
                 explaining(malformed, unread.failed),
@@ -341,11 +393,13 @@ def index(
             ):
                 how = {"skip_bad": skip_bad, "progress": on_read, "building": on_step}
                 if mirror is not None:
-                    mirrored = mirror.options(key_prefix or "", columns, commit_every, **how)
+                    mirrored = mirror.options(
+                        key_prefix or "", columns, choice, commit_every, **how
+                    )
                     summary = engine.mirror(corpus, mirrored, unread=unread, on_bad=on_bad)
                 else:
                     documents = _documents(
-                        engine, corpus, vectors, on_bad, key_prefix, columns, unread
+                        engine, corpus, vectors, on_bad, key_prefix, columns, unread, choice
                     )
                     summary = engine.add(
                         documents,
@@ -361,12 +415,16 @@ def index(
             raise
         documents_now = engine.stats().documents
     seconds = round(time.monotonic() - started, 2)
-    for message in summary.bad.first:
-        malformed.add(message)
-    malformed.count += summary.bad.count - len(summary.bad.first)
-    show_summary(
-        engine.collection.path, summary, malformed, unread, documents_now, seconds, as_json
-    )
+    outcome = Outcome(engine.collection.path, documents_now, summary, malformed, unread, seconds)
+    outcome.show(as_json)
+    _exit_strict(strict and outcome.incomplete)
+
+
+def _exit_strict(incomplete: bool) -> None:
+    """Exit with status 1 after a run with --strict that has left something out."""
+    if incomplete:
+        note("--strict: something was left out, so the exit status is 1")
+        raise click.exceptions.Exit(1)
 
 
 def _configure(engine: Any, fields: tuple[str, ...], mode: str | None) -> None:
@@ -385,6 +443,7 @@ def _documents(
     key_prefix: str | None,
     columns: Any,
     unread: Any,
+    choice: "FileChoice",
 ) -> Iterable["Document"]:
     """The documents of a corpus; of a file of vectors, their numbers."""
     from searchengine.corpus.documents import numbered
@@ -401,6 +460,7 @@ def _documents(
         key_prefix=key_prefix or "",
         columns=columns,
         unread=unread,
+        choice=choice,
     )
     return documents if columns.needs_text else _noting_textless(documents)
 
@@ -425,18 +485,16 @@ def _skippable(error: BaseException) -> bool:
     return bad_record and not isinstance(error, EmptyCorpus | UnknownFields | UnreadableFile)
 
 
-def _total(corpus: str, vectors: Any) -> int | None:
+def _total(corpus: str, vectors: Any, choice: "FileChoice") -> int | None:
     """Return the number of documents, for the progress bar; None if counting takes long."""
     from searchengine.corpus.files import count_records
 
-    return len(vectors) if holds_vectors(corpus) else count_records(corpus)
+    return len(vectors) if holds_vectors(corpus) else count_records(corpus, choice)
 
 
 def _check_encodes(engine: Any) -> None:
     """Raise QueryError if the collection has no encoder."""
-    from searchengine.encoders.protocol import NoEncoder
-
-    if isinstance(engine.encoder, NoEncoder):
+    if not engine.encodes:
         raise QueryError(
             f"{engine.collection.path} has no encoder; pass the vectors of the documents: "
             "--vectors FILE.npy"
@@ -474,7 +532,7 @@ def _clean_up(engine: Any, error: BaseException, is_new: bool, total: int | None
         engine.collection.remove_if_empty()
     if stopped:
         note(_interrupted(engine.collection.path, committed, total))
-        status = error.status if isinstance(error, Terminated) else 1
+        status = error.status if isinstance(error, Terminated) else INTERRUPTED
         raise click.exceptions.Exit(status) from None
 
 
@@ -568,7 +626,6 @@ def encoder_of(
     `settings`. Options that differ are refused when the vectors are read.
     """
     from searchengine.backends.opening import exists
-    from searchengine.encoders.loading import title
     from searchengine.ingest.encoded_folder import EncodedFolder
     from searchengine.ingest.passages import PassageConfig
 
@@ -583,7 +640,7 @@ def encoder_of(
     source = encoder or folder.encoder["source"]
     if source is None:
         raise QueryError(
-            f"{encoded} was encoded by {title(folder.encoder)}, which only Python has: "
+            f"{encoded} was encoded by {folder.encoder_title}, which only Python has: "
             "SearchEngine.add(documents, vectors=…)"
         )
     return str(source)
@@ -595,7 +652,12 @@ def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) ->
     try:
         for update in engine.watch(folder, options):
             documents = update.documents
-            (_show_pass_json if as_json else _show_pass)(folder, collection, update)
+            if as_json:
+                problem = update.problem or None
+                parts = update.documents, update.summary, update.malformed, update.unread
+                show_json_line(Outcome(collection, *parts, problem=problem).as_dict())
+            else:
+                _show_pass(folder, collection, update)
             skipped = update.unread.sentence()
             if skipped not in ("", shown) and not as_json:
                 note(skipped)
@@ -605,8 +667,8 @@ def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) ->
             f"Stopped watching {folder}; {collection} has {counted(documents, 'document')}, the "
             "same command continues from there"
         )
-        if isinstance(stop, Terminated):
-            raise click.exceptions.Exit(stop.status) from None
+        status = stop.status if isinstance(stop, Terminated) else INTERRUPTED
+        raise click.exceptions.Exit(status) from None
 
 
 def _show_pass(folder: str, collection: Path, update: "Pass") -> None:
@@ -616,80 +678,91 @@ def _show_pass(folder: str, collection: Path, update: "Pass") -> None:
         return
     counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in update.changes.items())
     note(f"{counts or 'nothing new'} in {collection}, {total} now; watching {folder}, Ctrl-C ends")
-    for message in _left_out(update):
-        note(f"left out: {message}")
-
-
-def _show_pass_json(folder: str, collection: Path, update: "Pass") -> None:
-    summary = update.summary
-    show_json_line(
-        {
-            "collection": str(collection),
-            "folder": folder,
-            "documents": update.documents,
-            **({} if summary is None else _whole_numbers(summary)),
-            "problem": update.problem or None,
-            "left_out": _left_out(update),
-            "skipped": dict(update.unread.kinds),
-        }
-    )
-
-
-def _whole_numbers(summary: Any) -> dict[str, int]:
-    return {name: value for name, value in asdict(summary).items() if isinstance(value, int)}
-
-
-def _left_out(update: "Pass") -> list[str]:
-    """Messages of files and records that were left out."""
     bad = [] if update.summary is None else update.summary.bad.first
-    return [*update.unread.failed.first, *update.malformed.first, *bad]
+    for message in (*update.unread.failed.first, *update.malformed.first, *bad):
+        note(f"left out: {message}")
 
 
 _COUNTS = ("added", "changed", "metadata_updated", "moved", "removed", "unchanged")
 
 
-def show_summary(
-    collection: Path | str,
-    summary: Any,
-    malformed: LeftOut,
-    unread: "Unread",
-    documents: int,
-    seconds: float,
-    as_json: bool,
-) -> None:
-    """Print the numbers of documents added and left out, or the result of the run as JSON."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a run of `index`, or of a pass of --watch.
 
-    left_out = {
-        "without_text": summary.without_text,
-        "repeated": summary.repeated,
-        "bad": malformed,
-        "unreadable": unread.failed,
-    }
-    counts = {name: getattr(summary, name) for name in _COUNTS}
-    if as_json:
-        show_json(
-            {
-                "collection": str(collection),
-                **counts,
-                "documents": documents,
-                "seconds": seconds,
-                "skipped": dict(unread.kinds),
-                "encodings": dict(unread.encodings),
-                **{name: asdict(records) for name, records in left_out.items()},
-            }
-        )
-        return
-    changes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
-    total = counted(documents, "document")
-    note(f"{changes or '0 added'} in {collection}, {total} now, in {seconds} s")
-    for name, records in left_out.items():
-        if records.count:
-            note(f"{records.count} {name.replace('_', ' ')}, left out:{first_lines(records)}")
-    if unread.encodings:
-        encodings = ", ".join(f"{n:,} in {name}" for name, n in unread.encodings.most_common())
-        note(f"not UTF-8 and converted: {encodings}")
-    if sentence := unread.sentence():
-        note(sentence)
+    Attributes:
+        collection: path or name.
+        documents: documents in the collection now.
+        summary: numbers of documents; None if the pass failed.
+        malformed: messages of records that were left out before they were documents.
+        unread: files that were skipped or could not be read.
+        seconds: wall time; None for a pass.
+        problem: why the pass failed.
+    """
+
+    collection: Path | str
+    documents: int
+    summary: "AddSummary | None"
+    malformed: LeftOut
+    unread: "Unread"
+    seconds: float | None = None
+    problem: str | None = None
+
+    @property
+    def left_out(self) -> dict[str, LeftOut]:
+        """What was left out, by kind."""
+        summary, bad = self.summary, LeftOut(self.malformed.count, list(self.malformed.first))
+        for message in () if summary is None else summary.bad.first:
+            bad.add(message)
+        if summary is not None:
+            bad.count += summary.bad.count - len(summary.bad.first)
+        return {
+            "without_text": LeftOut() if summary is None else summary.without_text,
+            "repeated": LeftOut() if summary is None else summary.repeated,
+            "bad": bad,
+            "unreadable": self.unread.failed,
+        }
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether content was left out; a record that occurs twice is stored once."""
+        counts = {name: records.count for name, records in self.left_out.items()}
+        return any((counts | {"repeated": 0}).values()) or bool(self.unread.kinds)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Kind of change → number of documents."""
+        return {name: getattr(self.summary, name, 0) for name in _COUNTS}
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, with the same keys for every run."""
+        return {
+            "collection": str(self.collection),
+            **self.counts,
+            "documents": self.documents,
+            "seconds": self.seconds,
+            "skipped": dict(self.unread.kinds),
+            "encodings": dict(self.unread.encodings),
+            **{name: asdict(records) for name, records in self.left_out.items()},
+            "problem": self.problem,
+        }
+
+    def show(self, as_json: bool) -> None:
+        """Print the numbers of documents added and left out, or all of it as JSON."""
+        if as_json:
+            show_json(self.as_dict())
+            return
+        changes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.counts.items() if n)
+        total = counted(self.documents, "document")
+        note(f"{changes or '0 added'} in {self.collection}, {total} now, in {self.seconds} s")
+        for name, records in self.left_out.items():
+            if records.count:
+                note(f"{records.count} {name.replace('_', ' ')}, left out:{first_lines(records)}")
+        if self.unread.encodings:
+            most = self.unread.encodings.most_common()
+            note(f"not UTF-8 and converted: {', '.join(f'{n:,} in {name}' for name, n in most)}")
+        if sentence := self.unread.sentence():
+            note(sentence)
 
 
 def first_lines(left_out: LeftOut) -> str:
@@ -701,7 +774,15 @@ def first_lines(left_out: LeftOut) -> str:
     return "".join(f"\n  {line}" for line in lines)
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "What is read": "text_field title_field id_field as_text ignore skip_bad prune",
+            "Passages": "passages passage_tokens overlap",
+            "The encoder and where it runs": f"encoder layers {RUNNING} on cpus",
+        }
+    )
+)
 @click.argument("corpus")
 @click.argument("output", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
@@ -746,18 +827,24 @@ def encode(corpus: str, output: Path, as_json: bool, **options: Any) -> None:
     from searchengine.ingest.bulk import EncodeOptions, Place, encode_corpus
 
     columns, passages = columns_of(options, needs_text=True), passages_of(options)
+    choice = choice_of(options)
     loading = {name: options.pop(name) for name in ("encoder", "runtime", "layers")}
     on = Place(options.pop("on"))
     started = time.monotonic()
     try:
-        with progress("Encoding", count_records(corpus)) as report:
+        with progress("Encoding", count_records(corpus, choice)) as report:
             how = EncodeOptions(
-                on=on, passages=passages, columns=columns, progress=report, **options
+                on=on,
+                passages=passages,
+                columns=columns,
+                choice=choice,
+                progress=report,
+                **options,
             )
             summary = encode_corpus(corpus, output, options=how, **loading)
     except (KeyboardInterrupt, Terminated) as error:
         note(f"Interrupted; the same command encodes what is missing in {output}")
-        status = error.status if isinstance(error, Terminated) else 1
+        status = error.status if isinstance(error, Terminated) else INTERRUPTED
         raise click.exceptions.Exit(status) from None
     seconds = round(time.monotonic() - started, 2)
     if as_json:

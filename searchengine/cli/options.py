@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from searchengine.backends.mode import CANDIDATES
 from searchengine.cli.console import note
-from searchengine.encoders.cross_encoders import CANDIDATES, MAX_CANDIDATES, CrossEncoding
 from searchengine.errors import OPTIONS
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
@@ -57,6 +57,15 @@ def several(kinds: Iterable[StrEnum]) -> Separated:
     """Values of an enum: flat,hnsw."""
     by_name = {kind.value: kind for kind in kinds}
     return Separated("NAME,NAME,…", f"one or more of {', '.join(by_name)}", by_name.__getitem__)
+
+
+def suffixes() -> Separated:
+    """Suffixes or names of files: .foo,Makefile."""
+    return Separated("NAME,NAME,…", "suffixes or names of files", _suffix)
+
+
+def _suffix(text: str) -> str:
+    return _name(text).lower() if text.startswith(".") else _name(text)
 
 
 def name_list() -> Separated:
@@ -217,6 +226,48 @@ INDEXED = click.option(
 )
 
 
+class Sectioned(click.Command):
+    """A command whose help shows its options in sections.
+
+    Attributes:
+        sections: title → names of parameters. Other options come first, under "Options", and
+            those that every command has come last.
+    """
+
+    sections: Mapping[str, Sequence[str]] = {}
+    _LAST = ("wait", "as_json", "_click_default_help")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options."""
+        titles = {name: title for title, names in self.sections.items() for name in names}
+        titles |= dict.fromkeys(self._LAST, "Other options")
+        rows: dict[str, list[tuple[str, str]]] = {"Options": []}
+        rows |= {title: [] for title in (*self.sections, "Other options")}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                rows[titles.get(str(parameter.name), "Options")].append(record)
+        for title, records in rows.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def sectioned(
+    sections: Mapping[str, str], kind: type[click.Command] = click.Command
+) -> type[click.Command]:
+    """The class of a command with options in sections: title → names of parameters, with spaces.
+
+    `kind`: the class without them.
+    """
+    split = {title: names.split() for title, names in sections.items()}
+    return type("Sectioned", (Sectioned, kind), {"sections": split})
+
+
+RUNNING = "runtime precision device trust_remote_code"
+"""The parameters of the encoder's runtime, for `sectioned`."""
+
+
 def choice(kinds: Iterable[StrEnum]) -> click.Choice[str]:
     """A choice among the values of an enum, as help texts show them and users type them."""
     return click.Choice([kind.value for kind in kinds])
@@ -271,12 +322,14 @@ def cross_encodes(used: str) -> Callable[[Callable[..., None]], Callable[..., No
                 raise click.UsageError("--candidates needs --cross-encoder MODEL")
             encoding = None
             if cross_encoder is not None:
+                from searchengine.engine import CrossEncoding
+
                 encoding = CrossEncoding(cross_encoder, candidates or CANDIDATES)
             command(cross_encoding=encoding, **options)
 
         candidates = click.option(
             "--candidates",
-            type=click.IntRange(1, MAX_CANDIDATES),
+            type=click.IntRange(1),
             help="Maximum number of documents that the cross-encoder reads for a question "
             f"[default: {CANDIDATES}].",
         )
@@ -308,10 +361,12 @@ def note_unknown_fields(engine: "SearchEngine", field: str) -> None:
             note(sentence)
 
 
-def suggest(error: click.UsageError) -> None:
-    """Complete an error for an option that other programs have: the name that it has here."""
+def with_our_name(error: click.UsageError) -> click.UsageError:
+    """The error, for an option that other programs have with the name that it has here."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         name = OPTIONS.get(error.option_name.lstrip("-").replace("-", "_"), "").replace("_", "-")
         known = [option for parameter in error.ctx.command.params for option in parameter.opts]
         if here := [option for option in known if option.lstrip("-") == name]:
-            error.possibilities = here
+            message = f"No such option {error.option_name!r}. Did you mean {here[0]!r}?"
+            return click.UsageError(message, error.ctx)
+    return error

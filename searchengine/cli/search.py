@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from searchengine.backends.mode import Mode
+from searchengine.backends.mode import CANDIDATES, Mode
 from searchengine.cli.console import note, say, show_json
 from searchengine.cli.options import (
     AS_JSON,
@@ -15,15 +15,16 @@ from searchengine.cli.options import (
     ENCODER,
     LAYERS,
     QUERY_ENCODER,
+    RUNNING,
     SHORTLIST,
     FieldName,
     complete_path,
     note_unknown_fields,
     open_engine,
     runs,
-    suggest,
+    sectioned,
+    with_our_name,
 )
-from searchengine.encoders.cross_encoders import CANDIDATES
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
 _OPTIONS = (
@@ -56,8 +57,7 @@ _OPTIONS = (
         "facets",
         type=FieldName(),
         multiple=True,
-        help="Count the values of FIELD over all documents that match the filter; repeatable. "
-        "With --json, the document holds hits and facets.",
+        help="Count the values of FIELD over all documents that match the filter; repeatable.",
     ),
     AS_JSON,
 )
@@ -78,9 +78,9 @@ class _Asking(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            suggest(error)
+            error = with_our_name(error)
             if (question := _read_as_option(words, error)) is None:
-                raise
+                raise error
             raise click.UsageError(
                 f"{error.format_message()} To ask a question that begins with -, put -- "
                 f"before it: {ctx.command_path} COLLECTION -- {shlex.quote(question)}",
@@ -99,7 +99,15 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
     return None
 
 
-@click.command(cls=_Asking)
+_SECTIONS = {
+    "Which documents": "where group_by min_score offset k facets",
+    "Order": "mode as_you_type phrases diversity sort_by cross_encoder candidates",
+    "Effort": "shortlist exact",
+    "The encoder": f"encoder query_encoder layers {RUNNING}",
+}
+
+
+@click.command(cls=sectioned(_SECTIONS, _Asking))
 @COLLECTION
 @click.argument("question")
 @click.option(
@@ -154,7 +162,7 @@ def search(
         _explain_absence(engine, hits, options, question)
 
 
-@click.command()
+@click.command(cls=sectioned(_SECTIONS))
 @COLLECTION
 @click.argument("key")
 @_options
@@ -175,11 +183,9 @@ def _explain_absence(
     engine: Any, hits: Any, options: dict[str, Any], question: str | None = None
 ) -> None:
     """Print a note if there are no hits, or if a field of the options may be misspelt."""
-    from searchengine.query.request import Query
-
     if not hits:
         note("no hits")
-        required = Query(phrases=options["phrases"]).required(question) if question else ()
+        required = engine.required_phrases(question, options["phrases"]) if question else ()
         if required and options["mode"] != Mode.VECTOR:
             quoted = " and ".join(f'"{phrase}"' for phrase in required)
             note(
@@ -208,14 +214,13 @@ def _indented(hit: Any) -> str:
 
 
 def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
-    if as_json and hits.facets:
+    if as_json:
         facets = {
             name: [{"value": value, "count": count} for value, count in counts.items()]
             for name, counts in hits.facets.items()
         }
-        show_json({"hits": hits.to_dicts(), "facets": facets})
-    elif as_json:
-        show_json(hits.to_dicts())
+        found = {"hits": hits.to_dicts(), "facets": facets}
+        show_json(found | {"exact": hits.exact, "read": hits.read})
     else:
         for hit in hits:
             say(_indented(hit))

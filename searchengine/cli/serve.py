@@ -1,8 +1,10 @@
 """searchengine serve and mcp: answer searches of other programs."""
 
+import re
 import signal
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,15 +13,33 @@ from searchengine.cli.options import (
     COLLECTION,
     ENCODER,
     QUERY_ENCODER,
+    RUNNING,
     Bytes,
     complete_path,
     cross_encodes,
     runs,
+    sectioned,
 )
+from searchengine.errors import QueryError
 from searchengine.trainer.errors import install_line
 
+if TYPE_CHECKING:
+    from searchengine.measure.results import Results
 
-@click.command()
+_NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
+_SUFFIX = ".index"
+
+
+@click.command(
+    cls=sectioned(
+        {
+            "Where and for whom": "host port workers tokens origins log",
+            "Limits": "max_requests max_body timeout rate",
+            "What is shown and searched": "benches query_encoders cross_encoder candidates",
+            "The encoder": RUNNING,
+        }
+    )
+)
 @click.argument(
     "collections",
     metavar="COLLECTION…",
@@ -117,13 +137,7 @@ def serve(
         from searchengine.server.running import serve as run
     except ImportError as error:
         raise ImportError(f"serve needs {error.name}: {install_line('serve')}") from error
-    from searchengine.server.server_settings import (
-        ServerSettings,
-        named_benches,
-        named_collections,
-        of_collections,
-        read_tokens,
-    )
+    from searchengine.server.server_settings import ServerSettings, read_tokens
 
     named = named_collections(collections)
     settings = ServerSettings(
@@ -163,3 +177,93 @@ def mcp(collection: Path | str, **options: Any) -> None:
         # A handler in Python would wait for the thread that reads stdin; nothing is being written.
         signal.signal(number, signal.SIG_DFL)
     serve_tools(collection, **options)
+
+
+def named_collections(arguments: Iterable[str]) -> dict[str, Path]:
+    """Name → folder, from folders or NAME=FOLDER. Raises QueryError, CollectionError (a URL).
+
+    A folder's name is that of the collection, without `.index`.
+    """
+    from searchengine.backends.contract import folders_only
+    from searchengine.backends.opening import is_url, name_of
+
+    named: dict[str, Path] = {}
+    for argument in arguments:
+        if is_url(argument):
+            raise folders_only(name_of(argument))
+        name, equals, rest = argument.partition("=")
+        if equals and _NAME.fullmatch(name) and not Path(argument).exists():
+            path = Path(rest)
+        else:
+            path = Path(argument)
+            name = path.absolute().name.removesuffix(_SUFFIX)
+        if not _NAME.fullmatch(name):
+            raise QueryError(
+                f"the name of a collection takes letters, digits, '.', '-' and '_', got {name!r}; "
+                f"give it one: NAME={argument}"
+            )
+        if name in named:
+            raise QueryError(f"two collections are named {name!r}; name one: NAME={argument}")
+        named[name] = path
+    return named
+
+
+def named_benches(
+    arguments: Iterable[str], collections: Mapping[str, Path]
+) -> dict[str, dict[str, Any]]:
+    """Collection → BenchResponse, from NAME=FOLDER; the only collection needs no name.
+
+    FOLDER is what `searchengine bench --out` has written. Raises QueryError.
+    """
+    from searchengine.measure.results import Results
+
+    folders = of_collections("--bench", arguments, collections)
+    return {name: _bench(Results.read(Path(folder))) for name, folder in folders.items()}
+
+
+def of_collections(
+    option: str, arguments: Iterable[str], collections: Mapping[str, Path]
+) -> dict[str, str]:
+    """Collection → value, from NAME=VALUE; the only collection needs no name.
+
+    `option`: for the message. Raises QueryError.
+    """
+    values: dict[str, str] = {}
+    names = ", ".join(collections)
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or Path(argument).exists():
+            if len(collections) > 1:
+                raise QueryError(
+                    f"{option} {argument}: name its collection, one of {names}: "
+                    f"{option} NAME={argument}"
+                )
+            name, value = next(iter(collections)), argument
+        if name not in collections:
+            raise QueryError(f"{option} {argument}: the collections are {names}, got {name!r}")
+        values[name] = value
+    return values
+
+
+def _bench(results: "Results") -> dict[str, Any]:
+    """A BenchResponse."""
+    from searchengine.measure.recommend import recommend
+
+    points = [
+        {
+            "name": row.name,
+            "kind": str(row.kind),
+            "recall": row.recall,
+            "recall_low": row.recall_low,
+            "recall_high": row.recall_high,
+            "ms": row.p50_ms.median,
+        }
+        for row in results.rows
+    ]
+    return {
+        "measured_at": results.measured_at,
+        "k": results.subject["k"],
+        "target": results.target,
+        "recommended": recommend(results).name,
+        "points": points,
+    }

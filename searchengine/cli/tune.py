@@ -8,13 +8,30 @@ from click.core import ParameterSource
 
 from searchengine.backends.mode import Mode
 from searchengine.cli.console import note, say, show_json, show_rows, steps
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, Bytes, open_engine, runs
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    ENCODER,
+    RUNNING,
+    Bytes,
+    open_engine,
+    runs,
+    sectioned,
+)
 
 if TYPE_CHECKING:
     from searchengine.measure.fusion_tuning import FusionTuning
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "The goal": "target_recall confidence k objective max_ram",
+            "Questions": "queries qrels",
+            "The encoder and the machine": f"encoder {RUNNING} threads",
+        }
+    )
+)
 @COLLECTION
 @click.option("--target-recall", default=0.95, help="Minimum recall to guarantee, 0–1.")
 @click.option(
@@ -49,6 +66,12 @@ if TYPE_CHECKING:
     help="File of judgements of the --queries (TSV): choose mode and weight instead.",
 )
 @click.option(
+    "--apply",
+    "point",
+    metavar="FILE#NAME",
+    help="Apply a point of a bench instead: results.json#recommended, or #NAME of any other.",
+)
+@click.option(
     "--threads", type=click.IntRange(1), help="Maximum number of threads [default: all cores]."
 )
 @ENCODER
@@ -65,6 +88,7 @@ def tune(
     max_ram: int | None,
     queries: Path | None,
     qrels: Path | None,
+    point: str | None,
     threads: int | None,
     encoder: str | None,
     runtime: Any,
@@ -81,20 +105,28 @@ def tune(
     default mode is vector, text or hybrid: the one with the highest nDCG@10 on half of the judged
     questions, unless it is worse than before on the other half.
 
+    With --apply, measure nothing: search by an operating point that bench has measured.
+
     \b
     Examples:
         searchengine tune my.index --target-recall 0.97 --queries questions.txt
+        searchengine tune my.index --apply report/results.json#recommended
         searchengine tune my.index --queries questions.jsonl --qrels qrels.tsv
     """
     from searchengine.indexer.threads import threads as thread_budget
     from searchengine.indexer.tuning.tune import Goal, Objective
-    from searchengine.upkeep.tuning import ladder, summary
+    from searchengine.indexer.tuning.wording import ladder, summary
 
     if threads is not None:
         thread_budget.limit = threads
+    if point is not None:
+        _check_alone(ctx, "--apply", ("queries", "qrels"))
+        _apply(collection, point, as_json)
+        return
     if qrels is not None:
-        _check_alone(ctx)
-        assert queries is not None
+        if queries is None:
+            raise click.UsageError("--qrels needs the questions; add --queries FILE")
+        _check_alone(ctx, "--qrels")
         _tune_fusion(collection, queries, qrels, encoder, runtime, as_json)
         return
     goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
@@ -111,8 +143,8 @@ def tune(
     if questions is None:
         note("the questions were generated from documents; --queries takes real ones")
     if as_json:
-        config = {"config": tuning.config.as_dict()}
-        show_json({"collection": str(collection), **config, **tuning.as_dict()})
+        values = {"config": tuning.config.as_dict()} | tuning.as_dict()
+        show_json({"collection": str(collection), "operating_point": values, "fusion": None})
     else:
         show_rows(
             ladder(tuning),
@@ -122,14 +154,29 @@ def tune(
         say(summary(tuning, dim))
 
 
-def _check_alone(ctx: click.Context) -> None:
-    """Refuse --qrels without --queries, and with options of a recall target."""
-    if ctx.params["queries"] is None:
-        raise click.UsageError("--qrels needs the questions; add --queries FILE")
-    options = {"target_recall": "--target-recall", "confidence": "--confidence", "k": "-k"}
-    for name, flag in (options | {"objective": "--for", "max_ram": "--max-ram"}).items():
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{flag} belongs to a recall target; leave it or --qrels out")
+def _check_alone(ctx: click.Context, option: str, others: tuple[str, ...] = ()) -> None:
+    """Refuse options of a recall target, and others, beside an option."""
+    goal = ("target_recall", "confidence", "k", "objective", "max_ram")
+    for parameter in ctx.command.params:
+        given = ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if given and parameter.name in (*goal, *others):
+            raise click.UsageError(f"{parameter.opts[0]} does not go with {option}; leave one out")
+
+
+def _apply(collection: Path | str, address: str, as_json: bool) -> None:
+    """Rebuild a collection with an operating point of a bench."""
+    from searchengine.engine import SearchEngine
+    from searchengine.measure.recommend import row_at
+
+    row = row_at(address)
+    with SearchEngine.open(collection) as engine, steps() as progress:
+        engine.apply(row.config, building=progress)
+        stats = engine.stats()
+    if as_json:
+        values = {"name": row.name, "config": dict(stats.index_config)}
+        show_json({"collection": str(collection), "operating_point": values, "fusion": None})
+        return
+    say(f"{collection} searches by {row.name}: {stats.described()['index config']}")
 
 
 def _tune_fusion(
@@ -144,19 +191,19 @@ def _tune_fusion(
     from searchengine.engine import SearchEngine
     from searchengine.measure.fusion_tuning import tune_fusion
     from searchengine.measure.judgements import read_qrels, read_queries
-    from searchengine.measure.retrieval import ENCODING
 
     questions, judgements = read_queries(queries), read_qrels(qrels)
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as report:
 
-        def progress(step: str, done: int) -> None:
-            report("Encoding" if step == ENCODING else "Ranking", done, len(questions))
+        def progress(done: int) -> None:
+            report("Ranking", done, len(questions))
 
         tuning = tune_fusion(engine, questions, judgements, progress=progress)
     for sentence in tuning.notes:
         note(f"Note: {sentence}")
     if as_json:
-        show_json({"collection": str(collection), **tuning.as_dict()})
+        fusion = tuning.as_dict()
+        show_json({"collection": str(collection), "operating_point": None, "fusion": fusion})
         return
     names = {
         "chosen": f"chosen: {_described(tuning.mode, tuning.weight)}",

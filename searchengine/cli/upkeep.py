@@ -53,9 +53,7 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
     if as_json:
         show_json(asdict(stats) | run_by)
         return
-    from searchengine.upkeep.tuning import described
-
-    for name, value in (described(stats) | run_by).items():
+    for name, value in (stats.described() | run_by).items():
         say(f"{name:12} {value}")
 
 
@@ -82,8 +80,7 @@ def verify(collection: Path, encode: int, encoder: str | None, runtime: Any, as_
     with open_engine(collection, encoder, runtime=runtime) as engine:
         encoded = engine.verify(encode=encode)
     if as_json:
-        result = {"collection": str(collection), "whole": True}
-        show_json(result | ({"encoded": encoded} if encode else {}))
+        show_json({"collection": str(collection), "whole": True, "encoded": encoded})
     elif encode:
         passages = counted(encoded, "passage")
         say(f"{collection} is whole; {passages} encoded again: the vectors are the same")
@@ -121,12 +118,12 @@ def repair(
     """
     from searchengine.backends.contract import folders_only
     from searchengine.backends.opening import name_of
-    from searchengine.upkeep.repair import repair as repair_collection
+    from searchengine.engine import SearchEngine
 
     if isinstance(collection, str):
         raise folders_only(name_of(collection))
     with steps() as report:
-        result = repair_collection(
+        result = SearchEngine.repair(
             collection, encoder, dry_run=dry_run, wait=wait, runtime=runtime, progress=report
         )
     if as_json:
@@ -267,10 +264,10 @@ def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> 
         searchengine copy "postgresql://me@localhost/search#papers" papers.index
     """
     from searchengine.backends.opening import name_of
-    from searchengine.upkeep.copies import copy as copy_collection
+    from searchengine.engine import SearchEngine
 
     with steps() as report:
-        copied = copy_collection(source, target, report, prune=prune)
+        copied = SearchEngine.copy(source, target, report, prune=prune)
     names = {"source": name_of(source), "target": name_of(target)}
     removed = f", {counted(copied.removed, 'document')} deleted there" if copied.removed else ""
     show_result(
@@ -346,7 +343,7 @@ def reindex(
         if discard:
             dropped = engine.discard_reindex()
             show_result(
-                {"collection": str(collection), "discarded": dropped},
+                _reindexing(collection, discarded=dropped),
                 f"{collection}: {'the pending' if dropped else 'no'} reindex was discarded",
                 as_json,
             )
@@ -368,10 +365,22 @@ def _check_alone(ctx: click.Context) -> None:
             raise QueryError("--discard drops a pending reindex; give it without other options")
 
 
+def _reindexing(collection: Path | str, **result: Any) -> dict[str, Any]:
+    """The result of a reindex, a comparison or a discard, with the same keys."""
+    nothing: dict[str, Any] = {
+        "before": None,
+        "after": None,
+        "discarded": None,
+        "overlap": None,
+        "questions": [],
+    }
+    return {"collection": str(collection), **nothing, **result}
+
+
 def _show_reindexed(collection: Path | str, before: Any, after: Any, as_json: bool) -> None:
     names = ("encoder", "fingerprint", "dim", "documents", "passages")
     show_result(
-        _before_and_after(collection, before, after, names),
+        _reindexing(**_before_and_after(collection, before, after, names)),
         f"{collection}: {counted(after.documents, 'document')} as "
         f"{counted(after.passages, 'passage')} encoded by {after.encoder}",
         as_json,
@@ -385,7 +394,7 @@ def _show_previews(collection: Path | str, previews: Any, as_json: bool) -> None
     overlap = mean(preview.overlap for preview in previews)
     if as_json:
         compared = [preview.as_dict() for preview in previews]
-        show_json({"collection": str(collection), "overlap": overlap, "questions": compared})
+        show_json(_reindexing(collection, overlap=overlap, questions=compared))
         return
     shown = mean(max(len(preview.before), len(preview.after)) for preview in previews)
     for preview in previews:

@@ -23,7 +23,18 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from searchengine.corpus.documents import Document, LeftOut
-from searchengine.corpus.formats.kinds import SQLITE, SQLITE_SUFFIXES, Kind, Text, kind_of
+from searchengine.corpus.formats.kinds import (
+    AS_THEY_ARE,
+    KINDS,
+    LANGUAGES,
+    SQLITE,
+    SQLITE_SUFFIXES,
+    TEXT,
+    FileChoice,
+    Kind,
+    Text,
+    kind_of,
+)
 from searchengine.corpus.formats.reading_process import Parser
 from searchengine.corpus.tabular import DIALECTS, Columns, check_text, read_table
 from searchengine.corpus.text_files import (
@@ -37,19 +48,19 @@ from searchengine.corpus.text_files import (
     unreadable,
 )
 from searchengine.errors import CorpusError, EmptyCorpus
+from searchengine.trainer.errors import install_line
 
 _QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
 _READABLE = (
-    "a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md, .html, .docx, .epub or .pdf file, "
-    "or a folder of such files"
+    "a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md, .html, .docx, .pptx, .xlsx, .eml, "
+    ".epub or .pdf file, a source file, or a folder of such files; --as-text reads others as text"
 )
 LINES = {".jsonl", ".ndjson", *DIALECTS}
 """Suffixes of records that are read line by line."""
 _DATABASE = "documents.db"  # a folder that holds it is a collection
 _SQLITE = "sqlite:"
 _EXAMPLE = "sqlite:///FILE?table=NAME"
-_PLAIN = (".txt", ".text")
 
 
 # ------------------------------------------------------------------------------ sources and folders
@@ -62,25 +73,39 @@ class Source:
     Attributes:
         path: a file or folder; "-" for standard input.
         table: of a SQLite database; None: not a database.
+        choice: files to read in another way than their suffix says.
     """
 
     path: Path
     table: str | None = None
+    choice: FileChoice = AS_THEY_ARE
 
     @property
     def format(self) -> Kind | None:
         """What a parser reads; None: lines of records, or a format that is not read."""
+        format_ = None if self.table is not None else kind_of(self.path, self.choice)
         is_database = self.table is not None or kind(self.path) in SQLITE_SUFFIXES
-        return SQLITE if is_database else kind_of(self.path)
+        return SQLITE if is_database and format_ is None else format_
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a reader exists for the file, by its suffix."""
+        return kind(self.path) in LINES or kind_of(self.path, self.choice) is not None
+
+    @property
+    def holds_records(self) -> bool:
+        """Whether it has records with named fields."""
+        format_ = self.format
+        return format_.records if format_ is not None else kind(self.path) in LINES
 
 
-def source_of(corpus: str | Path) -> Source:
+def source_of(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> Source:
     """The source that a text names: a path, "-", or "sqlite:///FILE?table=NAME".
 
     A relative FILE comes after three slashes, an absolute one after four. Raises CorpusError.
     """
     if isinstance(corpus, Path) or not corpus.startswith(_SQLITE):
-        return Source(Path(corpus))
+        return Source(Path(corpus), choice=choice)
     try:
         parts = urlsplit(corpus)
         query = parse_qs(parts.query, strict_parsing=True, keep_blank_values=True)
@@ -113,15 +138,29 @@ class Unread:
         missing: suffix → what to install to read it.
         failed: messages of files that could not be read.
         encodings: encoding → number of files that were not UTF-8 and were read.
+        undivided: suffix → number of source files that are read without their functions, because
+            a grammar is not installed.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
     missing: dict[str, str] = field(default_factory=dict)
     failed: LeftOut = field(default_factory=LeftOut)
     encodings: Counter[str] = field(default_factory=Counter)
+    undivided: Counter[str] = field(default_factory=Counter)
 
     def sentence(self) -> str:
-        """A sentence on the skipped files, by kind, most frequent first; "" if none was skipped."""
+        """A sentence on the skipped files, by kind, most frequent first, and on source files that
+        are read without their functions; "" without such files.
+        """
+        return "\n".join(filter(None, (self._skipped(), self._undivided())))
+
+    def _undivided(self) -> str:
+        if not self.undivided:
+            return ""
+        files = ", ".join(f"{n:,} {name}" for name, n in self.undivided.most_common())
+        return f"cut at blank lines, not into functions: {files}; {install_line('code')} reads them"
+
+    def _skipped(self) -> str:
         if not self.kinds:
             return ""
         total = sum(self.kinds.values())
@@ -133,12 +172,7 @@ class Unread:
         return text
 
 
-def is_readable(path: Path) -> bool:
-    """Whether a reader exists for a file, by its suffix."""
-    return kind(path) in LINES or kind_of(path) is not None
-
-
-def files_below(folder: Path, unread: Unread) -> list[Path]:
+def files_below(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
     """The files below a folder that have a reader, sorted; others are counted in `unread`.
 
     Hidden files and folders (.git, .trash, …) and collections are left out, and linked folders:
@@ -149,39 +183,59 @@ def files_below(folder: Path, unread: Unread) -> list[Path]:
     def name(path: Path, error: OSError) -> None:
         if path == folder or not isinstance(error, PermissionError):
             raise error
-        unread.failed.add(str(bad(path, f"cannot be read ({error.strerror})")))
+        unread.failed.add(str(unreadable(path, error)))
 
     files = []
-    missing: dict[str, str] = {}  # suffix → what to install: finding that out takes a while
-    for entry in chain.from_iterable(entries for _, entries in _walk(folder, name)):
+    needs: dict[str, tuple[str, bool]] = {}  # by suffix: finding that out takes a while
+    for entry in chain.from_iterable(entries for _, entries in _walk(folder, name, choice)):
         path = Path(entry)
-        if entry.is_dir(follow_symlinks=False):
+        if entry.is_dir(follow_symlinks=False) or choice.ignores(path):
             continue
         if not path.is_file():
             unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
-        elif not is_readable(path):
+            continue
+        if not Source(path, choice=choice).is_readable:
             unread.kinds[path.suffix.lower() or "without a suffix"] += 1
-        else:
-            suffix = kind(path)
-            if suffix not in missing:
-                missing[suffix] = format_.missing if (format_ := kind_of(path)) else ""
-            if missing[suffix]:
-                unread.kinds[suffix] += 1
-                unread.missing[suffix] = missing[suffix]
-            else:
-                files.append(path)
+            continue
+        suffix = "" if choice.reads_as_text(path) else kind(path)
+        if suffix not in needs:
+            needs[suffix] = _needs(suffix)
+        missing, divided = needs[suffix]
+        if missing:
+            unread.kinds[suffix] += 1
+            unread.missing[suffix] = missing
+            continue
+        files.append(path)
+        unread.undivided[suffix] += not divided
+    unread.undivided = +unread.undivided
     return sorted(files)
 
 
-def folders_below(folder: Path) -> list[Path]:
+def _needs(suffix: str) -> tuple[str, bool]:
+    """How to install what the reader of a suffix needs, or ""; whether it finds all functions."""
+    format_, language = KINDS.get(suffix), LANGUAGES.get(suffix)
+    return "" if format_ is None else format_.missing, language is None or not language.missing
+
+
+def is_listed(folder: Path, name: str, choice: FileChoice) -> bool:
+    """Whether `files_below` lists the file of this path below the folder, if its reader is there.
+
+    Hidden files and collections are not looked for.
+    """
+    source = Source(folder / name, choice=choice)
+    ignored = choice.ignores(source.path) or not choice.ignored.isdisjoint(Path(name).parts)
+    return source.path.is_file() and source.is_readable and not ignored
+
+
+def folders_below(folder: Path, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
     """The folder and its subfolders that `files_below` lists, as far as they can be read."""
-    return [path for path, _ in _walk(folder, lambda path, error: None)]
+    return [path for path, _ in _walk(folder, lambda path, error: None, choice)]
 
 
 def _walk(
-    folder: Path, on_error: Callable[[Path, OSError], None]
+    folder: Path, on_error: Callable[[Path, OSError], None], choice: FileChoice
 ) -> Iterator[tuple[Path, list["os.DirEntry[str]"]]]:
-    """Each folder with its entries, without hidden ones."""
+    """Each folder with its entries, without hidden ones and ignored folders."""
     folders = [folder]
     while folders:
         path = folders.pop()
@@ -193,13 +247,12 @@ def _walk(
             continue
         if path != folder and any(e.name == _DATABASE and e.is_file() for e in entries):
             continue
-        folders += [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        folders += [
+            Path(entry)
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False) and entry.name not in choice.ignored
+        ]
         yield path, entries
-
-
-def holds_records(files: Iterable[Path]) -> bool:
-    """Whether any of the files has records with named fields."""
-    return any(kind(f) in LINES or ((k := kind_of(f)) is not None and k.records) for f in files)
 
 
 # ---------------------------------------------------------------------------------------- documents
@@ -213,6 +266,7 @@ def read_corpus(
     columns: Columns | None = None,
     unread: Unread | None = None,
     files: Sequence[Path] | None = None,
+    choice: FileChoice = AS_THEY_ARE,
 ) -> Iterator[Document]:
     """Stream the documents of a corpus in order.
 
@@ -228,17 +282,18 @@ def read_corpus(
         columns: the fields that hold text, title and key.
         unread: counts the files of a folder that are skipped or cannot be read.
         files: only these files of a folder; None: all of `folder_files`.
+        choice: files to read as text, or to leave out.
     """
     keys = _Keys(key_prefix)
     columns = Columns() if columns is None else columns
-    path, source = check_corpus(corpus), source_of(corpus)
+    path, source = check_corpus(corpus), source_of(corpus, choice)
     try:
         if not path.is_dir():
             return _read_one(source, on_bad, keys, columns)
         if files is None and (beir := beir_corpus(path)):
             return _read_one(Source(beir), on_bad, keys, columns)
         listed = Unread() if unread is None else unread
-        readable = files_below(path, listed) if files is None else files
+        readable = files_below(path, listed, choice) if files is None else files
     except OSError as error:
         raise unreadable(path, error) from error
     if unread is None:
@@ -247,9 +302,10 @@ def read_corpus(
     if files is None and not readable:
         what = f"no files to read in this folder; expected {_READABLE}. {listed.sentence()}"
         raise EmptyCorpus(str(bad(path, what.strip())))
+    sources = [Source(file, choice=choice) for file in readable]
     if files is None:
-        _check_fields(path, columns, readable)
-    return _read_folder(readable, path, on_bad, keys, columns, unread)
+        _check_fields(path, columns, sources)
+    return _read_folder(sources, path, on_bad, keys, columns, unread)
 
 
 def read_slice(
@@ -264,26 +320,29 @@ def read_slice(
     return _to_documents(records, on_bad, _Keys(), columns.needs_text)
 
 
-def folder_files(folder: Path, unread: Unread) -> list[Path]:
+def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
     """The files of a folder that are read, sorted; others are counted in `unread`.
 
     Raises OSError, and CorpusError for a folder in BEIR's format.
     """
     if beir := beir_corpus(folder):
         raise bad(folder, f"has the records of {beir.name}, not a file for each document")
-    return files_below(folder, unread)
+    return files_below(folder, unread, choice)
 
 
-def count_records(corpus: str | Path) -> int | None:
+def count_records(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> int | None:
     """Approximate number of documents, for a progress bar; None if counting takes long."""
-    source = source_of(corpus)
+    source = source_of(corpus, choice)
     path = source.path
     try:
         if path.is_dir():
             beir = beir_corpus(path)
-            return count_records(beir) if beir else _count_texts(files_below(path, Unread()))
-        if kind_of(path) is not None:
-            return _count_texts([path])
+            if beir:
+                return count_records(beir)
+            files = files_below(path, Unread(), choice)
+            return _count_texts([Source(file, choice=choice) for file in files])
+        if kind_of(path, choice) is not None:
+            return _count_texts([source])
         if kind(path) not in LINES or not path.is_file():
             return None
         if path.suffix == ".gz" or path.stat().st_size > _QUICK_BYTES:
@@ -295,10 +354,10 @@ def count_records(corpus: str | Path) -> int | None:
     return max(lines - 1, 0) if kind(path) in DIALECTS else lines
 
 
-def _count_texts(files: Sequence[Path]) -> int | None:
+def _count_texts(sources: Sequence[Source]) -> int | None:
     """The number of files, if each is one document; None if one of them may hold several."""
-    several = holds_records(files) or any(kind(f) in (".pdf", ".epub") for f in files)
-    return None if several else len(files)
+    several = any(s.holds_records or (s.format is not None and s.format.parts) for s in sources)
+    return None if several else len(sources)
 
 
 def beir_corpus(folder: Path) -> Path | None:
@@ -307,9 +366,9 @@ def beir_corpus(folder: Path) -> Path | None:
     return next((file for file in inner if file.is_file()), None)
 
 
-def _check_fields(path: Path, columns: Columns, files: Sequence[Path]) -> None:
+def _check_fields(path: Path, columns: Columns, sources: Sequence[Source]) -> None:
     """Refuse names of fields where there are only texts."""
-    if columns.chosen and not holds_records(files):
+    if columns.chosen and not any(source.holds_records for source in sources):
         raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
 
 
@@ -319,9 +378,9 @@ def _read_one(
     """The documents of a single file or table. Raises CorpusError for an unknown format."""
     path = source.path
     if source.format is not SQLITE and path != STDIN:
-        if not is_readable(path):
+        if not source.is_readable:
             raise bad(path, f"expected {_READABLE}")
-        _check_fields(path, columns, [path])
+        _check_fields(path, columns, [source])
     return _opened(source, on_bad, keys, columns)
 
 
@@ -342,7 +401,7 @@ def _opened(
 
 
 def _read_folder(
-    files: Sequence[Path],
+    sources: Sequence[Source],
     root: Path,
     on_bad: OnBad | None,
     keys: "_Keys",
@@ -353,12 +412,13 @@ def _read_folder(
     keys = replace(keys, root=_root_of(root))
     on_record = _leave_file if on_bad is None and unread is not None else on_bad
     with Parser() as parser:
-        for file in files:
+        for source in sources:
+            file = source.path
             inside = replace(keys, file=file.relative_to(root).as_posix())
             encoding = ""
             try:
                 _check_name(file, "file")
-                for document in _documents(Source(file), on_record, inside, columns, parser):
+                for document in _documents(source, on_record, inside, columns, parser):
                     encoding = document.metadata.get("encoding", "") if document.file else ""
                     yield document
             except CorpusError as error:
@@ -514,7 +574,7 @@ def _read_texts(file: Path, format_: Kind, keys: _Keys, parser: Parser) -> Itera
 
 def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Text]:
     """The texts of a file. Plain text in UTF-8 needs no parser."""
-    if kind(file) in _PLAIN:
+    if format_ is TEXT:
         data = read_bytes(file)
         try:
             text = data.decode("utf-8-sig")

@@ -72,7 +72,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a text is written in.
+    """Language and script of a text.
 
     Attributes:
         language: its code, as ISO 639 has it; None where it is not clear, and for code.
@@ -86,7 +86,7 @@ class Traits:
 
 
 def traits(texts: Sequence[str]) -> list[Traits]:
-    """What each text is written in, by its first EXCERPT characters.
+    """Language and script of each text, by its first EXCERPT characters.
 
     Short texts are judged together with the next ones, so titles in one language are recognised.
     """
@@ -107,7 +107,7 @@ def traits(texts: Sequence[str]) -> list[Traits]:
 
 
 def _by_script(text: str) -> Traits:
-    """What the characters alone tell."""
+    """Language and script as far as the characters tell."""
     letters, parts = _letters(text), len(re.findall(_PARTS, text))
     if parts and parts >= _SHARE * letters:
         scripts = ((name, len(re.findall(script, text))) for name, script in _SCRIPTS.items())

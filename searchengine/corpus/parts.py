@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from searchengine.corpus.documents import Document
@@ -22,6 +22,7 @@ from searchengine.corpus.files import (
     read_slice,
     source_of,
 )
+from searchengine.corpus.formats.kinds import AS_THEY_ARE, FileChoice
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import LONGEST, STDIN, OnBad, bad, unreadable
 from searchengine.errors import CorpusError
@@ -42,12 +43,14 @@ class Part:
         files: paths below it, sorted.
         span: bytes [start, end) of the only file, in which the lines begin; None: all.
         whole: whether the corpus is a file, so that a malformed record stops the run.
+        choice: files to read in another way than their suffix says.
     """
 
     root: Path
     files: tuple[str, ...]
     span: tuple[int, int] | None = None
     whole: bool = False
+    choice: FileChoice = AS_THEY_ARE
 
     def __str__(self) -> str:
         """The files, for messages."""
@@ -82,9 +85,16 @@ class Part:
         path = self.root / self.files[0]
         if self.span is None:
             if self.whole:
-                return read_corpus(path, on_bad, columns=columns)
+                return read_corpus(path, on_bad, columns=columns, choice=self.choice)
             files = [self.root / name for name in self.files]
-            return read_corpus(self.root, on_bad, columns=columns, unread=unread, files=files)
+            return read_corpus(
+                self.root,
+                on_bad,
+                columns=columns,
+                unread=unread,
+                files=files,
+                choice=self.choice,
+            )
         return self._sliced(self.span, columns, on_bad, unread)
 
     def _sliced(
@@ -98,7 +108,7 @@ class Part:
             unread.failed.add(str(error))
 
 
-def parts_of(corpus: str | Path, unread: Unread) -> list[Part]:
+def parts_of(corpus: str | Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Part]:
     """The parts of a file or folder; `unread` counts the files that are not read.
 
     Raises CorpusError if nothing can be read, and for standard input and databases.
@@ -112,14 +122,16 @@ def parts_of(corpus: str | Path, unread: Unread) -> list[Part]:
     if not path.is_dir():
         if not path.is_file():
             raise bad(path, "expected a file or folder")
-        return _parts_of_file(path.parent, path, whole=True)
+        return [
+            replace(part, choice=choice) for part in _parts_of_file(path.parent, path, whole=True)
+        ]
     try:
-        files = files_below(path, unread)
+        files = files_below(path, unread, choice)
     except OSError as error:
         raise unreadable(path, error) from error
     if not files:
         raise bad(path, f"no files to read in this folder. {unread.sentence()}".strip())
-    return list(_parts_of_folder(path, files))
+    return [replace(part, choice=choice) for part in _parts_of_folder(path, files)]
 
 
 def _parts_of_folder(root: Path, files: Sequence[Path]) -> Iterator[Part]:

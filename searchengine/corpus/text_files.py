@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from searchengine.errors import CorpusError
+from searchengine.errors import FORBIDDEN, CorpusError, UnreadableFile
 from searchengine.trainer.errors import install_line
 
 OnBad = Callable[[CorpusError], None]
@@ -53,9 +53,11 @@ def bad(where: object, message: str) -> CorpusError:
     return CorpusError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
 
 
-def unreadable(path: object, error: OSError) -> CorpusError:
-    """The CorpusError for a file or folder that the system does not let us read."""
-    return bad(error.filename or path, f"cannot be read ({error.strerror or error})")
+def unreadable(path: object, error: OSError) -> UnreadableFile:
+    """The error for a file or folder that the system does not let us read."""
+    denied = isinstance(error, PermissionError)
+    what = FORBIDDEN if denied else f"cannot be read ({error.strerror or error})"
+    return UnreadableFile(str(bad(error.filename or path, what)))
 
 
 def some_fields(fields: Iterable[str]) -> str:
@@ -164,7 +166,7 @@ def json_object(text: str | bytes, place: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, place: str) -> Any:
-    """What a text in JSON holds. Raises CorpusError."""
+    """The value of a text in JSON. Raises CorpusError."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

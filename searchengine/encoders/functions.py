@@ -85,11 +85,11 @@ class FunctionEncoder(TextEncoder):
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """Name in error messages."""
         return f"the function {self.name!r}"
 
     def described(self) -> dict[str, Any]:
-        """What a collection stores of it, besides its source and fingerprint."""
+        """Settings that a collection stores besides source and fingerprint."""
         return {"name": self.name}
 
     @property

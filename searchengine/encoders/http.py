@@ -162,16 +162,16 @@ class HttpEncoder(FunctionEncoder):
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """Name in error messages."""
         return f"the encoder {self.source}"
 
     @property
     def runs_on(self) -> str:
-        """Where it is computed."""
+        """Host that computes the vectors."""
         return urlsplit(self.url).netloc
 
     def described(self) -> dict[str, Any]:
-        """What a collection stores of it, with a signature that lets the same user reopen it."""
+        """Stored settings, with a signature that lets the same user reopen the collection."""
         signature = self._signature(create=True)
         return super().described() | ({} if signature is None else {"signature": signature})
 

@@ -5,13 +5,12 @@ both are held, and the settings of a state say which one built it. So a thread t
 or refreshes meanwhile never has the vectors of one and the encoder of the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
+from weakref import WeakMethod
 
-from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents.connections import inherit
 from searchengine.encoders.functions import Function, FunctionEncoder, SentenceTransformerEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.protocol import (
@@ -41,6 +40,7 @@ def load(
 ) -> TextEncoder:
     """Load a trainer.encoder.Encoder with its first `layers`, or all; or the encoder of a URL.
 
+    Engines of one process share the model of a folder while any of them is open.
     `route`: of a Router, load the network for these texts alone.
 
     Imports the trainer, which not every command needs. Raises trainer.errors.ModelError, and
@@ -61,6 +61,7 @@ def load(
         layers=layers,
         trust_remote_code=runtime.trust_remote_code,
         route=route,
+        shared=True,
     )
 
 
@@ -205,7 +206,7 @@ def check_aligned(questions: TextEncoder, identity: Mapping[str, Any], path: Pat
 
 
 def title(identity: Mapping[str, Any]) -> str:
-    """What errors call the encoder that a collection's settings name."""
+    """Name, in error messages, of the encoder in a collection's settings."""
     if identity["source"] is not None:
         return f"the encoder {identity['source']}"
     if "name" in identity:
@@ -225,6 +226,17 @@ class _LoadedEncoder(NamedTuple):
         return cls(encoder, runtime, QuestionEncoder(encoder))
 
 
+class Encoded(Protocol):
+    """What an encoder needs of the collection that it encodes: see backends.contract.Backend."""
+
+    accepts: Callable[[Mapping[str, Any]], None]
+
+    @property
+    def path(self) -> Path | str: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+
 class CollectionEncoder:
     """Safe to use from several threads, and in a forked child.
 
@@ -235,7 +247,7 @@ class CollectionEncoder:
 
     def __init__(
         self,
-        collection: Backend,
+        collection: Encoded,
         encoder: TextEncoder | None = None,
         runtime: RuntimeConfig | None = None,
         for_questions: TextEncoder | None = None,
@@ -255,10 +267,23 @@ class CollectionEncoder:
         self._loading = Lock()
         self._present: _LoadedEncoder | None = None
         self._expected: tuple[_LoadedEncoder, ...] = ()
+        self._closed = False
         if encoder is not None:
             self._adopt(encoder)
-        collection.accepts = self.check
-        inherit(self)
+        check = WeakMethod(self.check)  # a cycle would keep the model after the engine is gone
+
+        def accepts(settings: Mapping[str, Any]) -> None:
+            if (method := check()) is not None:
+                method(settings)
+
+        collection.accepts = accepts
+
+    def close(self) -> None:
+        """Let go of all encoders. Loading one afterwards raises CollectionError."""
+        with self._loading:
+            self._closed = True
+            self.argument = self.for_questions = self._asking = self._present = None
+            self._expected = ()
 
     def after_fork(self) -> None:
         """In a forked child: new locks, because the parent's may be locked for ever."""
@@ -279,7 +304,7 @@ class CollectionEncoder:
         return self._loaded_for(settings).encoder
 
     def is_past(self, settings: Mapping[str, Any]) -> bool:
-        """Whether another encoder built the state shown now: then ask for that one."""
+        """Whether the state shown now was built by another encoder, which must then be loaded."""
         return bool(settings["encoder"] != self._collection.settings["encoder"])
 
     def encodes(self, settings: Mapping[str, Any]) -> bool:
@@ -290,7 +315,7 @@ class CollectionEncoder:
     def questions(
         self, layers: int | None, settings: Mapping[str, Any] | None = None
     ) -> QuestionEncoder:
-        """What encodes questions, by the first `layers` of the encoder; None: by all."""
+        """The encoder of questions, cut to its first `layers`; None: all layers."""
         return (self._asking or self._loaded_for(settings).questions).at(layers)
 
     def load_for_questions(self) -> TextEncoder:
@@ -345,6 +370,8 @@ class CollectionEncoder:
     def _loaded_for(self, settings: Mapping[str, Any] | None) -> _LoadedEncoder:
         settings = self._collection.settings if settings is None else settings
         with self._loading:
+            if self._closed:
+                raise CollectionError(f"{self._collection.path} is closed; open it again")
             if (loaded := self._built(settings)) is not None:
                 return loaded
             if self._present is None:

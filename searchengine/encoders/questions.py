@@ -1,17 +1,14 @@
-"""Questions and their vectors: checked, encoded, timed, and the last ones remembered."""
+"""Questions encoded, and the vectors of the last ones remembered."""
 
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Lock
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from searchengine.encoders.protocol import TextEncoder, Vectors
+from searchengine.encoders.protocol import Role, TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
-from searchengine.indexer.arrays import Floats
+from searchengine.indexer.arrays import Floats, unusable
 from searchengine.trainer.errors import ModelError
 
 CACHE_SIZE = 1024
@@ -24,7 +21,6 @@ QUESTIONS = (
     "what happened to the price of bread in the second half of the year, and why",
 )
 """Questions of the usual lengths, where there are no others."""
-_TIMED = 100
 
 
 class QuestionEncoder:
@@ -75,15 +71,21 @@ class QuestionEncoder:
         return np.stack([known[text] for text in questions])
 
     def _encoded(self, texts: Sequence[str]) -> Floats:
-        vectors = np.asarray(self._encoder.encode(texts, role="query"), dtype=np.float32)
-        check_shape(vectors, (len(texts), self._encoder.dim), "questions", QueryError)
-        wrong = unusable(vectors)
-        if wrong.any():
-            text = texts[int(wrong.argmax())]
-            raise QueryError(
-                f"the encoder returned NaN, infinity or zero for the question {text!r:.80}"
-            )
-        return vectors
+        return encoded(self._encoder, texts, "query")
+
+
+def encoded(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Floats:
+    """Float32 (n, D). Raises QueryError for another shape, and vectors zero or not finite."""
+    what = "question" if role == "query" else "text"
+    vectors = np.asarray(encoder.encode(texts, role=role), dtype=np.float32)
+    check_shape(vectors, (len(texts), encoder.dim), f"{what}s", QueryError)
+    wrong = unusable(vectors)
+    if wrong.any():
+        raise QueryError(
+            f"the encoder returned NaN, infinity or zero for the {what} "
+            f"{texts[int(wrong.argmax())]!r:.80}"
+        )
+    return vectors
 
 
 def check_shape(
@@ -95,58 +97,3 @@ def check_shape(
             f"the encoder must return an array of shape {expected} for {expected[0]} {what}, "
             f"got {vectors.shape}"
         )
-
-
-def unusable(vectors: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Rows with NaN or infinity, or with zeros only: bool (n,)."""
-    usable: npt.NDArray[np.bool_] = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
-    return ~usable
-
-
-def check_questions(questions: Sequence[str]) -> None:
-    """Raise QueryError for a query that is not text, or empty."""
-    for position, question in enumerate(questions, start=1):
-        name = "the query" if len(questions) == 1 else f"query {position}"
-        if not isinstance(question, str):
-            raise QueryError(f"{name} must be text, got {type(question).__name__}")
-        if not question.strip():
-            raise QueryError(f"{name} is empty")
-
-
-def as_array(vectors: object) -> npt.NDArray[Any]:
-    """Numbers as an array. Raises QueryError."""
-    try:
-        return np.asarray(vectors)
-    except ValueError as error:
-        raise QueryError(f"a query must be text or a vector of numbers ({error})") from error
-
-
-def check_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
-    """Query vectors as float32 (q, D). Raises QueryError."""
-    array = np.asarray(vectors)
-    if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
-        raise QueryError(
-            f"query vectors must be numbers of shape (q, {dim}), "
-            f"got {array.dtype} of shape {array.shape}"
-        )
-    with np.errstate(over="ignore"):  # values beyond float32 become infinity, reported below
-        single = array.astype(np.float32)
-    wrong = unusable(single)
-    if wrong.any():
-        raise QueryError(
-            f"query vectors must be finite and not all zeros in float32; "
-            f"vector {int(wrong.argmax()) + 1} is not"
-        )
-    return single
-
-
-def milliseconds_alone(
-    encode: Callable[[Sequence[str]], npt.ArrayLike], questions: Sequence[str]
-) -> list[float]:
-    """Milliseconds of at most 100 questions, each encoded alone, after each was encoded once."""
-    seconds = []
-    for text in [*questions[:_TIMED]] * 2:
-        begin = time.perf_counter()
-        encode([text])
-        seconds.append(time.perf_counter() - begin)
-    return [1e3 * value for value in seconds[len(seconds) // 2 :]]

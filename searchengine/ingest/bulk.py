@@ -24,6 +24,7 @@ import numpy as np
 from searchengine.backends.folder.folders import os_errors
 from searchengine.corpus.documents import Document, LeftOut
 from searchengine.corpus.files import Unread
+from searchengine.corpus.formats.kinds import AS_THEY_ARE, FileChoice
 from searchengine.corpus.parts import Part, parts_of
 from searchengine.corpus.tabular import Columns
 from searchengine.encoders.loading import EncoderArgument, check_built_by, load_given
@@ -178,6 +179,7 @@ class EncodeOptions:
         cpus: processors of a task on Ray.
         passages: as in SearchEngine.create; for an existing folder None stands for its own.
         columns: the fields of records.
+        choice: files to read as text, or to leave out.
         skip_bad: leave out malformed records; otherwise they raise, or end the reading of their
             file in a folder.
         prune: remove the vectors of files that have changed or are gone.
@@ -188,6 +190,7 @@ class EncodeOptions:
     cpus: float = 1
     passages: PassageConfig | bool | None = None
     columns: Columns = field(default_factory=Columns)
+    choice: FileChoice = AS_THEY_ARE
     skip_bad: bool = False
     prune: bool = False
     progress: OnBlock | None = None
@@ -248,7 +251,7 @@ def encode_corpus(
     _check_apart(Path(corpus).resolve(), path)
     if options.on == Place.RAY:
         import_ray()  # refuses if it is not installed, before a folder is made
-    parts = parts_of(corpus, unread)
+    parts = parts_of(corpus, unread, options.choice)
     loaded = load(encoder, runtime, layers)
     done: dict[str, Entry] = {}
     encoded = 0

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Backend, Span
 from searchengine.corpus.documents import Document
-from searchengine.encoders.loading import CollectionEncoder, check_built_by
+from searchengine.encoders.loading import CollectionEncoder, check_built_by, title
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import (
     CollectionBusy,
@@ -124,12 +124,17 @@ class EncodedFolder:
                 raise _damaged(path, number)
             self.entries[line["part"]] = Entry(**line)
 
+    @property
+    def encoder_title(self) -> str:
+        """What errors call the encoder."""
+        return title(self.encoder)
+
     @classmethod
     def create(cls, path: Path, encoder: Mapping[str, Any], passages: Any) -> Self:
         """A new folder, or an empty one, without vectors. Raises CorpusError, OSError."""
         parts = path / "parts"
         parts.mkdir(parents=True, exist_ok=True)
-        # Only what an interrupted creation leaves: no vectors whose manifest was lost are removed.
+        # Remove only what an interrupted creation leaves, never vectors whose manifest was lost.
         if any(parts.iterdir()) or {entry.name for entry in path.iterdir()} - _OWN:
             raise CorpusError(f"{path} exists already and holds other files; choose another folder")
         head = {"format": FORMAT, "encoder": encoder, "passages": passages}

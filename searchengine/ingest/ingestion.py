@@ -21,6 +21,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import gettempdir
@@ -30,10 +31,10 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.contract import Backend, Changed, Entry, Known
-from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.changes import Comparison, compare, merged
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.writer import Writer, built_ahead
+from searchengine.backends.opening import in_folder, is_url
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents, numbered
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import (
@@ -73,7 +74,7 @@ def add(
 
     Either `readers` encode them, or they come with `vectors`.
     """
-    kind = FolderIngestion if isinstance(backend, Collection) else ServerIngestion
+    kind = ServerIngestion if is_url(backend.address) else FolderIngestion
     if vectors is None:
         assert readers is not None and documents is not None
         with kind(backend, documents, options, readers=readers) as ingestion:
@@ -85,28 +86,12 @@ def add(
     if documents is not None:
         with kind(backend, documents, options, supplied=supplied) as ingestion:
             return ingestion.run()
-    highest = _highest_number(backend)
+    highest = backend.highest_number()
     stream = numbered(supplied.documents, first=highest + 1)
     with kind(backend, stream, options, supplied=supplied, numbered=True) as ingestion:
         summary = ingestion.run()
-    if isinstance(backend, Collection):
-        with backend.reader(backend.store.identity) as store:
-            last = highest + supplied.documents
-            backend.numbered = store.settings().get("commit_id"), last
+    backend.remember_number(highest + supplied.documents)
     return summary
-
-
-def _highest_number(backend: Backend) -> int:
-    """The highest number that is a key; in a folder it is remembered until another commit."""
-    if not isinstance(backend, Collection):
-        with backend.reading() as snapshot:
-            return snapshot.store.highest_number()
-    commit, highest = backend.numbered or (None, -1)
-    backend.numbered = None  # it is wrong if another writer uses the numbers meanwhile
-    with backend.reader(backend.store.identity) as store:
-        if commit is None or commit != store.settings().get("commit_id"):
-            highest = store.highest_number()
-    return highest
 
 
 @dataclass(slots=True)
@@ -156,7 +141,8 @@ class Ingestion(ABC):
         self._stream = as_documents(documents, malformed, needs_text=supplied is None)
         self._peeked: Document | None = None
         self._spool = Spool(spool_in)
-        self._pipeline = Pipeline(reader, self._report_passages)
+        report = options.building and partial(options.building, "Passages")
+        self._pipeline = Pipeline(reader, report)
         self._blocks = self._pipeline.encoded(self._read_blocks())
 
     def __enter__(self) -> Self:
@@ -164,6 +150,7 @@ class Ingestion(ABC):
 
     def __exit__(self, *details: object) -> None:
         self._pipeline.__exit__(*details)
+        self._blocks = iter(())  # an unfinished one is a cycle, which would keep the encoder
         self._spool.close()
         if self._vectors_of is not None:
             self._vectors_of.close()
@@ -336,10 +323,6 @@ class Ingestion(ABC):
         checksums = {key: vectors.checksum for key, vectors in supplied.items()}
         return compare(documents, stored, checksums)
 
-    def _report_passages(self, encoded: int, total: int) -> None:
-        if self._options.building is not None:
-            self._options.building("Passages", encoded, total)
-
     # --------------------------------------------------------------------------------------- commit
 
     def _encode_again(self, readers: Readers) -> None:
@@ -424,20 +407,19 @@ class Ingestion(ABC):
 class FolderIngestion(Ingestion):
     """Ingestion into a folder: a commit is one transaction."""
 
-    _backend: Collection
-
     def _begin(self) -> tuple[Path, int | None]:
-        self._backend.follow()
-        self._identity = self._backend.store.identity  # another folder may replace this one
+        self._collection = in_folder(self._backend)
+        self._collection.follow()
+        self._identity = self._collection.store.identity  # another folder may replace this one
         self._written: set[SegmentRow] = set()
         self._languages: Languages | None = None
-        return self._backend.path, self._options.commit_every
+        return self._collection.path, self._options.commit_every
 
     def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
         if self._languages is None:
             reader = self._pipeline.reader
             self._languages = Languages(None if reader is None else reader.encoder)
-        with self._backend.reader(self._identity) as store:
+        with self._collection.reader(self._identity) as store:
             self._languages.look(store, documents)
             return self._known_in(store, documents)
 
@@ -452,9 +434,9 @@ class FolderIngestion(Ingestion):
         rows: Ranges = []  # of the spool's vectors
         building = self._options.building
         with (
-            self._backend.own_store(self._identity) as store,
+            self._collection.own_store(self._identity) as store,
             built_ahead(
-                self._backend,
+                self._collection,
                 store,
                 self._settings,
                 number(expected),
@@ -462,7 +444,7 @@ class FolderIngestion(Ingestion):
                 self._spool.texts,
                 building,
             ) as ahead,
-            self._backend.writing(store, made_by=self._settings) as writer,
+            self._collection.writing(store, made_by=self._settings) as writer,
         ):
             assert self._languages is not None
             self._languages.settle(writer)
@@ -483,8 +465,8 @@ class FolderIngestion(Ingestion):
             self._written.update(writer.opened)
 
     def _merge(self, finished: int = 0) -> None:
-        with self._backend.own_store(self._identity) as store:
-            self._backend.merge_due(
+        with self._collection.own_store(self._identity) as store:
+            self._collection.merge_due(
                 store, self._options.building, written=self._written, finished=finished
             )
 

@@ -33,8 +33,9 @@ _CHECKED = 32  # texts of a language that are tokenised
 _PRESENT = 0.1  # share of the texts from which a language counts
 _MOSTLY = 0.5  # share of texts that the encoder does not read, from which words count most
 # Weight of the cosine where the encoder does not read the language, but its script: names and
-# borrowed words still place a text. Less if it has more tokens than so many times those of English
-# (Spanish 1.5, French and German 1.6; Turkish 1.9, Vietnamese 2.0). Other scripts: words alone.
+# borrowed words still place a text. The lower weight applies from _BARELY_READ times as many tokens
+# as English (Spanish 1.5, French and German 1.6; Turkish 1.9, Vietnamese 2.0). Other scripts: words
+# alone.
 _UNREAD_WEIGHT, _BARELY_READ_WEIGHT, _BARELY_READ = 0.2, 0.1, 1.75
 _ENGLISH = (
     "Whales are warm-blooded mammals that breathe air, bear live young, and sleep with half of "

@@ -20,7 +20,8 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.writer import Writer
 from searchengine.corpus.documents import Document, LeftOut
-from searchengine.corpus.files import Unread, check_corpus, read_corpus
+from searchengine.corpus.files import Unread, check_corpus, is_listed, read_corpus
+from searchengine.corpus.formats.kinds import AS_THEY_ARE, FileChoice
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import OnBad
 from searchengine.errors import (
@@ -49,6 +50,7 @@ class Scope:
         read: the files with documents that are passed to the ingestion.
         unsettled: those that were just being written; what they lose is removed by the next pass.
         allow_empty: remove documents even if none is left.
+        choice: files to read as text, or to leave out.
     """
 
     root: Path
@@ -57,6 +59,7 @@ class Scope:
     read: Container[str]
     unsettled: Container[str] = ()
     allow_empty: bool = False
+    choice: FileChoice = AS_THEY_ARE
 
     def file_of(self, key: str) -> str | None:
         """The file that a document of the folder comes from; None: it is gone."""
@@ -146,13 +149,13 @@ class Mirroring(FolderIngestion):
 
     def _remove(self) -> int:
         """Remove the documents of files that are gone; returns how many."""
-        with self._backend.own_store(self._identity) as store:
+        with self._collection.own_store(self._identity) as store:
             ids, total = self._gone(store)
             if not total and not self._scope.allow_empty:
                 super()._check_not_empty()
             if not ids:
                 return 0
-            with self._backend.writing(store) as writer:
+            with self._collection.writing(store) as writer:
                 ids, total = self._gone(store)
                 if len(ids) == total and not self._scope.allow_empty:
                     raise EmptyCorpus(
@@ -161,7 +164,7 @@ class Mirroring(FolderIngestion):
                         "--allow-empty"
                     )
                 writer.changes.remove(ids)
-            self._backend.merge_due(store, self._options.building)
+            self._collection.merge_due(store, self._options.building)
         return len(ids)
 
     def _gone(self, store: Store) -> tuple[list[int], int]:
@@ -182,7 +185,8 @@ class Mirroring(FolderIngestion):
             return file in self._scope.read and file not in self._scope.unsettled
         # Another process may have added a file that was not there when the folder was listed.
         path = key.removeprefix(self._scope.key_prefix)
-        return not any((self._scope.root / part).is_file() for part in _files(path))
+        root, choice = self._scope.root, self._scope.choice
+        return not any(is_listed(root, part, choice) for part in _files(path))
 
     def _documents(self, store: Store) -> Iterator[tuple[int, str]]:
         return store.keys_below(str(self._scope.root), self._scope.key_prefix)
@@ -215,12 +219,14 @@ class MirrorOptions:
         columns: the fields of records; None: `_id`, `title` and `text`.
         allow_empty: remove all documents of the folder if it has none; otherwise that raises.
         add: as for `add`; skip_bad leaves out malformed records.
+        choice: files to read as text, or to leave out.
     """
 
     key_prefix: str = ""
     columns: Columns | None = None
     allow_empty: bool = False
     add: AddOptions = field(default_factory=AddOptions)
+    choice: FileChoice = AS_THEY_ARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +264,7 @@ def mirror(
     on_bad: OnBad | None,
 ) -> AddSummary:
     """Make a collection equal to a folder: SearchEngine.mirror."""
-    state = FolderState(check_corpus(folder).resolve())
+    state = FolderState(check_corpus(folder).resolve(), options.choice)
     files = state.look(unread)._replace(unsettled=set())
     return _pass(collection, readers, state, files, options, unread, on_bad)
 
@@ -272,11 +278,11 @@ def watch(
 ) -> Iterator[Pass]:
     """As `mirror`, again after each change of the folder: SearchEngine.watch."""
     options = replace(options, add=replace(options.add, skip_bad=True))
-    state = FolderState(Path(folder).resolve())
+    state = FolderState(Path(folder).resolve(), options.choice)
     first, documents = True, _count(collection)
     problems: set[str] = set()  # since a pass succeeded: each is reported once
     named: set[str] = set()  # left out before: reported once
-    with Watcher(state.folder, stop) as watcher:
+    with Watcher(state.folder, stop, options.choice) as watcher:
         while not watcher.stopped:
             watcher.follow()
             began = monotonic()
@@ -333,6 +339,7 @@ def _pass(
         columns=options.columns,
         unread=unread,
         files=[state.folder / path for path in sorted(files.changed)],
+        choice=options.choice,
     )
     scope = Scope(
         state.folder,
@@ -341,6 +348,7 @@ def _pass(
         set(files.changed),
         files.unsettled,
         options.allow_empty,
+        options.choice,
     )
     with Mirroring(collection, documents, readers, options.add, scope) as mirroring:
         return mirroring.run()

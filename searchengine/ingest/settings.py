@@ -197,7 +197,7 @@ def _required_blocks(encoder: TextEncoder) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AddOptions:
-    """How to add.
+    """Options of `add`.
 
     Attributes:
         skip_bad: leave out a document with a key that occurred before; otherwise raise

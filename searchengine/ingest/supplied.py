@@ -18,9 +18,8 @@ from searchengine.backends.contract import Backend, Span
 from searchengine.backends.folder.documents.connections import Pool, guarded
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.encoders.protocol import Vectors
-from searchengine.encoders.questions import unusable
 from searchengine.errors import CorpusError, QueryError
-from searchengine.indexer.arrays import BLOCK_ROWS, evenly
+from searchengine.indexer.arrays import BLOCK_ROWS, evenly, unusable
 from searchengine.ingest.spool import TEMPORARY, Ranges, Supplied, room
 
 VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]

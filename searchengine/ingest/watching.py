@@ -11,6 +11,7 @@ from threading import Event, Thread
 from typing import Any, NamedTuple, Self
 
 from searchengine.corpus.files import Unread, check_corpus, folder_files, folders_below
+from searchengine.corpus.formats.kinds import AS_THEY_ARE, FileChoice
 from searchengine.errors import CorpusError
 
 RECENT = 2.0
@@ -19,7 +20,7 @@ _ATTEMPTS, _PAUSE = 10, 0.05  # to list a folder that changes meanwhile
 
 
 class Stamp(NamedTuple):
-    """What differs if a file was written again."""
+    """Properties of a file that change when it is written again."""
 
     inode: int
     size: int
@@ -42,9 +43,9 @@ class Listing(NamedTuple):
 class FolderState:
     """The stamps of the files that were read, in memory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, choice: FileChoice = AS_THEY_ARE) -> None:
         """`folder`: absolute."""
-        self.folder = folder
+        self.folder, self._choice = folder, choice
         self._stamps: dict[str, Stamp | None] = {}  # None: to be read again
         self._collection: Hashable = None  # the one that the files were read into
         self._fresh: dict[str, tuple[Stamp, float]] = {}  # a recent stamp, and when it was seen
@@ -60,7 +61,7 @@ class FolderState:
             raise CorpusError(f"{self.folder} is not a folder; name the folder to mirror")
         now, began = time.time(), time.monotonic()
         files = {}
-        for path in _listed(self.folder, unread):
+        for path in _listed(self.folder, unread, self._choice):
             if stamp := _stamp(path):
                 files[path.relative_to(self.folder).as_posix()] = stamp
         stamps = self._stamps if collection == self._collection else {}
@@ -98,7 +99,7 @@ class FolderState:
         return not unsettled
 
 
-def _listed(folder: Path, unread: Unread) -> Iterable[Path]:
+def _listed(folder: Path, unread: Unread, choice: FileChoice) -> Iterable[Path]:
     """The files; tries again if a folder below it goes meanwhile.
 
     Raises CorpusError if a folder below it cannot be read.
@@ -106,7 +107,7 @@ def _listed(folder: Path, unread: Unread) -> Iterable[Path]:
     for attempt in range(_ATTEMPTS + 1):
         listed = Unread()
         try:
-            files = folder_files(folder, listed)
+            files = folder_files(folder, listed, choice)
             break
         except (FileNotFoundError, NotADirectoryError):
             if attempt == _ATTEMPTS or not folder.is_dir():
@@ -115,6 +116,7 @@ def _listed(folder: Path, unread: Unread) -> Iterable[Path]:
     if listed.failed.count:  # nobody can tell which files of that folder are gone
         raise CorpusError(listed.failed.first[0])
     unread.kinds, unread.missing = listed.kinds, listed.missing
+    unread.undivided = listed.undivided
     return files
 
 
@@ -136,12 +138,14 @@ _TURN = 0.2  # seconds in which `stop` is noticed
 class Watcher:
     """Watches a folder in a thread. A context manager."""
 
-    def __init__(self, folder: Path, stop: Event | None = None) -> None:
+    def __init__(
+        self, folder: Path, stop: Event | None = None, choice: FileChoice = AS_THEY_ARE
+    ) -> None:
         """`stop`: ends waiting."""
         import watchfiles
 
         self._watch = watchfiles.watch
-        self._folder = folder
+        self._folder, self._choice = folder, choice
         self._stop = Event() if stop is None else stop
         self._changed = Event()
         self._folders: dict[Path, int] = {}
@@ -164,7 +168,7 @@ class Watcher:
         self._changed.clear()
         began = time.monotonic()
         folders = {}
-        for folder in folders_below(self._folder):
+        for folder in folders_below(self._folder, self._choice):
             try:
                 folders[folder] = folder.stat().st_ino
             except OSError:  # gone already

@@ -16,15 +16,12 @@ from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy, FilterPolicy, apply_filter_policy
 from haystack.errors import FilterError
 
-from searchengine.corpus.documents import Document as StoredDocument
-from searchengine.encoders.protocol import NoEncoder
-from searchengine.engine import SearchEngine
+from searchengine.engine import Document as StoredDocument
+from searchengine.engine import Hit, Hits, Options, SearchEngine
 from searchengine.errors import CorpusError
 from searchengine.errors import FilterError as EngineFilterError
 from searchengine.integrations import where
 from searchengine.integrations.stored import embeddings, metadata_of, record, stored_name
-from searchengine.query.hits import Hit, Hits
-from searchengine.query.request import Options
 
 _START = "split_idx_start"
 """Haystack's name for the offset of a part in its document."""
@@ -122,7 +119,7 @@ class SearchEngineDocumentStore:
             _check(document)
         chosen = self._chosen(documents, policy)
         to_encode = [document for document in chosen if document.embedding is None]
-        if to_encode and isinstance(self.engine.encoder, NoEncoder):
+        if to_encode and not self.engine.encodes:
             to_encode = []
         supplied = [doc for doc in chosen if doc.embedding is not None or not to_encode]
         if supplied:

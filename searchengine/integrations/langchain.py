@@ -30,14 +30,11 @@ from langchain_core.structured_query import (
 from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
-from searchengine.encoders.functions import FunctionEncoder
-from searchengine.engine import SearchEngine
+from searchengine.engine import FunctionEncoder, Hit, Hits, Options, SearchEngine
 from searchengine.errors import CorpusError, FilterError, QueryError
+from searchengine.indexer.search.diversity import mmr
 from searchengine.integrations import where
 from searchengine.integrations.stored import metadata_of, record
-from searchengine.query.diversity import mmr
-from searchengine.query.hits import Hit, Hits
-from searchengine.query.request import Options
 
 Filter: TypeAlias = str | Mapping[str, Any] | FilterDirective | None
 """A `where` text, a dict (`where_of`), or the filter of a structured query."""
@@ -241,7 +238,8 @@ class SearchEngineVectorStore(VectorStore):
         means = np.array([rows.sum(axis=0) for rows in stored if rows is not None], np.float32)
         lengths = np.linalg.norm(means, axis=1, keepdims=True)
         scores = np.array([hit.score for hit in hits], np.float32)
-        order = mmr(scores, means / np.where(lengths > 0, lengths, 1), k, 1 - lambda_mult)
+        means /= np.where(lengths > 0, lengths, 1)
+        order = mmr(scores, means, k, 1 - lambda_mult)
         return _documents([hits[place] for place in order])
 
     def _similarity_search_with_relevance_scores(

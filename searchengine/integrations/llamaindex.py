@@ -22,13 +22,10 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
-from searchengine.corpus.documents import Document
-from searchengine.engine import SearchEngine
+from searchengine.engine import Document, Hit, Hits, Options, SearchEngine
 from searchengine.errors import FilterError, QueryError
 from searchengine.integrations import where
 from searchengine.integrations.stored import embeddings, metadata_of, record
-from searchengine.query.hits import Hit, Hits
-from searchengine.query.request import Options
 
 _KEY = "_node_id"
 """The metadata field that has the id of a node, for filters."""

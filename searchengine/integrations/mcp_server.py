@@ -18,12 +18,8 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, ValidationError
 from pydantic import Field as Described
 
-from searchengine.backends.filters.parser import field_name
-from searchengine.backends.filters.sql import Field
-from searchengine.encoders.cross_encoders import CrossEncoders, CrossEncoding
-from searchengine.engine import SearchEngine
+from searchengine.engine import CrossEncoders, CrossEncoding, Hit, Hits, SearchEngine, field_name
 from searchengine.errors import EncoderMismatch, SearchEngineError
-from searchengine.query.hits import Hit, Hits
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 _EXPECTED = (SearchEngineError, OSError, ImportError)
@@ -114,11 +110,9 @@ class Tools:
         `cross_encoding` names no cross-encoder.
         """
         self._arguments = path, encoder, query_encoder, runtime
-        self._cross_encoders, self._encoding = CrossEncoders(runtime), cross_encoding
+        self._encoding, self._lock, self._engines = cross_encoding, Lock(), ExitStack()
         if cross_encoding is not None:
-            self._cross_encoders.check(cross_encoding.source)
-        self._lock = Lock()
-        self._engines = ExitStack()
+            CrossEncoders(runtime).check(cross_encoding.source)
         self._engine = self._open()
 
     def search(
@@ -221,7 +215,6 @@ class Tools:
     def _open(self) -> SearchEngine:
         path, encoder, query_encoder, runtime = self._arguments
         engine = SearchEngine.open(path, encoder, query_encoder=query_encoder, runtime=runtime)
-        engine.cross_encoders = self._cross_encoders
         return self._engines.enter_context(engine)
 
     def _current(self) -> SearchEngine:
@@ -230,7 +223,8 @@ class Tools:
             try:
                 self._engine.refresh()
             except EncoderMismatch:  # `reindex` has changed the encoder
-                self._engine = self._open()
+                fresh = self._open()
+                fresh.cross_encoders, self._engine = self._engine.cross_encoders, fresh
             return self._engine
 
 
@@ -300,7 +294,7 @@ def _hit(hit: Hit) -> HitModel:
     )
 
 
-def _names(metadata: Mapping[str, Any], above: Field = ()) -> Iterator[str]:
+def _names(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[str]:
     """The fields of a document's metadata, as filters name them."""
     for name, value in metadata.items():
         if isinstance(value, dict):

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.corpus.documents import Document
-from searchengine.engine import SearchEngine
-from searchengine.query.hits import Hit
+from searchengine.engine import Document, Hit, SearchEngine
 
 _OWN = re.compile(r"_+id|_*title|_*text")
 _STORED = re.compile(r"__+id|_+title|_+text")

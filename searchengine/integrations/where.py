@@ -9,8 +9,7 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from searchengine.backends.filters.parser import field_name
-from searchengine.backends.filters.sql import Field
+from searchengine.engine import field_name
 from searchengine.errors import FilterError
 from searchengine.integrations.stored import stored_name
 
@@ -26,7 +25,7 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 _CONSTANTS = {True: "true", False: "false"}
 
 
-def field(path: Field) -> str:
+def field(path: tuple[str, ...]) -> str:
     """A path into metadata, as a filter names it. Raises FilterError for one that it cannot."""
     for name in path:
         if not isinstance(name, str) or not name or any(c in '`"\\' or c < " " for c in name):

@@ -1,1 +1,1 @@
-"""Measure: judgements, metrics, significance, operating points, one page of results."""
+"""Measure: judgements, comparisons, operating points, one page of results."""

@@ -9,8 +9,9 @@ import numpy as np
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.measure.formatting import fitted
-from searchengine.measure.judgements import MAIN, METRICS, Qrels, Run, Task, per_question
-from searchengine.measure.significance import (
+from searchengine.measure.judgements import Task
+from searchengine.trainer.evaluation.ranking import MAIN, METRICS, Qrels, Run, per_question
+from searchengine.trainer.evaluation.significance import (
     MIN_QUESTIONS,
     Comparison,
     Values,
@@ -74,8 +75,8 @@ class RetrievalRow:
         setting: the setting.
         questions: number of questions.
         means: metric → mean over the questions.
-        intervals: metric → its 95 % interval, see searchengine.measure.significance; empty with
-            fewer than MIN_QUESTIONS questions.
+        intervals: metric → its 95 % interval (searchengine.trainer.evaluation.significance); empty
+            with fewer than MIN_QUESTIONS questions.
         baseline: name of the setting to compare with; None for the baseline itself.
         comparison: difference in nDCG@10 to the baseline, its interval, and the p-value.
         p: the p-value, corrected for the number of comparisons (Holm).

@@ -10,16 +10,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from searchengine.backends.mode import Mode
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import beir_corpus, read_corpus
-from searchengine.encoders.protocol import TextEncoder
-from searchengine.engine import SearchEngine
+from searchengine.engine import Mode, SearchEngine, TextEncoder
 from searchengine.errors import CorpusError, QueryError
 from searchengine.measure.comparison import RetrievalRow, Setting
-from searchengine.measure.judgements import Qrels, Task, judged, plain_or_gzipped, read_beir
+from searchengine.measure.judgements import Task, judged, plain_or_gzipped, read_beir
 from searchengine.measure.retrieval import exact, measure, task
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.evaluation.ranking import Qrels
 from searchengine.trainer.training.step_judging import Measure
 
 CHANCE = 0.05

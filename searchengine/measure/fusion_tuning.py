@@ -3,28 +3,23 @@
 tune_fusion(engine, queries, qrels)                # stores them if they are not worse on held-out
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from searchengine.backends.mode import Mode, weight_of
-from searchengine.engine import SearchEngine
+from searchengine.engine import Mode, SearchEngine
 from searchengine.errors import QueryError
-from searchengine.measure.judgements import MAIN, Qrels, Task, per_question
-from searchengine.measure.retrieval import ENCODING, task
-from searchengine.measure.significance import Comparison, Values, compare, significant
-from searchengine.query.ranking import HybridRankings, hybrid_rankings
-from searchengine.query.request import Query
-from searchengine.upkeep.tuning import set_default
+from searchengine.measure.judgements import Task
+from searchengine.measure.retrieval import task
+from searchengine.trainer.evaluation.ranking import MAIN, Qrels, per_question
+from searchengine.trainer.evaluation.significance import Comparison, Values, compare, significant
 
 MIN_JUDGED = 20
 """Questions with judgements that are needed: half of them choose, half confirm."""
 WEIGHTS = tuple(step / 20 for step in range(21))
 """Weights to try: 0 ranks by words only, 1 by vectors only."""
-RANKING = "ranking"
-"""Name of the step after the encoding, for progress."""
 
 _FIRST = 10  # documents that nDCG@10 counts
 _BATCH = 256  # questions that are ranked together
@@ -71,7 +66,7 @@ def tune_fusion(
     qrels: Qrels,
     *,
     exclude_self: bool | None = None,
-    progress: Callable[[str, int], object] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> FusionTuning:
     """Choose the mode and the weight with the highest nDCG@10, and use them from now on.
 
@@ -85,7 +80,7 @@ def tune_fusion(
         queries: key → question.
         qrels: question → document → grade.
         exclude_self: see evaluate.retrieval.task.
-        progress: called with ENCODING or RANKING, and the number of questions just done.
+        progress: called with the number of questions just ranked.
 
     Raises QueryError (no index of words, too few judged questions) and CorpusError (none).
     """
@@ -101,7 +96,7 @@ def tune_fusion(
             f"at least {MIN_JUDGED} questions must have judgements to choose a weight, got "
             f"{len(judged.queries)}; add more, or set it yourself: set_default(weight=…)"
         )
-    mode, weight = engine.default_mode, weight_of(engine.collection.settings)
+    mode, weight = engine.default_mode, engine.default_weight
     before = {Mode.TEXT: 0.0, Mode.VECTOR: 1.0}.get(mode, weight)
     values = _values(engine, judged, sorted({*WEIGHTS, before}), progress or (lambda *_: None))
     order = np.random.default_rng(0).permutation(np.argsort(judged.keys, kind="stable"))
@@ -115,7 +110,7 @@ def tune_fusion(
         chosen_mode = {0.0: Mode.TEXT, 1.0: Mode.VECTOR}.get(chosen, Mode.HYBRID)
     if stored:
         new_weight = chosen if chosen_mode is Mode.HYBRID else None
-        set_default(engine.collection, chosen_mode, new_weight, chosen=False)
+        engine.set_default(chosen_mode, new_weight, chosen=False)
     named = {"chosen": chosen, "default": before, "vector": 1.0, "text": 0.0}
     return FusionTuning(
         chosen_mode, chosen, mode, before, stored, len(fitting), len(held_out), curve,
@@ -128,46 +123,19 @@ def _values(
     engine: SearchEngine,
     judged: Task,
     weights: Sequence[float],
-    progress: Callable[[str, int], object],
+    progress: Callable[[int], object],
 ) -> dict[float, Values]:
     """Weight → nDCG@10 (q,), in the order of the questions."""
-    keys, depth = judged.keys, _FIRST + judged.exclude_self
-    texts = Query(mode=Mode.HYBRID).to_encode(list(judged.queries.values()))
-    vectors = []
-    for part in _parts(len(keys)):
-        vectors.append(engine.encode_questions(texts[part]))
-        progress(ENCODING, len(vectors[-1]))
-    questions, rows = list(judged.queries.values()), np.concatenate(vectors)
+    keys, questions = judged.keys, list(judged.queries.values())
     runs: dict[float, dict[str, dict[str, float]]] = {weight: {} for weight in weights}
-    with engine.local.reading() as snapshot:
-        for part in _parts(len(keys)):
-            rankings = list(hybrid_rankings(snapshot, questions[part], rows[part], depth))
-            for weight in weights:
-                ranked = [_ranked(question, weight)[:depth] for question in rankings]
-                names = iter(snapshot.store.keys_of([i for ids in ranked for i in ids]))
-                for key, ids in zip(keys[part], ranked, strict=True):
-                    documents = [next(names) for _ in ids]
-                    remaining = [
-                        name for name in documents if not (judged.exclude_self and name == key)
-                    ]
-                    runs[weight][key] = {
-                        name: -rank for rank, name in enumerate(remaining[:_FIRST])
-                    }
-            progress(RANKING, len(rankings))
+    for start in range(0, len(keys), _BATCH):
+        part = slice(start, start + _BATCH)
+        ranked = engine.rank_by_weights(questions[part], weights, _FIRST + judged.exclude_self)
+        for key, by_weight in zip(keys[part], ranked, strict=True):
+            for weight, documents in by_weight.items():
+                others = [name for name in documents if not (judged.exclude_self and name == key)]
+                runs[weight][key] = {name: -rank for rank, name in enumerate(others[:_FIRST])}
+        progress(len(ranked))
     return {
         weight: per_question(run, keys, judged.qrels, [MAIN])[MAIN] for weight, run in runs.items()
     }
-
-
-def _parts(count: int) -> Iterator[slice]:
-    return (slice(start, start + _BATCH) for start in range(0, count, _BATCH))
-
-
-def _ranked(rankings: HybridRankings, weight: float) -> list[int]:
-    """Document ids by a weight, best first: as the mode text for 0, as the mode vector for 1."""
-    if weight == 0:
-        return list(rankings.bm25)
-    if weight == 1:
-        return [document for document, _ in rankings.by_vector]
-    scored = replace(rankings.scoring, weight=weight).all(rankings.cosines, rankings.bm25)
-    return [document for document, _ in scored]

@@ -1,8 +1,6 @@
-"""Judging: questions, judgements and runs from files, and the metrics of every question.
+"""Judging: questions, judgements and runs from files.
 
-Files are those of BEIR and TREC, or one question per line. ir-measures computes nDCG@10,
-recall@100, the reciprocal rank among the first ten, and average precision; the last two count
-grades from 1 as relevant.
+Files are those of BEIR and TREC, or one question per line.
 
 A line of a TREC run file is `question Q0 document rank score tag`, separated by white space.
 trec_eval and the tools built on it ignore the rank: they sort by score in single precision, and
@@ -12,7 +10,7 @@ with the ranks.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,18 +19,9 @@ import numpy as np
 from searchengine.corpus.documents import Document
 from searchengine.corpus.text_files import bad, kind, read_jsonl, read_lines, some_fields
 from searchengine.errors import CorpusError
-from searchengine.indexer.arrays import Doubles
-
-Qrels = dict[str, dict[str, int]]
-"""Question → document → grade."""
-Run = Mapping[str, Mapping[str, float]]
-"""Question → document → score, best first; the scores of a question fall strictly."""
+from searchengine.trainer.evaluation.ranking import Qrels, Run
 
 _MAX_SCORE = float(np.finfo(np.float32).max)
-_MEASURES = {"ndcg@10": "nDCG@10", "recall@100": "R@100", "mrr@10": "RR@10", "map": "AP"}
-METRICS = tuple(_MEASURES)
-MAIN = "ndcg@10"
-"""The metric that compares settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,27 +219,3 @@ def _check_name(path: Path, column: str, name: str) -> None:
             f"the {column} must not contain white space, the separator of run files, got "
             f"{name!r:.80}; rename it, or write no run file",
         )
-
-
-def per_question(
-    run: Run, keys: Sequence[str], qrels: Qrels, names: Sequence[str] = METRICS
-) -> dict[str, Doubles]:
-    """Metric → float64 (q,), one value for each of the judged questions `keys`.
-
-    A question that the run lacks counts 0 (trec_eval's -c).
-    """
-    import ir_measures
-
-    measures = {ir_measures.parse_measure(_MEASURES[name]): name for name in names}
-    row = {key: i for i, key in enumerate(keys)}
-    values = {name: np.zeros(len(keys)) for name in names}
-    # Ranks replace scores: the tools of the library break ties differently.
-    rankings = {
-        key: {document: -float(rank) for rank, document in enumerate(run[key])}
-        for key in keys
-        if run.get(key)
-    }
-    judged = {key: qrels[key] for key in keys}
-    for result in ir_measures.iter_calc(list(measures), judged, rankings):
-        values[measures[result.measure]][row[result.query_id]] = result.value
-    return values

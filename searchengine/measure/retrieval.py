@@ -14,13 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.folder.documents.store import SegmentRow
-from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.backends.mode import Mode
-from searchengine.encoders.protocol import Vectors
-from searchengine.engine import SearchEngine
+from searchengine.engine import Mode, SearchEngine, Snapshot
 from searchengine.errors import QueryError
-from searchengine.indexer.arrays import prefix
+from searchengine.indexer.arrays import Floats, prefix
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.search.allowed import Allowed
@@ -28,7 +24,8 @@ from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.segment import Segment
 from searchengine.measure import judgements
 from searchengine.measure.comparison import DEPTH, EXACT, Setting
-from searchengine.measure.judgements import MAIN, Qrels, Run, Task, per_question, ranked
+from searchengine.measure.judgements import Task, ranked
+from searchengine.trainer.evaluation.ranking import MAIN, Qrels, Run, per_question
 
 CONFIGURED = "configured"
 """Name of the setting by vectors at the collection's operating point."""
@@ -55,7 +52,7 @@ def task(
     """
     questions = judgements.judged(queries, qrels)
     judged = {key: qrels[key] for key in questions}
-    with engine.local.reading() as snapshot:
+    with engine.reading() as snapshot:
         notes = list(_left_out(snapshot, queries, qrels, judged))
         detected = exclude_self is None and _are_documents(snapshot, questions, judged)
         if detected:
@@ -114,7 +111,7 @@ def measure(
 def exact(engine: SearchEngine, task: Task, name: str = EXACT) -> Setting:
     """Measure exact search at full width alone. Raises CollectionError if nothing is stored."""
     vectors = engine.encoder.encode(list(task.queries.values()), role="query")
-    with engine.local.reading() as snapshot:
+    with engine.reading() as snapshot:
         _, result = at_full_width(snapshot, vectors, DEPTH + task.exclude_self)
         run = _run(snapshot, task, task.keys, result)
     fields = {"dim": engine.encoder.dim, "mode": str(Mode.VECTOR)}
@@ -160,7 +157,7 @@ def ndcg_10(
 
 def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:
     """The prefix lengths below the full width, without repeats."""
-    full = engine.local.settings["encoder"]["dim"]
+    full = engine.collection.settings["encoder"]["dim"]
     for dim in dims:
         if not 1 <= dim <= full:
             raise QueryError(f"a prefix must be between 1 and {full}, got {dim}")
@@ -189,7 +186,7 @@ class _Measuring:
             full = self._setting(EXACT, self._exact[1], dim=self._engine.encoder.dim)
             return replace(full, prefix_ndcg_10=full.ndcg_10)
         if name == CONFIGURED:
-            with self._engine.local.reading() as snapshot:
+            with self._engine.reading() as snapshot:
                 size = snapshot.shortlist
             run = self._by_engine(name, self._vectors, Mode.VECTOR)
             return self._setting(name, run, shortlist=size)
@@ -205,7 +202,7 @@ class _Measuring:
         return Setting.from_run(name, run, self._task.keys, self._task.qrels, **fields)
 
     @cached_property
-    def _vectors(self) -> Vectors:
+    def _vectors(self) -> Floats:
         encode = self._engine.encode_questions
         return np.concatenate([encode(self._texts[part]) for part in self._batches(ENCODING)])
 
@@ -215,7 +212,7 @@ class _Measuring:
         run: _Run = {}
         depth = 0
         vectors, documents = self._vectors, DEPTH + self._task.exclude_self
-        with self._engine.local.reading() as snapshot:
+        with self._engine.reading() as snapshot:
             for part in self._batches(EXACT):
                 ranks, result = at_full_width(snapshot, vectors[part], documents)
                 depth = max(depth, ranks)
@@ -226,7 +223,7 @@ class _Measuring:
         candidates, depth = self._shortlist + self._task.exclude_self, self._exact[0]
         run: _Run = {}
         alone: _Run = {}
-        with self._engine.local.reading() as snapshot:
+        with self._engine.reading() as snapshot:
             search = PrefixSearch(snapshot, dim)
             for part in self._batches(str(dim)):
                 results = search.rank(self._vectors[part], candidates, depth)
@@ -236,7 +233,7 @@ class _Measuring:
         bare = float(scores.mean())
         return self._setting(str(dim), run, dim=dim, shortlist=self._shortlist, prefix_ndcg_10=bare)
 
-    def _by_engine(self, name: str, questions: Sequence[str] | Vectors, mode: Mode) -> Run:
+    def _by_engine(self, name: str, questions: Sequence[str] | Floats, mode: Mode) -> Run:
         """Search like users of the collection."""
         run: _Run = {}
         depth = DEPTH + self._task.exclude_self
@@ -324,7 +321,7 @@ def documents_of(snapshot: Snapshot, ids: npt.NDArray[np.int64]) -> Iterator[lis
     return (list(islice(keys, int((row >= 0).sum()))) for row in ids)
 
 
-def at_full_width(snapshot: Snapshot, vectors: Vectors, documents: int) -> tuple[int, SearchResult]:
+def at_full_width(snapshot: Snapshot, vectors: Floats, documents: int) -> tuple[int, SearchResult]:
     """Search until every question has `documents` documents; return (depth, result)."""
     depth = documents
     while True:
@@ -350,14 +347,14 @@ class PrefixSearch:
         }
 
     def rank(
-        self, vectors: Vectors, shortlist: int, depth: int
+        self, vectors: Floats, shortlist: int, depth: int
     ) -> tuple[SearchResult, SearchResult]:
         """The ranking of the shortlist at full width, and the ranking by the prefix alone."""
         dim, size = self._dim, max(shortlist, depth)
         segments = self._snapshot.segments
         rotations = {row: segment.rotate(vectors) for row, segment in segments.items()}
 
-        def nearest(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
+        def nearest(row: Any, segment: Segment, live: Allowed | None) -> SearchResult:
             rotated = rotations[row]
             candidates = self._indexes[row].shortlist(
                 rotated[:, :dim], min(size, segment.rows), live
@@ -368,7 +365,7 @@ class PrefixSearch:
         # One shortlist over all segments: separate ones would depend on the number of segments.
         chosen = alone.rows[:, :shortlist]
 
-        def reranked(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
+        def reranked(row: Any, segment: Segment, _: Allowed | None) -> SearchResult:
             first, last = row.ends
             inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
             return segment.rerank(rotations[row], inside, depth)
@@ -384,6 +381,6 @@ class _Prefixes:
     segment: Segment
     dim: int
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Vectors:
+    def take(self, rows: npt.NDArray[np.int64]) -> Floats:
         full = self.segment.take(rows)
         return prefix(full.reshape(-1, full.shape[-1]), self.dim).reshape(*rows.shape, self.dim)

@@ -190,7 +190,7 @@ class Coalescers(Generic[Key, Item, Result]):
         inherit(self)
 
     def after_fork(self) -> None:
-        """Nothing is waiting: also in a forked child, where a parent's thread held the lock."""
+        """Begin with an empty queue and a free lock; so does a forked child."""
         self._lock = Lock()
         self._waiting: WeakValueDictionary[Key, Coalescer[Item, Result]] = WeakValueDictionary()
         self._background: WeakValueDictionary[Key, BackgroundCoalescer[Item, Result]] = (

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex, overload
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.filters.sql import COLUMNS, Field
 from searchengine.backends.listing import Counts
+from searchengine.corpus.formats.kinds import heading_at, headings_of, sections_of
 from searchengine.corpus.notebook import facts, paragraph, table
 from searchengine.errors import HIT_NAMES, other_name
-from searchengine.query.snippets import best_section, heading_at, headings_of, snippet
+from searchengine.query.snippets import best_section, snippet
 
 if TYPE_CHECKING:
     import pandas
@@ -60,8 +61,9 @@ class Hit:
 
     @property
     def snippet(self) -> str:
-        """The part of the passage with most words of the question."""
-        return snippet(self.text, self.question, self.start, self.end)
+        """The part of the passage with most words of the question; code keeps its lines."""
+        is_code = bool(sections_of(self.metadata))
+        return snippet(self.text, self.question, self.start, self.end, code=is_code)
 
     @property
     def heading(self) -> str:

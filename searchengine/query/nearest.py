@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from searchengine.backends import limits
 from searchengine.backends.contract import Passage, Snapshot
 from searchengine.indexer.arrays import Floats, RowNumbers
-from searchengine.query.paging import MIN_FIRST, Label, Ranked, distinct, part_size
+from searchengine.indexer.search.depths import part_size
+from searchengine.query.paging import MIN_FIRST, Label, Ranked, distinct
 from searchengine.query.request import Query
 
 
@@ -73,6 +75,7 @@ def nearest(
     documents: list[list[Ranked]] = [[]] * len(vectors)
     pending = list(range(len(vectors)))
     while pending:
+        limits.check()
         sizes = [min(enough, valid[i]) for i in pending]
         rows = [result.rows[i, :size] for i, size in zip(pending, sizes, strict=True)]
         passages = iter(snapshot.store.passages(np.concatenate(rows)))

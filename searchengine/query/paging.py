@@ -11,12 +11,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
+from searchengine.backends import limits
 from searchengine.backends.contract import Passage
 
-MIN_FIRST, MIN_SECOND, GROWTH = 10, 100, 4
-"""Minimum rows of the first part and of the second; factor from each part to the next one."""
-MAX_DEPTH = 1 << 40
-"""More documents than a collection holds; SQLite's integers end at 2⁶³."""
+MIN_FIRST = 10
+"""Minimum rows of the first part."""
 T = TypeVar("T")
 
 
@@ -51,14 +50,6 @@ Of a part, the first `depth` documents are enough.
 """
 
 
-def part_size(first: int, number: int) -> int:
-    """The size of a part, if the first one has the size `first`."""
-    if number == 0:
-        return first
-    second = max(MIN_SECOND, GROWTH * first)
-    return min(second * int(GROWTH ** (number - 1)), MAX_DEPTH)
-
-
 def distinct(items: Iterable[T], names: Iterable[Hashable], limit: int) -> list[T]:
     """The first item of every label, at most `limit`. `names`: the label of each item."""
     first: dict[Hashable, T] = {}
@@ -75,6 +66,7 @@ def in_parts(part: Part, questions: int, depth: int, label: Label) -> list[Ranki
     pending: Sequence[int] = range(questions)
     number = 0
     while pending:
+        limits.check()
         for i, ranking in zip(pending, part(pending, number, depth), strict=True):
             rankings[i] = _continued(rankings[i], ranking, depth, label) if number else ranking
         pending = [

@@ -1,31 +1,24 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
-from searchengine.backends.contract import Passage, Scored, Snapshot, WordScores
+from searchengine.backends import limits
+from searchengine.backends.contract import Passage, Snapshot, WordScores
 from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
+from searchengine.indexer.search.depths import MAX_DEPTH, part_size
+from searchengine.indexer.search.diversity import mmr
 from searchengine.query import fusion
-from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
-from searchengine.query.paging import (
-    MAX_DEPTH,
-    Part,
-    Ranked,
-    Ranking,
-    distinct,
-    in_parts,
-    part_size,
-)
+from searchengine.query.paging import Part, Ranked, Ranking, distinct, in_parts
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
 
@@ -34,22 +27,6 @@ FUSED = 100
 else the scores, and so the order, would depend on the page."""
 _FIRST_DIVERSE = 10  # documents of the first part with diversity
 _MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
-
-
-class HybridRankings(NamedTuple):
-    """The two rankings of a question, and what fuses them.
-
-    Attributes:
-        by_vector: (document id, cosine), best first.
-        cosines: of these documents, and of those in `bm25` that have a vector.
-        bm25: of the best documents by words, best first.
-        scoring: the constants of the question, with the weight of the collection.
-    """
-
-    by_vector: Scored
-    cosines: Mapping[int, float]
-    bm25: Mapping[int, float]
-    scoring: fusion.Fusion
 
 
 def rank(
@@ -148,6 +125,7 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
     label, _ = labels(snapshot, query)
     count = depth if query.group_by is None else 4 * depth
     while True:
+        limits.check()
         scored = snapshot.by_words(
             question,
             count,
@@ -176,6 +154,7 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
         for texts, group in _by_phrases(query, questions, positions):
             parts = nearest(snapshot, ungrouped, vectors[group], number, enough, texts=texts)
             for i, by_vector in zip(group, parts, strict=True):
+                limits.check()
                 bm25, scoring = by_words(i)
                 fused = _fused(snapshot, by_vector, bm25, scoring, vectors[i], enough)
                 if by_vector.last and len(fused.documents) < depth and len(bm25) == FUSED:
@@ -195,18 +174,36 @@ def _worded(
     return dict(scored), fusion.Fusion(scored.scale, snapshot.unrelated, weight)
 
 
-def hybrid_rankings(
-    snapshot: Snapshot, questions: Sequence[str], vectors: Floats, depth: int
-) -> Iterator[HybridRankings]:
-    """What the mode hybrid fuses for each question, enough for the first `depth` documents."""
-    query = Query(depth, mode=Mode.HYBRID)
+def rank_by_weights(
+    snapshot: Snapshot,
+    questions: Sequence[str],
+    vectors: Floats,
+    weights: Sequence[float],
+    depth: int,
+) -> list[dict[float, list[str]]]:
+    """For each question: weight of the cosine → keys; see SearchEngine.rank_by_weights."""
+    query, ranked = Query(depth, mode=Mode.HYBRID), []
     for question, vector in zip(questions, vectors, strict=True):
         required = query.required(question)
         (match,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
         bm25, scoring = _worded(snapshot, query, question)
         cosines, _ = _with_words(snapshot, match, bm25, vector)
-        by_vector = [(ranked.passage.document, ranked.score) for ranked in match.documents]
-        yield HybridRankings(by_vector, cosines, bm25, scoring)
+        alone = {0.0: list(bm25), 1.0: [found.passage.document for found in match.documents]}
+        ranked.append(
+            {
+                weight: (
+                    alone[weight]
+                    if weight in alone
+                    else [i for i, _ in replace(scoring, weight=weight).all(cosines, bm25)]
+                )[:depth]
+                for weight in weights
+            }
+        )
+    ids = list({i for orders in ranked for order in orders.values() for i in order})
+    keys = dict(zip(ids, snapshot.store.keys_of(ids), strict=True))
+    return [
+        {weight: [keys[i] for i in order] for weight, order in orders.items()} for orders in ranked
+    ]
 
 
 def _by_phrases(
@@ -286,13 +283,13 @@ def _grouped(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
 
 
 def _parts(cosine: float | None, bm25: float | None) -> dict[str, float]:
-    """What the score of a document found by vectors, words or both is made of."""
+    """The parts of a document's score, by name: cosine, BM25 or both."""
     parts = {"vector": cosine, "text": bm25}
     return {name: score for name, score in parts.items() if score is not None}
 
 
 def _above(part: Part, score: float) -> Part:
-    """Of each part, the documents with at least this score; after others there are no more."""
+    """The documents of each part with at least this score; a part ends at the first below it."""
 
     def above(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings = []
@@ -337,7 +334,8 @@ def _chosen(snapshot: Snapshot, query: Query, pool: Ranking, count: int) -> Rank
     vectors = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
     if (ids >= 0).any():  # a document without a vector resembles no other
         vectors[ids >= 0] = snapshot.vectors(ids[ids >= 0])
-    chosen = mmr(relevance, vectors, min(count, len(relevance)), query.diversity)
+    count = min(count, len(relevance))
+    chosen = mmr(relevance, vectors, count, query.diversity, limits.check)
     return Ranking([pool.documents[i] for i in chosen])
 
 
@@ -362,6 +360,7 @@ def hits(
             several.setdefault(passage.document, []).append(passage)
 
     def hit(ranked: Ranked, document: Document, question: str) -> Hit:
+        limits.check()
         passage = ranked.passage
         start, end = passage.start, passage.end
         if passage.id < 0:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Self, TypedDict
 
@@ -13,15 +13,9 @@ import numpy.typing as npt
 
 from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.folder.documents.questions import phrases, unquoted
-from searchengine.backends.mode import Mode
-from searchengine.encoders.cross_encoders import CANDIDATES
-from searchengine.encoders.questions import (
-    as_array,
-    check_questions,
-    check_vectors,
-)
+from searchengine.backends.mode import CANDIDATES, Mode
 from searchengine.errors import OPTIONS, QueryError
-from searchengine.indexer.arrays import Floats
+from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
 
 
@@ -55,6 +49,7 @@ class Options(CommonOptions, total=False):
 
     layers: int | None
     cross_encoder: str | Path | None
+    timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +75,7 @@ class Query:
     phrases: Phrases | str = Phrases.SCORED
     cross_encoder: str | Path | None = None
     candidates: int = CANDIDATES
+    timeout: float | None = None
 
     @classmethod
     def from_options(cls, k: int, options: Options) -> Self:
@@ -143,6 +139,9 @@ class Query:
             self._check_exact()
         if self.where is not None:
             parse(self.where)  # raises even if the collection is empty
+        limit = self.timeout
+        if limit is not None and (type(limit) not in (int, float) or not 0 < limit < inf):
+            raise QueryError(f"timeout must be a number of seconds above 0, or None, got {limit!r}")
         self._check_presentation()
         self._check_cross_encoder()
 
@@ -250,3 +249,40 @@ def split(
     check_questions(questions)
     stored = Mode(settings.get("mode", Mode.VECTOR))
     return query.by(Mode.TEXT if stored == Mode.HYBRID and not encodes else stored), questions, None
+
+
+def check_questions(questions: Sequence[str]) -> None:
+    """Raise QueryError for a query that is not text, or empty."""
+    for position, question in enumerate(questions, start=1):
+        name = "the query" if len(questions) == 1 else f"query {position}"
+        if not isinstance(question, str):
+            raise QueryError(f"{name} must be text, got {type(question).__name__}")
+        if not question.strip():
+            raise QueryError(f"{name} is empty")
+
+
+def as_array(vectors: object) -> npt.NDArray[Any]:
+    """Numbers as an array. Raises QueryError."""
+    try:
+        return np.asarray(vectors)
+    except ValueError as error:
+        raise QueryError(f"a query must be text or a vector of numbers ({error})") from error
+
+
+def check_vectors(vectors: npt.ArrayLike, dim: int) -> Floats:
+    """Query vectors as float32 (q, D). Raises QueryError."""
+    array = np.asarray(vectors)
+    if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
+        raise QueryError(
+            f"query vectors must be numbers of shape (q, {dim}), "
+            f"got {array.dtype} of shape {array.shape}"
+        )
+    with np.errstate(over="ignore"):  # values beyond float32 become infinity, reported below
+        single = array.astype(np.float32)
+    wrong = unusable(single)
+    if wrong.any():
+        raise QueryError(
+            f"query vectors must be finite and not all zeros in float32; "
+            f"vector {int(wrong.argmax()) + 1} is not"
+        )
+    return single

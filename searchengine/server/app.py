@@ -9,6 +9,7 @@ import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
@@ -16,8 +17,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from searchengine import __version__
-from searchengine.encoders.cross_encoders import CrossEncoders
+from searchengine.engine import CrossEncoders
 from searchengine.errors import FieldWarning
 from searchengine.server import document_routes, page_routes, search_routes, status_routes
 from searchengine.server.counting import Metrics, Shared
@@ -39,7 +39,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
     here = State(settings, shared, Metrics())
     app = FastAPI(
         title="searchengine",
-        version=__version__,
+        version=version("searchengine"),
         description=_DESCRIPTION,
         lifespan=partial(_lifespan, here),
         docs_url=None,  # its page loads scripts from another host
@@ -109,7 +109,7 @@ async def _refresh(here: State) -> None:
 
 
 def _on_signal(here: State) -> None:
-    """Set `stopping` at once when the server is told to stop: long streams must end then."""
+    """Set `stopping` at once when the server begins to stop: long streams must end then."""
     if current_thread() is not main_thread():
         return
     loop = asyncio.get_running_loop()

@@ -15,10 +15,10 @@ from starlette.responses import Response
 
 from searchengine.corpus.documents import Document
 from searchengine.corpus.text_files import bad, json_object
-from searchengine.encoders.protocol import NO_ENCODER, Vectors
-from searchengine.encoders.questions import as_array, check_vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, QueryError, SearchEngineError
+from searchengine.indexer.arrays import Floats
+from searchengine.query.request import as_array, check_vectors
 from searchengine.server.client import COUNTS
 from searchengine.server.refusals import INTERNAL, Refused, error_body, of_engine
 from searchengine.server.served import Served, State
@@ -44,7 +44,7 @@ class Incoming:
     """A document to store, with its vector (1, D) if it came with one."""
 
     document: Document
-    vector: Vectors | None = None
+    vector: Floats | None = None
 
 
 def incoming(record: Mapping[str, Any], place: str, dim: int, key: str = "") -> Incoming:
@@ -82,10 +82,9 @@ def write(engine: SearchEngine, batch: Sequence[Incoming]) -> dict[str, int]:
 
     In a collection without an encoder, those without a vector are found by their words.
     """
-    encodes = engine.collection.settings["encoder"]["fingerprint"] != NO_ENCODER
     counts = dict.fromkeys(COUNTS, 0)
-    to_encode = [item for item in batch if encodes and item.vector is None]
-    supplied = [item for item in batch if not encodes or item.vector is not None]
+    to_encode = [item for item in batch if engine.encodes and item.vector is None]
+    supplied = [item for item in batch if not engine.encodes or item.vector is not None]
     for items in (to_encode, supplied):
         if not items:
             continue

@@ -21,7 +21,7 @@ from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch, Timing
 from searchengine.query.request import CommonOptions
 
 COUNTS = ("added", "changed", "metadata_updated", "unchanged")
-"""What may become of a document that is added."""
+"""Possible outcomes for a document that is added."""
 _TRIES = 4
 _RETRIED = (429, 503)
 

@@ -22,8 +22,8 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from searchengine.engine import Stats
 from searchengine.query.hits import STAGES, Timing
-from searchengine.upkeep.stats import Stats
 
 REQUESTS = 0  # column: requests under way
 _WINDOW = 1.0  # seconds over which the rate of a token is counted

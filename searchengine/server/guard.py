@@ -1,4 +1,4 @@
-"""What every request passes: an id, a token, the limits of body, number, rate and time; a log line.
+"""Middleware for every request: id, token, limits of body, number, rate and time, and a log line.
 
 Plain ASGI, outermost: a request that is refused has cost little, and nothing leaves without an id.
 """

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from searchengine.encoders.cross_encoders import MAX_CANDIDATES
+from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.server import server_settings as limits
 
 

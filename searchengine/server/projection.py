@@ -1,12 +1,11 @@
 """A map of a collection: documents, a question and its hits on the two main directions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from searchengine.backends.contract import Snapshot
 from searchengine.corpus.documents import Document
 from searchengine.engine import SearchEngine
 from searchengine.indexer.arrays import Floats
@@ -33,10 +32,8 @@ class Projection:
     def from_engine(cls, engine: SearchEngine, sample: int) -> "Projection":
         """The projection of at most `sample` documents that have vectors."""
         version = current_version(engine)  # before the rest: a newer commit makes it out of date
-        documents = engine.sample(sample)
-        with engine.collection.reading() as snapshot:
-            documents, vectors = document_vectors(snapshot, documents)
-            dim = snapshot.settings["encoder"]["dim"]
+        documents, vectors = document_vectors(engine, engine.sample(sample))
+        dim = vectors.shape[1]
         mean = vectors.mean(axis=0) if len(vectors) else np.zeros(dim, np.float32)
         centred = vectors - mean
         _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
@@ -44,11 +41,8 @@ class Projection:
         two[: len(axes[:2])] = axes[:2]
         energy = sizes**2
         explained = float(energy[:2].sum() / energy.sum()) if energy.any() else 0.0
-        points = [
-            {"key": document.key, "title": document.title, "x": float(x), "y": float(y)}
-            for document, (x, y) in zip(documents, centred @ two.T, strict=True)
-        ]
-        return cls(mean, two, explained, points, version)
+        found = cls(mean, two, explained, [], version)
+        return replace(found, points=found._shown(documents, vectors))
 
     def place(self, vectors: Floats) -> list[list[float]]:
         """The coordinates [x, y] of vectors (n, D)."""
@@ -58,8 +52,9 @@ class Projection:
     def hits(self, engine: SearchEngine, keys: Sequence[str]) -> list[dict[str, Any]]:
         """The documents with these keys, as JSON; those without a vector are left out."""
         stored = [document for document in engine.get(list(keys)) if document is not None]
-        with engine.collection.reading() as snapshot:
-            documents, vectors = document_vectors(snapshot, stored)
+        return self._shown(*document_vectors(engine, stored))
+
+    def _shown(self, documents: Sequence[Document], vectors: Floats) -> list[dict[str, Any]]:
         return [
             {"key": document.key, "title": document.title, "x": x, "y": y}
             for document, (x, y) in zip(documents, self.place(vectors), strict=True)
@@ -73,18 +68,13 @@ def current_version(engine: SearchEngine) -> str:
 
 
 def document_vectors(
-    snapshot: Snapshot, documents: Sequence[Document]
+    engine: SearchEngine, documents: Sequence[Document]
 ) -> tuple[list[Document], Floats]:
     """The documents with vectors, and the mean vector of each document's passages (n, D)."""
-    ids = snapshot.store.ids_of([document.key for document in documents])
-    passages = snapshot.store.passages_of(ids.values())
-    dim = snapshot.settings["encoder"]["dim"]
-    if not passages:
-        return [], np.zeros((0, dim), np.float32)
-    vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
-    rows: dict[int, list[int]] = {}
-    for row, passage in enumerate(passages):
-        rows.setdefault(passage.document, []).append(row)
-    having = [document for document in documents if ids.get(document.key) in rows]
-    means = [vectors[rows[ids[document.key]]].mean(axis=0) for document in having]
-    return having, np.stack(means)
+    having, means = [], [np.zeros((0, engine.collection.settings["encoder"]["dim"]), np.float32)]
+    vectors = engine.vectors([document.key for document in documents])
+    for document, rows in zip(documents, vectors, strict=True):
+        if rows is not None and len(rows):
+            having.append(document)
+            means.append(rows.mean(axis=0, keepdims=True))
+    return having, np.concatenate(means)

@@ -12,8 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
-from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.engine import SearchEngine
+from searchengine.engine import CrossEncoders, SearchEngine
 from searchengine.errors import QueryError
 from searchengine.server.app import create
 from searchengine.server.counting import FOLDER, Shared
@@ -30,8 +29,8 @@ MAX_HEAD = 1 << 17
 def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
     """Answer requests until SIGTERM or SIGINT; `on_address` is called with the URL.
 
-    Raises CollectionError, and QueryError if there is no cross-encoder where the settings name one,
-    or the address cannot be used.
+    Raises KeyboardInterrupt after SIGINT, CollectionError, and QueryError if there is no
+    cross-encoder where the settings name one, or the address cannot be used.
     """
     for path in settings.collections.values():
         SearchEngine.open(path).close()  # raises now, in one sentence
@@ -134,10 +133,10 @@ def _run_here(settings: ServerSettings, listener: socket.socket) -> None:
     server = uvicorn.Server(_config(settings, None))
     try:
         server.run(sockets=[listener])
-    except (KeyboardInterrupt, SystemExit):
+    except SystemExit:
         if not server.started:
             raise
-        # uvicorn raises the signal again after an orderly stop: no error
+        # uvicorn raises SIGTERM again after an orderly stop: no error
 
 
 def _run_workers(settings: ServerSettings, listener: socket.socket) -> None:
@@ -145,4 +144,21 @@ def _run_workers(settings: ServerSettings, listener: socket.socket) -> None:
         numbers = Path(folder) / "numbers"
         Shared.create(numbers, settings.workers, len(settings.collections), len(settings.tokens))
         os.environ[FOLDER] = folder  # for the workers, which import prometheus-client
-        Multiprocess(_config(settings, numbers), sockets=[listener]).run()
+        _Workers(_config(settings, numbers), sockets=[listener]).run()
+
+
+class _Workers(Multiprocess):
+    """Processes that answer; Ctrl-C raises KeyboardInterrupt when they have ended."""
+
+    _interrupted = False
+
+    def handle_int(self) -> None:
+        """Note SIGINT, and stop."""
+        self._interrupted = True
+        super().handle_int()
+
+    def run(self) -> None:
+        """Answer until a signal."""
+        super().run()
+        if self._interrupted:
+            raise KeyboardInterrupt

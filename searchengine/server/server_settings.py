@@ -3,18 +3,14 @@
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
-from searchengine.backends.contract import folders_only
-from searchengine.backends.opening import is_url, name_of
-from searchengine.encoders.cross_encoders import CrossEncoding
 from searchengine.errors import QueryError
-from searchengine.measure.recommend import recommend
-from searchengine.measure.results import Results
+from searchengine.query.cross_encoding import CrossEncoding
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 MAX_K = 1000
@@ -26,14 +22,15 @@ MAX_URL_FILTER = 2000  # characters of a filter in an address, which may have 64
 MAX_FIELD = 100  # characters of the name of a field
 MAX_BATCH = 256  # questions, or texts to encode
 MAX_PAIRS = 2000  # questions times candidates of a cross-encoder; some seconds
+MAX_HITS = 25_600  # questions of a batch times the hits of each, with those to skip
+MAX_TEXT = 32 << 20  # characters of the documents that one request reads
+MAX_RESPONSE = 32 << 20  # bytes
 MAX_FACETS = 20
 MAX_PAGE = 1000  # documents in one list
 MAX_DIMENSIONS = 8192
 MAX_KEY = 4096  # characters
 MAX_COMMIT = 10_000  # documents
 
-_NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
-_SUFFIX = ".index"
 _MIN_CHARACTERS = 16  # characters
 _SCOPES = ("read", "write")
 
@@ -69,7 +66,7 @@ class ServerSettings:
         origins: web origins that browsers may call from (CORS).
         log: a line for each request, as text or JSON, or none.
         runtime: runs the encoders.
-        benches: collection → BenchResponse, from `named_benches`.
+        benches: collection → BenchResponse, as the page shows it.
         cross_encoding: the cross-encoder that requests may ask for, or None.
         query_encoders: collection → folder or hub name of its question encoder.
 
@@ -114,90 +111,6 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def named_collections(arguments: Iterable[str]) -> dict[str, Path]:
-    """Name → folder, from folders or NAME=FOLDER. Raises QueryError, CollectionError (a URL).
-
-    A folder's name is that of the collection, without `.index`.
-    """
-    named: dict[str, Path] = {}
-    for argument in arguments:
-        if is_url(argument):
-            raise folders_only(name_of(argument))
-        name, equals, rest = argument.partition("=")
-        if equals and _NAME.fullmatch(name) and not Path(argument).exists():
-            path = Path(rest)
-        else:
-            path = Path(argument)
-            name = path.absolute().name.removesuffix(_SUFFIX)
-        if not _NAME.fullmatch(name):
-            raise QueryError(
-                f"the name of a collection takes letters, digits, '.', '-' and '_', got {name!r}; "
-                f"give it one: NAME={argument}"
-            )
-        if name in named:
-            raise QueryError(f"two collections are named {name!r}; name one: NAME={argument}")
-        named[name] = path
-    return named
-
-
-def named_benches(
-    arguments: Iterable[str], collections: Mapping[str, Path]
-) -> dict[str, dict[str, Any]]:
-    """Collection → BenchResponse, from NAME=FOLDER; the only collection needs no name.
-
-    FOLDER is what `searchengine bench --out` has written. Raises QueryError.
-    """
-    folders = of_collections("--bench", arguments, collections)
-    return {name: _bench(Results.read(Path(folder))) for name, folder in folders.items()}
-
-
-def of_collections(
-    option: str, arguments: Iterable[str], collections: Mapping[str, Path]
-) -> dict[str, str]:
-    """Collection → value, from NAME=VALUE; the only collection needs no name.
-
-    `option`: for the message. Raises QueryError.
-    """
-    values: dict[str, str] = {}
-    names = ", ".join(collections)
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals or Path(argument).exists():
-            if len(collections) > 1:
-                raise QueryError(
-                    f"{option} {argument}: name its collection, one of {names}: "
-                    f"{option} NAME={argument}"
-                )
-            name, value = next(iter(collections)), argument
-        if name not in collections:
-            raise QueryError(f"{option} {argument}: the collections are {names}, got {name!r}")
-        values[name] = value
-    return values
-
-
-def _bench(results: Results) -> dict[str, Any]:
-    """A BenchResponse."""
-    points = [
-        {
-            "name": row.name,
-            "kind": str(row.kind),
-            "recall": row.recall,
-            "recall_low": row.recall_low,
-            "recall_high": row.recall_high,
-            "ms": row.p50_ms.median,
-        }
-        for row in results.rows
-    ]
-    target = results.settings["target"]
-    return {
-        "measured_at": results.measured_at,
-        "k": results.subject["k"],
-        "target": target,
-        "recommended": recommend(results, target).name,
-        "points": points,
-    }
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:

@@ -17,13 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from searchengine.backends.contract import Backend, Snapshot
+from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.notebook import facts
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.tuning.wording import in_words, query_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +127,74 @@ class Stats:
     bytes: int
     pending: tuple[str, ...] = ()
 
+    def described(self) -> dict[str, str]:
+        """The statistics as text: name → value."""
+        config = self.index_config
+        blocks = f" within {config['blocks']}" if config["blocks"] else ""
+        scanned = (
+            f" ({self.scanned} too small for the structure and scanned)" if self.scanned else ""
+        )
+        cut = "whole documents"
+        if self.cut is not None and self.fingerprint == NO_ENCODER:
+            cut = "as they come with the vectors"
+        elif self.cut is not None:
+            size, overlap = self.cut["tokens"], self.cut["overlap"]
+            overlapping = "an eighth" if overlap is None else overlap
+            cut = f"of {size or 'as many tokens as fit'}, overlapping by {overlapping}"
+        advice = "; searchengine optimize removes them" if self.tombstones else ""
+        mode, search = self.mode, "exact: every row is scored at full width"
+        if mode == Mode.HYBRID:
+            mode += f" ({self.weight:g} of vectors, {1 - self.weight:.2g} of words)"
+        if not self.exact:
+            search = (
+                f"by prefix, a shortlist of up to {self.shortlist} rows a segment at full width"
+            )
+        lines = {
+            "path": self.path,
+            "documents": str(self.documents),
+            "passages": f"{self.passages} ({cut})",
+            "segments": f"{self.segments}{scanned}",
+            "tombstones": f"{self.tombstones}{advice}",
+            "commit": str(self.commit),
+            "index config": in_words(config, self.dim),
+            "search": search,
+            "rotation": f"{config['rotation']}{blocks}",
+            "storage": config["storage"],
+            "mode": mode,
+            "words": self.tokenizer + (f", ranked by {self.words}" if self.words else ""),
+            "fields": ", ".join(self.fields) or "none indexed",
+        }
+        if self.hot_row is not None and self.cold_row is not None:
+            lines["hot"] = f"{self.hot_row:.0f} bytes per row, should stay in memory"
+            lines["cold"] = f"{self.cold_row:.0f} bytes per row, may stay on the disk"
+        if self.pending:
+            lines["pending"] = "; ".join(self.pending)
+        layers = "" if self.layers is None else f", its first {self.layers} layers"
+        tuning = "none; searchengine tune finds the best index config for a recall target"
+        if self.tuning is not None and self.guarantee is not None:
+            tuning = founded_on(self.tuning, self.guarantee)
+        return lines | {
+            "tuning": tuning,
+            "encoder": self._encoder + layers,
+            "fingerprint": self.fingerprint,
+            "bytes": str(self.bytes),
+        }
+
+    @property
+    def _encoder(self) -> str:
+        if self.fingerprint == NO_ENCODER:
+            return "none; documents come with their vectors"
+        return self.encoder or "made in Python"
+
     def _repr_html_(self) -> str:
         """Shown by notebooks."""
-        encoder = self.encoder or ("none" if self.fingerprint == NO_ENCODER else "made in Python")
         recall = (self.tuning or {}).get("goal", {}).get("recall")
         shortlist = f"{self.shortlist:,}" if self.shortlist is not None else None
         rows: list[tuple[str, object]] = [
             ("documents", f"{self.documents:,}"),
             ("passages", f"{self.passages:,}"),
             ("segments", self.segments),
-            ("encoder", encoder),
+            ("encoder", self._encoder.partition(";")[0]),
             ("dimensions", self.dim),
             ("ranking", self.mode),
             ("search", "exact" if self.exact else f"shortlist of {shortlist}"),
@@ -147,14 +206,8 @@ class Stats:
         return facts(rows, self.path)
 
 
-def stats(collection: Backend) -> Stats:
-    """Read the statistics of the commit that is shown."""
-    with collection.reading() as snapshot:
-        return of_snapshot(snapshot)
-
-
-def of_snapshot(snapshot: Snapshot) -> Stats:
-    """The statistics of a snapshot."""
+def stats(snapshot: Snapshot) -> Stats:
+    """The statistics of a commit."""
     settings, encoder = snapshot.settings, snapshot.settings["encoder"]
     documents, passages = snapshot.store.counts()
     tuning = settings.get(TUNED, {}).get("tuning")
@@ -178,3 +231,17 @@ def of_snapshot(snapshot: Snapshot) -> Stats:
         fingerprint=encoder["fingerprint"],
         **snapshot.sizes(),
     )
+
+
+def founded_on(tuning: Mapping[str, Any], guarantee: Guarantee) -> str:
+    """A stored tuning (Tuning.as_dict), and the guarantee that remains, in one sentence."""
+    goal = tuning["goal"]
+    shown = (
+        f"recall@{goal['k']} above {goal['recall']:g} with {100 * goal['confidence']:g} % "
+        f"confidence on {tuning['held_out']} held-out {query_source(tuning['source'])} "
+        f"(mean {tuning['recall']:.4f}); tuned on {tuning['rows']} rows"
+    )
+    if guarantee.recall is None:
+        return f"guarantee withdrawn: {guarantee.reason}; tune again (it was {shown})"
+    now = f"; now above {guarantee.recall:.4f}: {guarantee.reason}" if guarantee.reason else ""
+    return shown + now

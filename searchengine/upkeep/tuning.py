@@ -1,7 +1,7 @@
 """Tuning a collection, and how it ranks questions that name no mode."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from numbers import Real
@@ -16,12 +16,13 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
-from searchengine.encoders.questions import QUESTIONS, check_questions, milliseconds_alone
+from searchengine.encoders.questions import QUESTIONS
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import Structure
+from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
+from searchengine.indexer.tuning.points import milliseconds_alone
 from searchengine.indexer.tuning.tune import (
     MIN_QUERIES,
     Goal,
@@ -32,7 +33,6 @@ from searchengine.indexer.tuning.tune import (
     tune,
 )
 from searchengine.trainer.errors import TrainerError
-from searchengine.upkeep.stats import Guarantee, Stats
 
 MAX_QUERIES = 2000
 """Maximum documents taken as queries, unless the goal needs more."""
@@ -113,8 +113,6 @@ def tune_collection(
     out of the new segments.
     """
     goal = goal or Goal()
-    if queries is not None:
-        check_questions(queries)
     with collection.reading() as snapshot:
         check_enough(collection.path, snapshot.rows, goal, queries)
         measured = {
@@ -139,6 +137,18 @@ def tune_collection(
     )
     collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
     return tuning
+
+
+def apply(collection: Collection, config: SegmentConfig, building: Progress | None) -> None:
+    """Rebuild the collection with an index config and operating point; see SearchEngine.apply."""
+    with collection.reading() as snapshot:
+        stored = SegmentConfig.from_dict(snapshot.settings["index"])
+        config = replace(config, storage=stored.storage)
+        config.check_buildable(snapshot.settings["encoder"]["dim"])
+        segments = {
+            row: (segment, snapshot.live[row]) for row, segment in snapshot.segments.items()
+        }
+    collection.rebuild(segments, config, building=building)
 
 
 def stored_goal(collection: Collection) -> Goal | None:
@@ -179,136 +189,6 @@ def _encoding_ms(
         return 0.0
     report(f"encoding a question takes {milliseconds:.2g} ms, whatever the index config")
     return milliseconds
-
-
-def in_words(config: Mapping[str, Any], dim: int) -> str:
-    """An index config (SegmentConfig.as_dict) as a line, without the fields it does not use."""
-    stages = "".join(f", then {keep} by {width}" for width, keep in config["stages"])
-    parts = [f"shortlist {config['shortlist'] or 'measured'}{stages}"]
-    structure = config["structure"]
-    if structure == Structure.HNSW:
-        parts.append(f"links {config['hnsw_m']}")
-    if structure == Structure.IVF:
-        parts.append(f"lists {config['lists'] or 'by the rows'}")
-    if structure in (Structure.IVF, Structure.HNSW):
-        parts.append(f"effort {config['effort'] or 'by the shortlist'}")
-    if config["bounds"]:
-        parts.append(f"bounds {config['bounds']}")
-    over = f"over {config['prefix']} of {dim} dimensions"
-    return f"{structure} {config['code']} {over}, {', '.join(parts)}"
-
-
-def ladder(tuning: Tuning) -> list[dict[str, Any]]:
-    """The operating points of the chosen index config and shortlist, cheapest first."""
-    return [
-        {
-            "effort": point.config.effort,
-            f"recall@{tuning.goal.k}": point.recall,
-            "ms": point.ms,
-            "chosen": "yes" if point.config == tuning.config else "",
-        }
-        for point in tuning.curve
-        if replace(point.config, effort=0) == replace(tuning.config, effort=0)
-    ]
-
-
-def summary(tuning: Tuning, dim: int) -> str:
-    """The result of a tuning in one sentence: the recall that was shown, and the index config."""
-    goal = tuning.goal
-    chosen = next(point for point in tuning.curve if point.config == tuning.config)
-    encoding = ""
-    if tuning.question_ms:
-        encoding = (
-            f"; encoding a question takes {tuning.question_ms:.2g} ms more, and of the points "
-            "whose whole time is within 5 % of the fastest it is the one that finds most"
-        )
-    return (
-        f"recall@{goal.k} above {goal.recall:g} with {100 * goal.confidence:g} % confidence on "
-        f"{tuning.held_out} held-out {_query_source(tuning.source)} (mean {tuning.recall:.4f}): "
-        f"{in_words(tuning.config.as_dict(), dim)}; "
-        f"{tuning.ms:.2g} ms per query, {chosen.hot_row:.0f} hot bytes per row{encoding}"
-    )
-
-
-def founded_on(tuning: Mapping[str, Any], guarantee: Guarantee) -> str:
-    """A stored tuning (Tuning.as_dict), and the guarantee that remains, in one sentence."""
-    goal = tuning["goal"]
-    shown = (
-        f"recall@{goal['k']} above {goal['recall']:g} with {100 * goal['confidence']:g} % "
-        f"confidence on {tuning['held_out']} held-out {_query_source(tuning['source'])} "
-        f"(mean {tuning['recall']:.4f}); tuned on {tuning['rows']} rows"
-    )
-    if guarantee.recall is None:
-        return f"guarantee withdrawn: {guarantee.reason}; tune again (it was {shown})"
-    now = f"; now above {guarantee.recall:.4f}: {guarantee.reason}" if guarantee.reason else ""
-    return shown + now
-
-
-def described(stats: Stats) -> dict[str, str]:
-    """The statistics of a collection: name → value, as text."""
-    config = stats.index_config
-    blocks = f" within {config['blocks']}" if config["blocks"] else ""
-    scanned = f" ({stats.scanned} too small for the structure and scanned)" if stats.scanned else ""
-    cut = "whole documents"
-    if stats.cut is not None and stats.fingerprint == NO_ENCODER:
-        cut = "as they come with the vectors"
-    elif stats.cut is not None:
-        size, overlap = stats.cut["tokens"], stats.cut["overlap"]
-        overlapping = "an eighth" if overlap is None else overlap
-        cut = f"of {size or 'as many tokens as fit'}, overlapping by {overlapping}"
-    advice = "; searchengine optimize removes them" if stats.tombstones else ""
-    lines = {
-        "path": stats.path,
-        "documents": str(stats.documents),
-        "passages": f"{stats.passages} ({cut})",
-        "segments": f"{stats.segments}{scanned}",
-        "tombstones": f"{stats.tombstones}{advice}",
-        "commit": str(stats.commit),
-        "index config": in_words(config, stats.dim),
-        "search": _search(stats),
-        "rotation": f"{config['rotation']}{blocks}",
-        "storage": config["storage"],
-        "mode": _mode(stats),
-        "words": stats.tokenizer + (f", ranked by {stats.words}" if stats.words else ""),
-        "fields": ", ".join(stats.fields) or "none indexed",
-    }
-    if stats.hot_row is not None and stats.cold_row is not None:
-        lines["hot"] = f"{stats.hot_row:.0f} bytes per row, should stay in memory"
-        lines["cold"] = f"{stats.cold_row:.0f} bytes per row, may stay on the disk"
-    if stats.pending:
-        lines["pending"] = "; ".join(stats.pending)
-    layers = "" if stats.layers is None else f", its first {stats.layers} layers"
-    tuning = "none; searchengine tune finds the best index config for a recall target"
-    if stats.tuning is not None and stats.guarantee is not None:
-        tuning = founded_on(stats.tuning, stats.guarantee)
-    return lines | {
-        "tuning": tuning,
-        "encoder": _encoder(stats) + layers,
-        "fingerprint": stats.fingerprint,
-        "bytes": str(stats.bytes),
-    }
-
-
-def _mode(stats: Stats) -> str:
-    if stats.mode != Mode.HYBRID:
-        return stats.mode
-    return f"{stats.mode} ({stats.weight:g} of vectors, {1 - stats.weight:.2g} of words)"
-
-
-def _search(stats: Stats) -> str:
-    if stats.exact:
-        return "exact: few enough rows to score each at full width"
-    return f"by prefix, a shortlist of up to {stats.shortlist} rows a segment at full width"
-
-
-def _encoder(stats: Stats) -> str:
-    if stats.fingerprint == NO_ENCODER:
-        return "none; documents come with their vectors"
-    return stats.encoder or "made in Python"
-
-
-def _query_source(source: str) -> str:
-    return "queries" if source == "given" else "documents taken as queries"
 
 
 def set_default(

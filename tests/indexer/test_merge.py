@@ -109,7 +109,7 @@ def test_rows_are_copied_byte_for_byte_where_the_rotation_is_the_same(tmp_path: 
     ("more", "refit", "fitted_on"),
     [(299, None, 100), (300, None, 400), (300, False, 100), (5, True, 105)],
 )
-def test_the_rotation_is_fitted_anew_when_the_rows_are_four_times_as_many(
+def test_the_rotation_is_fitted_again_when_the_rows_are_four_times_as_many(
     tmp_path: Path, more: int, refit: bool | None, fitted_on: int
 ) -> None:
     first = Segment.build(tmp_path / "a", rows(100, 0), CONFIG)
@@ -164,7 +164,7 @@ def test_from_the_sample_on_a_rotation_is_kept(
 def test_successive_merges_do_not_drift(
     tmp_path: Path, storage: Storage, refit: bool | None
 ) -> None:
-    """20 of them; with refit=True every row is rounded anew each time, else never after `build`."""
+    """20 merges; with refit=True every row is rounded again each time, else never."""
     config = replace(CONFIG, storage=storage)
     vectors = rows(300, 0)
     first = segment = Segment.build(tmp_path / "0", vectors, config)

@@ -25,15 +25,9 @@ from searchengine.indexer.errors import TuneError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.tuning.confidence import holds
 from searchengine.indexer.tuning.tune import Goal, Tuning
+from searchengine.indexer.tuning.wording import in_words, ladder, summary
 from searchengine.upkeep import tuning as tuning_module
-from searchengine.upkeep.tuning import (
-    described,
-    documents_as_queries,
-    in_words,
-    ladder,
-    queries_of,
-    summary,
-)
+from searchengine.upkeep.tuning import documents_as_queries, queries_of
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
 pytestmark = pytest.mark.usefixtures("small_grid")
@@ -143,7 +137,7 @@ def test_what_is_added_later_is_built_by_the_recipe(
         stats = again.stats()
         assert stats.index_config == tuning.config.as_dict()
         assert stats.tuning is not None and (stats.tuning["rows"], stats.documents) == (1300, 2400)
-        described_tuning = described(stats)["tuning"]
+        described_tuning = stats.described()["tuning"]
         assert described_tuning.startswith(
             "guarantee withdrawn: 1100 rows were added and 0 deleted since"
         )

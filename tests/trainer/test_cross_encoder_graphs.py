@@ -338,7 +338,7 @@ def test_the_command_line_compiles_it_once_and_says_so(tmp_path: Path, fresh: Pa
     note = "Compiling the cross-encoder, once…"
     assert note in first.stderr and note not in second.stderr
     for result in (first, second):
-        hits = json.loads(result.stdout)
+        hits = json.loads(result.stdout)["hits"]
         assert [hit["key"] for hit in hits] == [hit.key for hit in expected]
         assert [h["score"] for h in hits] == pytest.approx([h.score for h in expected], abs=2e-5)
     assert compiled(fresh).is_dir()

@@ -497,7 +497,7 @@ def test_fingerprint_follows_what_decides_the_vectors(tiny: Path, tmp_path: Path
 
 
 def test_random_pooler_of_transformers_does_not_enter(tmp_path: Path) -> None:
-    # The tiny folder has no pooler weights: transformers would fill them anew at each load.
+    # The tiny folder has no pooler weights: transformers would fill them again at each load.
     prints = {Encoder.load(write_plain(tmp_path / "m")).fingerprint for _ in range(2)}
     assert len(prints) == 1
 

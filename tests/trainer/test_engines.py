@@ -293,7 +293,7 @@ def test_a_signal_is_handled_after_encoders_are_let_go(tiny: Path, compiled: Enc
     assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
 
 
-def test_a_changed_model_is_compiled_anew(fresh: Path) -> None:
+def test_a_changed_model_is_compiled_again(fresh: Path) -> None:
     first = Encoder.load(fresh, runtime="openvino", precision="fp32")
     before = first.encode(TEXTS)
     write_plain(fresh, seed=1)

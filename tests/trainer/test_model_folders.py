@@ -46,7 +46,7 @@ class OwnModel(BertModel):
 
 
 def change_json(path: Path, **values: Any) -> None:
-    """Write some values of a JSON object anew."""
+    """Write some values of a JSON object again."""
     write_json(path, json.loads(path.read_text(encoding="utf-8")) | values)
 
 

@@ -216,7 +216,7 @@ def test_a_resumed_run_keeps_the_teachers_axes(config: TrainConfig, tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         train(other, interrupt_at(6))
     resumed = train(other, resume=True)
-    # Both runs find the axes anew, but for rounding; the last updates are the resumed run's own.
+    # Both runs find the axes again, but for rounding; the last updates are the resumed run's own.
     losses = [encoder.model.history["losses"] for encoder in (whole, resumed)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3) and len(losses[0]) == 8
 

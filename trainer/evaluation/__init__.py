@@ -1,5 +1,1 @@
-"""How good vectors are: similarity judgements, geometry, labels, mteb."""
-
-from searchengine.trainer.evaluation.sts import averages, read_task, sts_tasks
-
-__all__ = ["averages", "read_task", "sts_tasks"]
+"""How good vectors and rankings are: similarity, geometry, labels, mteb, metrics, significance."""

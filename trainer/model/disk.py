@@ -34,10 +34,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Push the files to disk, so that a rename never names a folder of unwritten ones."""
+    """Push the files to disk, so that a rename never names a folder of unwritten ones.
+
+    Each gets the permissions of its folder: safetensors makes files that nobody else can read.
+    """
     for file in sorted(folder.rglob("*")):
         if file.is_file():
             with file.open("rb") as handle:
+                file.chmod(file.parent.stat().st_mode & 0o666)
                 os.fsync(handle.fileno())
 
 
@@ -94,21 +98,22 @@ class Checksums:
         name = str(path.absolute())
         try:
             known = self._known.get(name)
-            if isinstance(known, list) and known[:-1] == _state(os.stat(path)):
+            if isinstance(known, list) and known[:-1] == file_state(os.stat(path)):
                 return str(known[-1])
             with path.open("rb") as file:
                 before = os.fstat(file.fileno())
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-                same = _state(os.fstat(file.fileno())) == _state(before)
+                same = file_state(os.fstat(file.fileno())) == file_state(before)
         except OSError:
             return ""
         if same and time.time_ns() - before.st_ctime_ns > SETTLED:
-            self._known[name] = [*_state(before), digest]
+            self._known[name] = [*file_state(before), digest]
             self._changed = True
         return digest
 
 
-def _state(stat: os.stat_result) -> list[int]:
+def file_state(stat: os.stat_result) -> list[int]:
+    """Changes when the content of a file does: inode, size and times (ns)."""
     return [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError
 
 WEIGHTS = "model.safetensors"
@@ -25,6 +26,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{path} is missing: the model folder is incomplete") from None
+    except PermissionError as error:
+        raise ModelError(f"{path}: {FORBIDDEN}") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read as JSON: {error}") from error
 

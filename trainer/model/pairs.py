@@ -121,7 +121,7 @@ def has_sigmoid(source: Source) -> bool:
 
 
 def _activation(config: Any) -> str | None:
-    """What is applied to the output, as sentence-transformers names it; None: nothing is said."""
+    """Activation of the output, as sentence-transformers names it; None if not configured."""
     named = getattr(config, "sentence_transformers", None) or {}
     former = getattr(config, "sbert_ce_default_activation_function", None)
     activation: str | None = named.get("activation_fn") or former

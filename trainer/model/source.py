@@ -3,13 +3,16 @@
 import hashlib
 import importlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError, install_line
-from searchengine.trainer.model.disk import Checksums, user_cache
+from searchengine.trainer.model.disk import Checksums, file_state, user_cache
 from searchengine.trainer.model.layout import Route
 from searchengine.trainer.reading import integer
 
@@ -67,8 +70,13 @@ class Source:
         if isinstance(source, str) and source in list(Starter):
             return cls(source, starter_folder(), Starter(source), layers)
         folder = Path(source)
-        if folder.is_dir():
-            return cls(str(folder.resolve()), folder, None, layers, trust_remote_code)
+        try:
+            if folder.is_dir():
+                found = cls(str(folder.resolve()), folder, None, layers, trust_remote_code)
+                found._require_readable()
+                return found
+        except PermissionError as error:
+            raise ModelError(f"{error.filename}: {FORBIDDEN}") from error
         if isinstance(source, str) and may_be_hub_name(source):
             place = _from_hub(source, trust_remote_code)
             return cls(source, place, None, layers, trust_remote_code)
@@ -87,14 +95,35 @@ class Source:
 
         Those in the folder and in the folders of its modules.
         """
+        return {
+            path.relative_to(self.folder).as_posix(): checksums.of(path)
+            for path in self._paths(FILES)
+        }
+
+    def state(self) -> tuple[tuple[object, ...], ...]:
+        """Changes when a file of the model does: path, inode, size and times of each."""
+        states = []
+        for path in self._paths((*FILES, CODE)):
+            with suppress(OSError):  # removed just now, or a link to nothing
+                states.append((str(path), *file_state(path.stat())))
+        return tuple(states)
+
+    def _require_readable(self) -> None:
+        """Raise PermissionError for a file that this user may not read: others call it missing."""
+        os.listdir(self.folder)
+        for path in self._paths(FILES):
+            with suppress(FileNotFoundError):  # removed just now, or a link to nothing
+                path.open("rb").close()
+
+    def _paths(self, patterns: Sequence[str]) -> list[Path]:
         folder = self.folder
         paths = [
             path
-            for pattern in FILES
+            for pattern in patterns
             for path in (*folder.glob(pattern), *folder.glob(f"*/{pattern}"))
             if path.parent.name not in (COMPILED, CHECKPOINT) or path.parent == folder
         ]
-        return {path.relative_to(folder).as_posix(): checksums.of(path) for path in sorted(paths)}
+        return sorted(paths)
 
     def file_checksums(self) -> dict[str, str]:
         """As `files`; each checksum is remembered in the user's cache while its file stays."""

@@ -190,7 +190,7 @@ class TokenIds:
         return len(ids) - (1 if len(ids) and int(ids[-1]) in self._specials else 0)
 
     def spans(self, texts: Sequence[str]) -> list[Spans]:
-        """Character offsets [start, end) of each text's own tokens: int32 (n, 2), in order.
+        """Character offsets [start, end) of each text's tokens: int32 (n, 2), in order.
 
         No special tokens, no truncation. Tokens may share characters: bytes of a character, say.
         """
@@ -208,7 +208,7 @@ class TokenIds:
         return int(self._tokenizer.get_vocab_size())
 
     def unknown(self, texts: Sequence[str]) -> float:
-        """Share of the texts' own tokens that stand for what the vocabulary does not have, 0–1."""
+        """Share of the texts' tokens that the vocabulary does not know, 0–1."""
         ids = [i for encoding in self._encoded(texts) for i in encoding.ids]
         model = json.loads(self._state)["model"]
         unknown = model.get("unk_id")  # SentencePiece names it by its id, others by its text

@@ -54,7 +54,7 @@ LOCK = "lock"
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How near the outputs in a precision are to float32's on the samples; None: not measured.
+    """Agreement of a precision's outputs with float32's on the samples; None: not measured.
 
     Attributes:
         cosine: the least of a sample text's two vectors.
@@ -67,7 +67,7 @@ class Accuracy:
     agreement: float | None = None
 
     def shortfall(self, precision: str) -> str:
-        """What is not near enough, with its bound; "" if all is."""
+        """The measures that miss their bounds, in words; "" if none does."""
         name, shortfalls = Precision(precision), []
         minimum = MIN_AGREEMENT.get(name, 0.0)
         among = "of the nearest sample texts must be those of float32"

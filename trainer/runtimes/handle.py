@@ -8,15 +8,22 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from threading import Lock, RLock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+from weakref import WeakValueDictionary
 
 from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
-from searchengine.trainer.model.numpy_models import Packaged, find_packaged, static_place
+from searchengine.trainer.model.numpy_models import (
+    Described,
+    Network,
+    find_described,
+    keep_described,
+    static_place,
+)
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import compile
@@ -60,9 +67,9 @@ class ModelHandle:
             self._graph = find_graph(source, self._int8)
         self._first: FirstTexts | None = None
         if source is not None and self._graph is None and config.takes_numpy:
-            packaged = find_packaged(source)
-            if packaged is not None:
-                self._first = FirstTexts(packaged, self._try_to_start)
+            described = find_described(source)
+            if described is not None:
+                self._first = FirstTexts(described)
         if not self._tries_openvino and self._first is None:
             self._torch = self._torch_runtime(self._precision)
         if (known := self._known) is not None:
@@ -71,6 +78,7 @@ class ModelHandle:
             from searchengine.trainer.model.torch_model import describe
 
             self.description = describe(self.model)
+        self.tokens = TokenIds(self.description.tokens)
 
     @property
     def model(self) -> "Model | PairModel":
@@ -78,7 +86,7 @@ class ModelHandle:
         with self._lock:
             if self._model is None:
                 assert self.source is not None
-                if self._tries_openvino:
+                if self._tries_openvino or self._numpy_learns:
                     self._files = self.source.file_checksums()
                 if self.source.pairs:
                     from searchengine.trainer.model.pairs import read_pairs
@@ -118,7 +126,7 @@ class ModelHandle:
         """
         self._check_process()
         if self._runtime is None and self._first is not None:
-            by_numpy = self._first.runtime_for(tokens)
+            by_numpy = self._first.runtime_for(tokens, self._try_to_start)
             if by_numpy is not None:
                 return by_numpy
         return self.runtime
@@ -142,9 +150,9 @@ class ModelHandle:
             self._first.after_fork()
 
     @property
-    def _known(self) -> "Graph | Packaged | None":
-        """What describes the model without torch."""
-        return self._first.packaged if self._graph is None and self._first else self._graph
+    def _known(self) -> "Graph | Described | None":
+        """Graph or described network: a description of the model that needs no torch."""
+        return self._first.model if self._graph is None and self._first else self._graph
 
     @property
     def runs_on(self) -> str:
@@ -182,7 +190,26 @@ class ModelHandle:
                 warnings.warn(f"{error}", RuntimeChoiceWarning, stacklevel=3)
         if self._torch is None:
             self._torch = self._torch_runtime(self._precision)
-        return self._accurate_torch()
+        runtime = self._accurate_torch()
+        if self._numpy_learns:
+            self._describe_for_numpy()
+        return runtime
+
+    @property
+    def _numpy_learns(self) -> bool:
+        """Whether later processes may answer their first texts by numpy, without torch."""
+        if self._first is not None or self.source is None or self.source.pairs:
+            return False
+        return self.config.takes_numpy and not self.source.runs_remote_code
+
+    def _describe_for_numpy(self) -> None:
+        """Remember the model if numpy gives its vectors."""
+        from searchengine.trainer.runtimes.numpy_check import described
+
+        assert self.source is not None
+        model = described(cast("Model", self.model), self.source, self.fingerprint, self.tokens)
+        if model is not None:
+            keep_described(self.source, model, self._files)
 
     @property
     def _choice_is_free(self) -> bool:
@@ -222,11 +249,10 @@ class ModelHandle:
         from searchengine.trainer.runtimes.torch_runtime import compare, compare_once
 
         exact = self._torch_runtime(Precision.FP32)
-        tokens = TokenIds(self.description.tokens)
         if fast.device.type == "cpu":
-            comparison = compare_once(fast, exact, tokens, self.fingerprint)
+            comparison = compare_once(fast, exact, self.tokens, self.fingerprint)
         else:  # a GPU compares them in less time than hashing the weights takes
-            comparison = compare(fast, exact, tokens)
+            comparison = compare(fast, exact, self.tokens)
         shortfall = comparison.accuracy.shortfall(fast.precision)
         if not shortfall:
             return exact if comparison.gain > FP32_GAIN else fast
@@ -247,10 +273,38 @@ def open_handle(config: RuntimeConfig, source: Source) -> Handle:
 
     config: does not concern the table of a route, because it is meant for the network beside it.
     """
-    table = static_place(source.folder, source.route)
+    table = None if source.pairs else static_place(source.folder, source.route)
     if table is None:
         return ModelHandle(config, None, source)
     return StaticHandle(config if source.route is None else RuntimeConfig(), source, table)
+
+
+_shared: WeakValueDictionary[Hashable, Handle] = WeakValueDictionary()
+_sharing = Lock()  # held while a model is opened, so that two callers never read it twice
+
+
+def share_handle(config: RuntimeConfig, source: Source) -> Handle:
+    """As `open_handle`, but one handle serves all callers in this process, until none holds it.
+
+    A model whose files have changed since is opened anew. Nobody may train its module.
+    """
+    key = (config, source, source.state())
+    with _sharing:
+        handle = _shared.get(key)
+        if handle is None:
+            handle = _shared[key] = open_handle(config, source)
+        return handle
+
+
+def _share_no_longer() -> None:
+    """In a forked child: the threads of the runtimes and the lock are the parent's."""
+    global _sharing
+    _sharing = Lock()
+    _shared.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_share_no_longer)
 
 
 def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:
@@ -270,10 +324,10 @@ def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:
 class FirstTexts:
     """Says what numpy runs, and starts the fastest runtime beside it when there is more."""
 
-    def __init__(self, packaged: Packaged, start: Callable[[], object]):
-        """start: starts the fastest runtime; called at most once, in a thread of its own."""
-        self.packaged = packaged
-        self._start = start
+    def __init__(self, model: Described):
+        self.model = model
+        # A larger network takes longer: as many tokens as numpy reads in a few seconds.
+        self._share = min(1.0, Network().size / model.network.size)
         self._tokens = 0
         self._numpy: NumpyRuntime | None = None
         self._starting: Thread | None = None
@@ -288,26 +342,29 @@ class FirstTexts:
         """Whether the fastest runtime was started, which may have failed."""
         return self._starting is not None
 
-    def runtime_for(self, tokens: int) -> NumpyRuntime | None:
+    def runtime_for(self, tokens: int, start: Callable[[], object]) -> NumpyRuntime | None:
         """The numpy runtime for a call of `tokens` tokens; None: wait for the fastest runtime.
+
+        start: starts the fastest runtime; called at most once, in a thread of its own.
 
         A long call waits, because numpy would take longer. For short calls numpy goes on until the
         fastest runtime has started. If that fails, the result is None: the caller starts it again,
         which raises the error. Raises ModelError.
         """
+        most = FIRST_TOKENS * self._share
         with self._lock:
             self._tokens += max(tokens, CALL_TOKENS)
-            if tokens > FIRST_TOKENS:
+            if tokens > most:
                 return None
-            if self._tokens > FIRST_TOKENS:
+            if self._tokens > most:
                 if self._starting is None:
-                    self._starting = Thread(target=self._start, name="start")
+                    self._starting = Thread(target=start, name="start")
                     self._starting.start()
                     _end_after(self._starting)
                 elif not self._starting.is_alive():
                     return None
             if self._numpy is None:
-                self._numpy = NumpyRuntime(self.packaged)
+                self._numpy = NumpyRuntime(self.model)
             return self._numpy
 
 

@@ -99,7 +99,7 @@ class Update(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What a run gives.
+    """Result of a run.
 
     Attributes:
         scorer: the model, as it was written.

@@ -25,11 +25,11 @@ class Processes:
 
     @property
     def main(self) -> bool:
-        """Whether this one judges, reports and writes."""
+        """Whether this process judges, reports and writes."""
         return self.rank == 0
 
     def sizes(self, n: int) -> list[int]:
-        """How many of n rows each process takes, in order; they differ by 1 at most."""
+        """Numbers of rows, of n, for each process in order; they differ by 1 at most."""
         return [n // self.count + (rank < n % self.count) for rank in range(self.count)]
 
     def parts(self, n: int) -> list[slice]:

@@ -12,7 +12,7 @@ struct Pass {
     const uint8_t* full;    // the rows of the file, at any byte address
     int64_t dim;
     int64_t half;           // 1: rows of float16, 0: float32
-    const int64_t* numbers; // the rows to score, of which first … last - 1 are taken; null: all
+    const int64_t* numbers; // rows to score, from first to last - 1; null: all
     const uint8_t* mask;    // whether a row may be found, one byte each; null for all
     int64_t first, last;
     const float* queries;   // (count, dim)

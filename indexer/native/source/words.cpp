@@ -12,7 +12,7 @@ namespace kernel {
 namespace {
 
 constexpr int64_t kLookup = 16; // postings that are read in the time of one look-up
-constexpr size_t kDense = 16; // a window is read, if of so many documents one has a term; else sorted
+constexpr size_t kDense = 16; // a window is scanned if one in this many documents has a term, else sorted
 constexpr double kSlack = 1.0 + 1e-6; // bounds are floats, and sums are rounded
 
 struct Cursor {

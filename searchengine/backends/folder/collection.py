@@ -86,12 +86,21 @@ class Collection(WritableView):
         return self.path
 
     @property
-    def local(self) -> Self:
-        return self
-
-    @property
     def words(self) -> str | None:
         return None if self.settings["tokenizer"] == Tokenizer.NONE else "BM25"
+
+    def highest_number(self) -> int:
+        """As Backend; remembered until another commit."""
+        commit, highest = self.numbered or (None, -1)
+        self.numbered = None  # it is wrong if another writer uses the numbers meanwhile
+        with self.reader(self.store.identity) as store:
+            if commit is None or commit != store.settings().get("commit_id"):
+                highest = store.highest_number()
+        return highest
+
+    def remember_number(self, highest: int) -> None:
+        with self.reader(self.store.identity) as store:
+            self.numbered = store.settings().get("commit_id"), highest
 
     def carried(self) -> dict[str, Any]:
         """The rotation of the largest segment, and the longest shortlist of all."""
@@ -177,7 +186,7 @@ class Collection(WritableView):
         self,
         measured: Measured,
         config: SegmentConfig,
-        tuning: Mapping[str, Any],
+        tuning: Mapping[str, Any] | None = None,
         building: Progress | None = None,
     ) -> None:
         """Build all segments again with another index config, in one commit.
@@ -187,7 +196,7 @@ class Collection(WritableView):
         Args:
             measured: the segments that were measured, with their live rows.
             config: the index config.
-            tuning: the measurements behind it, stored in every manifest.
+            tuning: the measurements behind it, stored in every manifest; None: it was not tuned.
             building: progress callback: step, rows just done, rows in all segments.
 
         Raises:

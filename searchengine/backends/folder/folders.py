@@ -27,7 +27,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from searchengine.backends.folder.documents.store import Store
-from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.storage.durable import below, open_folder, sha256, sync_folder
 from searchengine.trainer.model.disk import Checksums, user_cache
@@ -132,6 +132,15 @@ def os_errors(path: Path) -> Iterator[None]:
             f"{path}: {error.strerror or error}; the change was undone, "
             "free some space or choose a folder that can be written"
         ) from error
+
+
+@contextmanager
+def reading_errors() -> Iterator[None]:
+    """Raise a PermissionError on reading as CollectionError, with the way out."""
+    try:
+        yield
+    except PermissionError as error:
+        raise CollectionError(f"{error.filename}: {FORBIDDEN}") from error
 
 
 ALLOW = "SEARCHENGINE_ALLOW_NETWORK"

@@ -291,7 +291,7 @@ def _lock_file(path: Path, name: str) -> Path:
 
 
 def described(work: Work) -> str:
-    """What a work is, how far it is, and who does it."""
+    """A sentence about a work: its kind, its progress, and the process that does it."""
     details = work.details
     if work.kind is Kind.REMOVE:
         return "removal of replaced passages, which the next change completes"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends import contract
+from searchengine.backends import contract, limits
 from searchengine.backends.contract import Ids, WordScores
 from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import joins_words
@@ -36,7 +36,7 @@ READERS = 4
 MOST_WITH_PHRASE = 10_000
 """Documents: a phrase of more of them adds nothing to scores, and would take long."""
 PHRASE = 0.5
-"""What a phrase adds counts as much as this share of a word that so few documents have."""
+"""Weight of a phrase: this share of the weight of a word that as few documents have."""
 _PHRASES = 4096  # phrases with a cached gain
 SAMPLE = 128
 """Passages sampled to estimate the mean cosine of unrelated passages."""
@@ -157,6 +157,7 @@ class Snapshot(contract.Snapshot):
         rotatable = Queries(queries)
 
         def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
+            limits.check()
             allowed = live if matching is None else matching[row]
             if exact:
                 return segment.exact(rotatable, k, allowed)
@@ -222,9 +223,9 @@ class Snapshot(contract.Snapshot):
         return WordScores(best_sums, scored.most, scored.scale)
 
     def _added_by(self, phrases: Iterable[str]) -> dict[str, float]:
-        """What each phrase adds to the score of a document with it: PHRASE of a word so rare.
+        """Phrase → what it adds to the score of a document: PHRASE of a word as rare.
 
-        One word adds nothing again, and neither does what many documents have.
+        A phrase of one word adds nothing, and neither does one that many documents have.
         """
         joined = [text for text in phrases if joins_words(text)]
         if not joined:

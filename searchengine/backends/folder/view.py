@@ -11,7 +11,13 @@ from searchengine.backends.contract import Backend
 from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.documents.database import FOLDED, REOPENED
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import check_name, checksum, folder_of, warn_network
+from searchengine.backends.folder.folders import (
+    check_name,
+    checksum,
+    folder_of,
+    reading_errors,
+    warn_network,
+)
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.config import Device
@@ -40,6 +46,7 @@ class View(Backend):
 
     path: Path
 
+    @reading_errors()
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
         """Open. Raises CollectionError (no collection, damaged files), SegmentError (no GPU)."""
         if not path.is_dir():
@@ -110,6 +117,7 @@ class View(Backend):
         finally:
             snapshot.close()
 
+    @reading_errors()
     def refresh(self) -> None:
         """Show the newest commit of the collection that is in this folder now."""
         with self._advancing:
@@ -165,6 +173,7 @@ class View(Backend):
     def _closed(self) -> CollectionError:
         return CollectionError(f"{self.path} is closed; open it again")
 
+    @reading_errors()
     def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
         """A snapshot of the last commit; segments in `held` are not opened again."""
         opened = dict(held)  # a failed try adds to it: the next one is then quicker

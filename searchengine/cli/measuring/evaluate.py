@@ -22,7 +22,7 @@ from searchengine.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from searchengine.measure.judgements import Qrels
+    from searchengine.trainer.evaluation.ranking import Qrels
     from searchengine.trainer.evaluation.sts import Setting, StsTask
 
 SETTINGS = ("all", "mean", "weighted")
@@ -147,8 +147,9 @@ def load_all(
     encoders: tuple[str, ...], layers: tuple[int, ...] | None, runtime: Any
 ) -> list[tuple[str, Any]]:
     """Load every encoder, with every number of layers."""
-    from searchengine.encoders.loading import load
+    from searchengine.engine import SearchEngine
 
+    load = SearchEngine.load_encoder
     return [(name, load(name, runtime, n)) for name in encoders for n in layers or (None,)]
 
 
@@ -373,7 +374,7 @@ def mteb(
         os.environ["HF_HUB_OFFLINE"] = "1"
 
     from searchengine.cli.console import progress, show_json, show_rows
-    from searchengine.encoders.loading import load
+    from searchengine.engine import SearchEngine
     from searchengine.trainer.evaluation.mteb import evaluate, own_task, retrieval_task, sts_task
     from searchengine.trainer.evaluation.sts import read_task
 
@@ -387,7 +388,7 @@ def mteb(
         *(sts_task(read_task(name, [at])) for name, (_, at) in zip(files, sts, strict=True)),
         *(own_task(name) for name in names),
     ]
-    model: Any = load(encoder, runtime)
+    model: Any = SearchEngine.load_encoder(encoder, runtime)
     with progress("Encoding") as advance:
         rows = [asdict(row) for row in evaluate(model, tasks, prefixes, out, advance)]
     show_json(rows) if as_json else show_rows(rows, encoder)

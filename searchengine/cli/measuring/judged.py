@@ -18,10 +18,12 @@ from searchengine.cli.options import (
     PLOTS,
     PREFIXES,
     QUERY_ENCODER,
+    RUNNING,
     Address,
     complete_path,
     name_list,
     runs,
+    sectioned,
     several,
 )
 
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
     from searchengine.engine import SearchEngine
     from searchengine.measure.comparison import RetrievalRow, Setting, Worse
-    from searchengine.measure.judgements import Qrels, Task
+    from searchengine.measure.judgements import Task
+    from searchengine.trainer.evaluation.ranking import Qrels
 
     Losses = Mapping[str, Sequence[Worse]]
 
@@ -38,7 +41,16 @@ _WIDTH = 100  # characters of a line that is not for a terminal
 _OF_COLLECTIONS = ("modes", "prefixes", "shortlist", "plots")
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "Questions and judgements": "queries qrels beir split exclude_self",
+            "What is compared": "modes prefixes shortlist baseline worst worst_of",
+            "What is written": "run_out plots",
+            "The encoder": f"encoders query_encoder {RUNNING}",
+        }
+    )
+)
 @click.argument("collection", type=Address(), required=False)
 @click.option(
     "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
@@ -276,12 +288,9 @@ def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
 
 def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
     """Refuse names that a run file cannot contain before measuring."""
-    from searchengine.backends import listing
     from searchengine.measure.judgements import check_names
 
-    with engine.collection.reading() as snapshot:
-        keys = list(listing.keys(snapshot.store))
-    check_names(folder, task.queries, keys)
+    check_names(folder, task.queries, list(engine.keys()))
 
 
 def _run_names(files: Sequence[Path], names: Sequence[str] | None) -> list[str]:
@@ -475,12 +484,12 @@ def _losses(
 
 def _as_dicts(rows: Sequence["RetrievalRow"], losses: "Losses") -> list[dict[str, Any]]:
     """Return the rows and their losses as plain values, ready for JSON."""
-    from searchengine.measure.significance import significant
+    from searchengine.trainer.evaluation.significance import significant
 
-    dicts = [row.as_dict() for row in rows]
+    dicts = [row.as_dict() | {"encoder": None, "conclusion": None} for row in rows]
     for row in dicts:
-        if row["setting"] in losses:
-            row["worst"] = [significant(asdict(worse)) for worse in losses[row["setting"]]]
+        lost = losses.get(row["setting"])  # None: not compared
+        row["worst"] = None if lost is None else [significant(asdict(each)) for each in lost]
     return dicts
 
 
@@ -504,7 +513,7 @@ def _show(
 ) -> None:
     """Print the table, a legend, and the questions that lost."""
     from searchengine.cli.console import note, say, show_rows
-    from searchengine.measure.significance import MIN_QUESTIONS
+    from searchengine.trainer.evaluation.significance import MIN_QUESTIONS
 
     show_rows(table, title)
     if few := rows[0].questions < MIN_QUESTIONS:

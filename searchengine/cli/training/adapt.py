@@ -70,7 +70,7 @@ def adapt(
         from searchengine.adapt.adapting import DOCUMENTS
         from searchengine.adapt.adapting import adapt as adapt_encoder
 
-        path = engine.local.path
+        path = engine.folder.path
         with steps() as progress:
             result = adapt_encoder(
                 engine,

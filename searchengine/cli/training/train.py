@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, MODEL, TRUST, complete_path, numbers
+from searchengine.cli.options import AS_JSON, MODEL, TRUST, complete_path, numbers, sectioned
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.presets import PRESETS, preset
 
@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 FILES = click.Path(path_type=Path)
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "The model": "out base teacher prefixes trust_remote_code",
+            "Examples": "dev exclude",
+            "Settings": "preset config assignments epochs batch_size learning_rate resume",
+            "Logs": "tensorboard logs plots",
+        }
+    )
+)
 @click.argument("files", nargs=-1, type=FILES)
 @click.option("--out", required=True, type=FILES, help="Folder to write the model to.")
 @click.option(
@@ -248,7 +257,8 @@ def mine(
     """
     from searchengine.cli.console import counted, note, progress, show_json
     from searchengine.corpus.files import read_corpus
-    from searchengine.measure.mining import Miner, MiningConfig, check_output, read_pairs
+    from searchengine.measure.mining import Miner, check_output, read_pairs
+    from searchengine.trainer.training.hard_negatives import MiningConfig
 
     check_output(out)  # before seconds of loading
     config = MiningConfig(**settings)

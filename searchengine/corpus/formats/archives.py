@@ -8,6 +8,18 @@ from pathlib import Path
 from searchengine.corpus.text_files import LONGEST, bad
 
 _LARGEST = 4 * LONGEST  # bytes of all members that are read
+_OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
+
+
+def refuse_encrypted(path: Path, old: str, new: str) -> None:
+    """Refuse a file of Office that is encrypted, or of the old format. Raises CorpusError.
+
+    `old`, `new`: suffixes of the formats.
+    """
+    with open(path, "rb") as file:
+        if file.read(4) == _OLE:
+            what = f"encrypted, or a {old} file; remove the password, or save it as {new}"
+            raise bad(path, what)
 
 
 @contextmanager

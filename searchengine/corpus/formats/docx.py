@@ -13,11 +13,9 @@ import docx
 from docx.oxml.ns import nsmap, qn
 from docx.oxml.parser import parse_xml
 
-from searchengine.corpus.formats.archives import check_size, opened
+from searchengine.corpus.formats.archives import check_size, opened, refuse_encrypted
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text
-from searchengine.corpus.text_files import bad
 
-_OLE = bytes.fromhex("d0cf11e0")  # begins .doc files and encrypted .docx files
 _MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 # Deleted text, the reading of a character, and the copy of a text box for old versions.
 _LEFT_OUT = {qn("w:del"), qn("w:moveFrom"), qn("w:rt"), f"{_MARKUP}Fallback"}
@@ -38,10 +36,7 @@ def read_docx(path: Path) -> Iterator[Text]:
     Headings are paragraphs of the styles Title and Heading 1 to 9, and of styles made from them or
     with an outline level. Raises CorpusError.
     """
-    with open(path, "rb") as file:
-        if file.read(4) == _OLE:
-            what = "encrypted, or a .doc file; remove the password, or save it as .docx"
-            raise bad(path, what)
+    refuse_encrypted(path, ".doc", ".docx")
     with opened(path, "a .docx file") as archive:
         check_size(archive, path, (".xml", ".rels"))
     document = docx.Document(str(path))

@@ -1,10 +1,10 @@
 """The formats that a parser reads: the reader of each, what it needs, and what readers yield."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from searchengine.corpus.text_files import kind
 from searchengine.trainer.errors import install_line
@@ -58,6 +58,30 @@ def enclosing(headings: Sequence[Heading]) -> list[Heading]:
     return result
 
 
+def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
+    """The headings in a document's metadata, as readers of files write them; () without."""
+    stored = metadata.get("headings")
+    headings = []
+    for stored_heading in stored if isinstance(stored, list) else ():
+        match stored_heading:
+            case {"start": int(start), "level": int(level), "title": str(title)}:
+                headings.append(Heading(start, level, title))
+            case _:
+                return []  # a field of the user's, which has the same name
+    return headings
+
+
+def heading_at(headings: Iterable[Heading], offset: int) -> str:
+    """The headings around an offset of the text, the highest first, with " > " between; or ""."""
+    above = enclosing([heading for heading in headings if heading.start <= offset])
+    return " > ".join(heading.title for heading in above if heading.title)
+
+
+def sections_of(metadata: Mapping[str, Any]) -> list[Heading]:
+    """The headings of source code, each of which begins a passage; none for other documents."""
+    return headings_of(metadata) if "code" in metadata else []
+
+
 class FileReader(Protocol):
     """Reads the texts of a file; raises CorpusError."""
 
@@ -83,6 +107,7 @@ class Kind:
         records: whether it holds records, not texts.
         needs: the module it needs that may not be installed.
         packed: whether it may be gzipped.
+        parts: whether a file may be several documents, such as pages.
     """
 
     name: str
@@ -90,6 +115,7 @@ class Kind:
     records: bool = False
     needs: str = ""
     packed: bool = False
+    parts: bool = False
 
     @property
     def missing(self) -> str:
@@ -97,22 +123,76 @@ class Kind:
         return install_line("formats") if self.needs and find_spec(self.needs) is None else ""
 
 
-_TEXT = Kind("text", f"{_HERE}.markdown:read_text", packed=True)
+TEXT = Kind("text", f"{_HERE}.markdown:read_text", packed=True)
+"""Plain text, which needs no parser if it is UTF-8."""
 _MARKDOWN = Kind("Markdown", f"{_HERE}.markdown:read_markdown", packed=True)
 _HTML = Kind("HTML", f"{_HERE}.markup:read_html", packed=True)
 _ARROW = Kind("Arrow", f"{_HERE}.arrow:read_arrow", records=True, needs="pyarrow")
 
+
+class Language(NamedTuple):
+    """A programming language: its name, and "module:function" of its grammar for tree-sitter."""
+
+    name: str
+    grammar: str
+
+    @property
+    def missing(self) -> str:
+        """How to install its grammar; "" if it is there."""
+        modules = ("tree_sitter", self.grammar.split(":")[0]) if self.grammar else ()
+        return "" if all(map(find_spec, modules)) else install_line("code")
+
+
+LANGUAGES = {
+    suffix: Language(name, grammar)
+    for name, grammar, suffixes in (
+        ("python", "", ".py .pyi"),  # by Python's own parser
+        ("bash", "tree_sitter_bash:language", ".sh .bash"),
+        ("c", "tree_sitter_c:language", ".c .h"),
+        ("c#", "tree_sitter_c_sharp:language", ".cs"),
+        ("c++", "tree_sitter_cpp:language", ".cc .cpp .cxx .hh .hpp .hxx .cu .cuh"),
+        ("go", "tree_sitter_go:language", ".go"),
+        ("java", "tree_sitter_java:language", ".java"),
+        ("javascript", "tree_sitter_javascript:language", ".js .mjs .cjs .jsx"),
+        ("kotlin", "tree_sitter_kotlin:language", ".kt .kts"),
+        ("lua", "tree_sitter_lua:language", ".lua"),
+        ("php", "tree_sitter_php:language_php", ".php"),
+        ("ruby", "tree_sitter_ruby:language", ".rb"),
+        ("rust", "tree_sitter_rust:language", ".rs"),
+        ("scala", "tree_sitter_scala:language", ".scala .sc"),
+        ("swift", "tree_sitter_swift:language", ".swift"),
+        ("typescript", "tree_sitter_typescript:language_typescript", ".ts .mts .cts"),
+        ("typescript", "tree_sitter_typescript:language_tsx", ".tsx"),
+    )
+    for suffix in suffixes.split()
+}
+"""Suffix → the language whose functions and classes are passages."""
+_TEXTS = (
+    # prose, markup and logs
+    ".txt .text .rst .adoc .asciidoc .org .tex .log .srt .vtt "
+    # settings
+    ".yaml .yml .toml .ini .cfg .conf .properties .xml "
+    # source without functions as passages
+    ".zsh .sql .r .jl .pl .pm .ps1 .bat .vim .el .clj .hs .ml .mli .ex .exs .erl .dart .groovy "
+    ".gradle .proto .graphql .cmake .mk .tf .zig .nim .m .mm .vue .svelte .css .scss .less .f90 "
+    ".pas .asm .s"
+).split()
+
 KINDS = {
-    ".txt": _TEXT,
-    ".text": _TEXT,
+    **dict.fromkeys(LANGUAGES, Kind("source", f"{_HERE}.code:read_code", packed=True)),
+    **dict.fromkeys(_TEXTS, TEXT),
     ".md": _MARKDOWN,
     ".markdown": _MARKDOWN,
     ".html": _HTML,
     ".htm": _HTML,
     ".xhtml": _HTML,
-    ".pdf": Kind("PDF", f"{_HERE}.pdf:read_pdf", needs="pypdfium2"),
+    ".pdf": Kind("PDF", f"{_HERE}.pdf:read_pdf", needs="pypdfium2", parts=True),
     ".docx": Kind("Word", f"{_HERE}.docx:read_docx", needs="docx"),
-    ".epub": Kind("EPUB", f"{_HERE}.epub:read_epub"),
+    ".pptx": Kind("PowerPoint", f"{_HERE}.pptx:read_pptx", needs="pptx", parts=True),
+    ".xlsx": Kind("Excel", f"{_HERE}.xlsx:read_xlsx", needs="openpyxl", parts=True),
+    ".eml": Kind("email", f"{_HERE}.eml:read_eml", packed=True),
+    ".ipynb": Kind("Jupyter", f"{_HERE}.ipynb:read_ipynb", packed=True),
+    ".epub": Kind("EPUB", f"{_HERE}.epub:read_epub", parts=True),
     ".json": Kind("JSON", f"{_HERE}.records:read_json", records=True, packed=True),
     ".parquet": Kind("Parquet", f"{_HERE}.arrow:read_parquet", records=True, needs="pyarrow"),
     ".arrow": _ARROW,
@@ -124,7 +204,40 @@ SQLITE = Kind("SQLite", f"{_HERE}.records:read_sqlite", records=True)
 SQLITE_SUFFIXES = {".db", ".sqlite", ".sqlite3"}
 
 
-def kind_of(path: Path) -> Kind | None:
+@dataclass(frozen=True, slots=True)
+class FileChoice:
+    """Files to read in another way than their suffix says.
+
+    Each entry is a suffix (".foo" or "foo") or the name of a file ("Makefile").
+
+    Attributes:
+        as_text: files that are read as plain text, whether there is a reader or not.
+        ignored: files that are left out and not counted; also names of folders.
+    """
+
+    as_text: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
+
+    def reads_as_text(self, path: Path) -> bool:
+        """Whether a file is read as plain text."""
+        return bool(self.as_text) and not self.as_text.isdisjoint(_names(path))
+
+    def ignores(self, path: Path) -> bool:
+        """Whether a file is left out and not counted."""
+        return bool(self.ignored) and not self.ignored.isdisjoint(_names(path))
+
+
+def _names(path: Path) -> tuple[str, str, str]:
+    suffix = kind(path)
+    return suffix, suffix[1:], path.name
+
+
+AS_THEY_ARE = FileChoice()
+
+
+def kind_of(path: Path, choice: FileChoice = AS_THEY_ARE) -> Kind | None:
     """The format of a file by its suffix; None: not one of KINDS."""
+    if choice.reads_as_text(path):
+        return TEXT
     format_ = KINDS.get(kind(path))
     return None if format_ and path.suffix == ".gz" and not format_.packed else format_

@@ -37,7 +37,7 @@ def read_markdown(path: Path) -> Iterator[Text]:
     """
     text, encoding = decode(read_bytes(path), path)
     metadata, text = _front_matter(text, path)
-    headings = tuple(_headings(text))
+    headings = tuple(headings_in(text))
     title = metadata.pop("title", None)
     if title is None and headings and headings[0].level == 1 and headings[0].start == 0:
         title = headings[0].title
@@ -74,8 +74,9 @@ def _front_matter(text: str, path: Path) -> tuple[dict[str, Any], str]:
     return fields, text[match.end() :].lstrip("\r\n")
 
 
-def _headings(text: str) -> Iterator[Heading]:
-    starts = [0, *accumulate(len(line) for line in _lines(text))]
+def headings_in(text: str) -> Iterator[Heading]:
+    """The headings of a text in Markdown, in order."""
+    starts = [0, *accumulate(len(line) for line in lines_of(text))]
     tokens = _BLOCKS.parse(text)
     for opening, inline in pairwise(tokens):
         if opening.type == "heading_open" and opening.map and inline.content.strip():
@@ -83,6 +84,6 @@ def _headings(text: str) -> Iterator[Heading]:
             yield Heading(starts[opening.map[0]], int(opening.tag[1:]), title)
 
 
-def _lines(text: str) -> list[str]:
-    """The lines of a text, as Markdown counts them."""
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, as Markdown and Python count them."""
     return re.findall(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+\Z", text)

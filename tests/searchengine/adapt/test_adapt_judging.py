@@ -11,9 +11,9 @@ from searchengine.adapt.material import Sample
 from searchengine.adapt.sampled_questions import Kind, Part, Question
 from searchengine.adapt.validation import Corpus, Row, judge, objection, rows_of
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.measure.judgements import MAIN
 from searchengine.measure.retrieval import CONFIGURED, measure, task
-from searchengine.measure.significance import Comparison
+from searchengine.trainer.evaluation.ranking import MAIN
+from searchengine.trainer.evaluation.significance import Comparison
 from searchengine.trainer.training.posthoc import LinearMap
 
 WORDS = [
@@ -36,7 +36,7 @@ def test_before_is_what_the_collection_finds(tmp_path: Path) -> None:
         judged = task(engine, questions, {key: {key: 1} for key in questions})
         (*_, configured) = measure(engine, judged)
         assert configured.name == CONFIGURED
-        with engine.local.reading() as snapshot:
+        with engine.reading() as snapshot:
             ids = snapshot.store.ids_of(questions)
             numbers = [ids.get(key, -1) for key in questions]
             scores = judge(
@@ -76,7 +76,7 @@ def test_a_map_is_applied_to_questions_and_corpus(weight: np.ndarray, expected: 
 def test_documents_of_the_sample_take_the_place_of_the_stored_ones(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
         engine.add([{"_id": str(i), "text": text} for i, text in enumerate(WORDS[:20])])
-        with engine.local.reading() as snapshot:
+        with engine.reading() as snapshot:
             ids = list(snapshot.store.ids_of(["3", "8"]).values())
             rows = np.eye(16, dtype=np.float32)[:3]
             sample = Sample(rows, np.array([ids[0], ids[0], ids[1]]), ())

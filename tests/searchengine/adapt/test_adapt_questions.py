@@ -31,9 +31,9 @@ def split_of(
     """The split, and the ids in the order of the documents."""
     with SearchEngine.create(folder, WordLengths()) as engine:
         engine.add(documents)
-        with engine.local.reading() as snapshot:
+        with engine.reading() as snapshot:
             ids = snapshot.store.ids_of(document["_id"] for document in documents)
-            split = Split(snapshot.store, seed)
+            split = Split(snapshot, seed)
             return split, [ids[document["_id"]] for document in documents]
 
 
@@ -107,7 +107,7 @@ def test_a_title_of_many_documents_names_none(tmp_path: Path) -> None:
     documents += [{"_id": f"t{i}", "title": "two", "text": f"y {i}"} for i in range(2)]
     split, ids = split_of(tmp_path / "c", documents)
     with SearchEngine.open(tmp_path / "c", WordLengths()) as engine:
-        with engine.local.reading() as snapshot:
+        with engine.reading() as snapshot:
             titles = [split.title(each) for each in snapshot.store.documents(ids)]
     assert set(titles[:-2]) == {""} and titles[-2:] == ["two", "two"]
     assert len({split.parts[i] for i in ids[:-2]}) == 3

@@ -52,17 +52,22 @@ def engine(model: Path, tmp_path: Path) -> Iterator[SearchEngine]:
 
 
 @pytest.fixture(scope="module")
-def snapshot(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
+def kept(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     """A collection that no test changes."""
     with SearchEngine.create(tmp_path_factory.mktemp("r") / "c.index", model, CONFIG) as engine:
         engine.add(titled(160))
-        with engine.local.reading() as snapshot:
-            yield snapshot
+        yield engine
 
 
 @pytest.fixture(scope="module")
-def material(snapshot: Snapshot, model: Path) -> Material:
-    return read_material(snapshot, Encoder.load(model), {}, 1000, 0, no_progress)
+def snapshot(kept: SearchEngine) -> Iterator[Snapshot]:
+    with kept.reading() as snapshot:
+        yield snapshot
+
+
+@pytest.fixture(scope="module")
+def material(kept: SearchEngine, snapshot: Snapshot) -> Material:
+    return read_material(kept, snapshot, {}, 1000, 0, no_progress)
 
 
 def judged(material: Material, snapshot: Snapshot) -> adapting.Outcome:
@@ -174,9 +179,9 @@ def test_training_and_choice_see_no_held_out_question(
 
 
 def test_training_sees_its_questions_and_all_documents_and_so_does_the_judgement(
-    snapshot: Snapshot, model: Path, monkeypatch: pytest.MonkeyPatch
+    kept: SearchEngine, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = read_material(snapshot, Encoder.load(model), {}, 80, 0, no_progress)
+    part = read_material(kept, snapshot, {}, 80, 0, no_progress)
     assert len(np.unique(part.sample.documents)) < 100
     sizes: list[int] = []
     seen: list[np.ndarray] = []

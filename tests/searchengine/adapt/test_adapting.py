@@ -52,17 +52,22 @@ def engine(model: Path, tmp_path: Path) -> Iterator[SearchEngine]:
 
 
 @pytest.fixture(scope="module")
-def snapshot(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
+def kept(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     """A collection that no test changes."""
     with SearchEngine.create(tmp_path_factory.mktemp("adapt") / "c.index", model) as engine:
         engine.add(documents(COUNT))
-        with engine.local.reading() as snapshot:
-            yield snapshot
+        yield engine
 
 
 @pytest.fixture(scope="module")
-def material(snapshot: Snapshot, model: Path) -> Material:
-    return read_material(snapshot, Encoder.load(model), {}, 1000, 0, no_progress)
+def snapshot(kept: SearchEngine) -> Iterator[Snapshot]:
+    with kept.reading() as snapshot:
+        yield snapshot
+
+
+@pytest.fixture(scope="module")
+def material(kept: SearchEngine, snapshot: Snapshot) -> Material:
+    return read_material(kept, snapshot, {}, 1000, 0, no_progress)
 
 
 def outcome(material: Material, snapshot: Snapshot) -> adapting.Outcome:
@@ -237,12 +242,12 @@ def test_clicks_train_and_judge_beside_the_rest(engine: SearchEngine, tmp_path: 
 
 
 def test_the_nearest_stored_passage_of_a_clicked_document_is_a_positive(
-    snapshot: Snapshot, model: Path
+    kept: SearchEngine, snapshot: Snapshot
 ) -> None:
-    encoder = Encoder.load(model)
+    encoder = kept.encoder
     keys = [str(i) for i in range(COUNT)]
     clicks = {f"dog {key}": [key] for key in keys}
-    examples = read_material(snapshot, encoder, clicks, 1000, 0, no_progress).examples[-COUNT:]
+    examples = read_material(kept, snapshot, clicks, 1000, 0, no_progress).examples[-COUNT:]
     several = 0
     for each in examples:
         assert each.question.kind is Kind.CLICK
@@ -255,7 +260,7 @@ def test_the_nearest_stored_passage_of_a_clicked_document_is_a_positive(
 
 
 def test_questions_are_not_in_the_encoded_documents(
-    snapshot: Snapshot, model: Path, monkeypatch: pytest.MonkeyPatch
+    kept: SearchEngine, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts: list[str] = []
     encode = Encoder.encode
@@ -266,7 +271,7 @@ def test_questions_are_not_in_the_encoded_documents(
         return encode(self, batch, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Encoder, "encode", recorded)
-    material = read_material(snapshot, Encoder.load(model), {}, 1000, 0, no_progress)
+    material = read_material(kept, snapshot, {}, 1000, 0, no_progress)
     of_document = dict.fromkeys(material.sample.documents.tolist(), "")
     for document, text in zip(material.sample.documents.tolist(), texts, strict=True):
         of_document[document] += text

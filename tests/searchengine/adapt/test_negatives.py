@@ -3,7 +3,7 @@
 import numpy as np
 
 from searchengine.adapt.adapting import hard_negatives
-from searchengine.measure.mining import MiningConfig
+from searchengine.trainer.training.hard_negatives import MiningConfig
 
 
 def plane(*degrees: float) -> np.ndarray:

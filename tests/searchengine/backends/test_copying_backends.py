@@ -66,7 +66,7 @@ def test_rotation_shortlist_and_index_config_travel(tmp_path: Path, url: str) ->
     config = {"prefix": 16, "shortlist": 77}
     with SearchEngine.create(tmp_path / "s", None, config, dim=32) as engine:
         engine.add([{"_id": str(i), "text": ""} for i in range(1200)], rows.astype(np.float32))
-        rotation = engine.local.carried()["rotation"]
+        rotation = engine.folder.carried()["rotation"]
     copy(tmp_path / "s", url)
     with SearchEngine.open(url) as engine:
         stats = engine.stats()
@@ -172,7 +172,7 @@ def test_commands_take_urls(tmp_path: Path, url: str) -> None:
     assert indexed["added"] == indexed["documents"] == 5 and "secret" not in str(indexed)
     other = run("index", corpus, secret, "--vectors", tmp_path / "v.npy", "--prefix", "4")
     assert "has prefix 8, got 4" in other.stderr and "secret" not in other.stderr
-    assert run_json("search", url, "note 3", "--mode", "text")[0]["key"] == "k3"
+    assert run_json("search", url, "note 3", "--mode", "text")["hits"][0]["key"] == "k3"
     stats = run_json("info", url)
     assert (stats["documents"], stats["words"]) == (5, "ts_rank")
     assert "documents    5" in run("info", secret).stdout

@@ -67,7 +67,7 @@ def test_a_hit_of_code_keeps_its_lines(tmp_path: Path) -> None:
     lines = run("search", tmp_path / "c", "whale rest", "-k", "1").stdout.splitlines()
     assert lines[0].endswith("  a.py")
     assert lines[1:] == [f"       {line}" for line in code.splitlines()]
-    (hit,) = run_json("search", tmp_path / "c", "whale rest", "-k", "1")
+    (hit,) = run_json("search", tmp_path / "c", "whale rest", "-k", "1")["hits"]
     assert hit["snippet"] == code.strip()
 
 
@@ -75,7 +75,9 @@ def test_search(folder: Path) -> None:
     done = run("search", folder / "c.index", "how do whales sleep", "-k", "1")
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].split()[1:] == ["whale", "Whales"]
-    hits = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")
+    hits = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")[
+        "hits"
+    ]
     assert [hit["key"] for hit in hits] == ["bread"]
     shown = {"score", "key", "title", "text", "metadata", "start", "end", "snippet", "heading"}
     shown |= {"scores"}
@@ -93,7 +95,7 @@ def test_info_and_verify(folder: Path) -> None:
     )
     lines = run("info", folder / "c.index").stdout.splitlines()
     assert "index config flat fp16 over 128 of 384 dimensions, shortlist measured" in lines
-    assert "search       exact: few enough rows to score each at full width" in lines
+    assert "search       exact: every row is scored at full width" in lines
     assert "hot          256 bytes per row, should stay in memory" in lines
     assert "cold         768 bytes per row, may stay on the disk" in lines
     assert run("verify", folder / "c.index").stdout.strip().endswith("is whole")
@@ -207,7 +209,7 @@ def test_fields_and_keys_of_a_table(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("title,Body\nBread,It rises.\nWhales,They sleep by halves.\n")
     report = run_json("index", tmp_path / "c.csv", collection, *options)
     assert (report["added"], report["changed"], report["unchanged"]) == (1, 0, 1)
-    (hit,) = run_json("search", collection, "Whales", "-k", "1")
+    (hit,) = run_json("search", collection, "Whales", "-k", "1")["hits"]
     assert re.fullmatch(r"papers:[0-9a-f]{32}", hit["key"])
     assert (hit["title"], hit["text"]) == ("Whales", "They sleep by halves.")
     doubled = run("index", tmp_path / "c.csv", collection, "--text-field", "a", "--id-field", "A")
@@ -309,7 +311,7 @@ def feeding(fifo: Path, process: subprocess.Popen[str]) -> Iterator[TextIO]:
 
 
 def interrupted(
-    process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT, status: int = 1
+    process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT, status: int = 130
 ) -> str:
     """Press Ctrl-C, or send another signal; the last line on stderr."""
     for _ in range(6):
@@ -326,7 +328,7 @@ def interrupted(
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGINT, 1), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
 )
 def test_interrupted_index_leaves_what_was_there(
     folder: Path, tmp_path: Path, number: signal.Signals, status: int
@@ -526,7 +528,7 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
     os.utime(folder / "a.md", (0, 1_600_000_000))
     report = run_json("index", folder, index, "--key-prefix", "n/")
     assert (report["metadata_updated"], report["unchanged"]) == (1, 3), "touched, not encoded"
-    (hit,) = run_json("search", index, "halves", "-k", "1", "--mode", "text")
+    (hit,) = run_json("search", index, "halves", "-k", "1", "--mode", "text")["hits"]
     assert (hit["key"], hit["title"], hit["heading"]) == ("n/a.md", "Whales", "Whales > Sleep")
     assert (hit["metadata"]["year"], hit["metadata"]["path"]) == (2016, "a.md")
     shown = run("search", index, "halves", "-k", "1", "--mode", "text").stdout

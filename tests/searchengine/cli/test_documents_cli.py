@@ -74,10 +74,10 @@ def test_a_missing_collection(tmp_path: Path) -> None:
 
 def test_pages_order_and_facets(collection: Path) -> None:
     similar = ["similar", collection, "a"]
-    whole = [hit["key"] for hit in run_json(*similar)]
-    assert [hit["key"] for hit in run_json(*similar, "--offset", "1")] == whole[1:]
-    assert [hit["key"] for hit in run_json(*similar, "--sort-by", "-year")] == ["b", "c"]
-    assert run_json(*similar, "--min-score", "1.5") == []
+    whole = [hit["key"] for hit in run_json(*similar)["hits"]]
+    assert [hit["key"] for hit in run_json(*similar, "--offset", "1")["hits"]] == whole[1:]
+    assert [hit["key"] for hit in run_json(*similar, "--sort-by", "-year")["hits"]] == ["b", "c"]
+    assert run_json(*similar, "--min-score", "1.5")["hits"] == []
     assert run_json(*similar, "-k", "1", "--facet", "lang")["facets"] == {
         "lang": [{"value": "en", "count": 2}, {"value": "ko", "count": 1}]
     }

@@ -56,7 +56,9 @@ def collection(model: Path, notes: Path, tmp_path_factory: pytest.TempPathFactor
 
 def test_any_engine_asks_what_another_indexed(collection: Path) -> None:
     question = ("search", collection, "a whale sings", "-k", "4")
-    by_openvino, by_torch = json_of(*question), json_of(*question, "--runtime", "torch")
+    by_openvino, by_torch = (
+        json_of(*question, *more)["hits"] for more in ((), ("--runtime", "torch"))
+    )
     assert [hit["key"] for hit in by_openvino] == [hit["key"] for hit in by_torch]
     assert by_openvino[0]["key"] == "1" and by_openvino[0]["scores"]["vector"] > 0.99
     for one, other in zip(by_openvino, by_torch, strict=True):
@@ -91,7 +93,7 @@ def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
     info = json_of("info", tmp_path / "c")
     assert info["documents"] == 4 and "cannot be loaded" in info["runtime"]
     moved = ("search", tmp_path / "c", "a whale sings", "--encoder", tmp_path / "moved")
-    assert json_of(*moved)[0]["key"] == "1"
+    assert json_of(*moved)["hits"][0]["key"] == "1"
 
 
 def test_fewer_layers(model: Path, notes: Path, collection: Path, tmp_path: Path) -> None:
@@ -101,12 +103,12 @@ def test_fewer_layers(model: Path, notes: Path, collection: Path, tmp_path: Path
     assert info["layers"] == 1 and "its first 1 layers" in run("info", shallow).stdout
     assert info["fingerprint"] == Encoder.load(model, layers=1).fingerprint
     assert json_of("info", collection)["layers"] is None
-    first = json_of("search", shallow, "a whale sings")[0]
+    first = json_of("search", shallow, "a whale sings")["hits"][0]
     assert first["key"] == "1" and first["scores"]["vector"] > 0.99
     run("index", notes, shallow)  # again: by the encoder that it remembers
-    again = json_of("search", shallow, "a whale sings", "--encoder", model)[0]
+    again = json_of("search", shallow, "a whale sings", "--encoder", model)["hits"][0]
     assert again["scores"]["vector"] > 0.99
-    cut = json_of("search", collection, "a whale sings", "--layers", "1")
+    cut = json_of("search", collection, "a whale sings", "--layers", "1")["hits"]
     assert len(cut) == 4 and cut[0]["scores"]["vector"] < 0.99
     refused = run("search", collection, "a", "--layers", "3", code=2)
     assert "layers is 3: expected 1 to 2" in refused.stderr

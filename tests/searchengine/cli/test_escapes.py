@@ -87,7 +87,7 @@ def test_commands_escape_printed_values(folder: Path, arguments: tuple[str, ...]
 def test_hits_are_shown_escaped_and_json_keeps_their_values(folder: Path) -> None:
     shown = run("search", folder / "c.index", "whales")
     assert f"  {SHOWN}0  {SHOWN}\n" in shown.stdout
-    hits = json.loads(run("search", folder / "c.index", "whales", "--json").stdout)
+    hits = json.loads(run("search", folder / "c.index", "whales", "--json").stdout)["hits"]
     assert {hit["title"] for hit in hits} == {EVIL}
     with SearchEngine.open(folder / "c.index", command_line.shared_encoder("starter")) as engine:
         (hit, *_) = engine.search("whales", k=1)

@@ -37,7 +37,10 @@ def arguments(folder: Path) -> list[str | Path]:
 
 def test_tune_by_judgements(folder: Path) -> None:
     run_json("index", folder / "corpus.jsonl", folder / "c", "--mode", "vector")
-    chosen = run_json(*arguments(folder))
+    report = run_json(*arguments(folder))
+    assert report.keys() == {"collection", "operating_point", "fusion"}
+    chosen = report["fusion"]
+    assert report["operating_point"] is None
     assert chosen["stored"] and (chosen["fitted"], chosen["held_out"]) == (60, 60)
     assert (chosen["before_mode"], chosen["before_weight"]) == ("vector", 1)
     assert chosen["ndcg_10"]["chosen"] > chosen["ndcg_10"]["default"]

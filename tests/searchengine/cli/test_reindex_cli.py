@@ -50,7 +50,7 @@ def test_compare_then_reindex(collection: Path, models: tuple[Path, Path], tmp_p
     assert f"6 documents as 6 passages encoded by {models[1]}" in done.stderr
     after = run_json("info", collection)
     assert after["fingerprint"] != before["fingerprint"] and after["pending"] == []
-    assert len(run_json("search", collection, "who sleeps")) == 6
+    assert len(run_json("search", collection, "who sleeps")["hits"]) == 6
 
 
 def test_a_reindex_as_json(collection: Path, models: tuple[Path, Path]) -> None:

@@ -76,6 +76,8 @@ def test_tune_with_questions_as_json(folder: Path) -> None:
         *("tune", folder / "c", "--target-recall", "0.8", "--for", "throughput"),
         *("--queries", folder / "questions.txt", "--encoder", folder / "model"),
     )
+    assert found.keys() == {"collection", "operating_point", "fusion"} and found["fusion"] is None
+    found = found["operating_point"]
     assert (found["source"], found["queries"], found["held_out"]) == ("given", 120, 60)
     assert found["goal"]["objective"] == "throughput"
     assert found["config"] == run_json("info", folder / "c")["index_config"]
@@ -131,7 +133,9 @@ def test_exact(folder: Path) -> None:
     assert done.stderr.splitlines()[-1] == (
         "exact: these are the true 3 nearest; 100.00 % of the rows were read at full width"
     )
-    hits = run_json("search", folder / "c", question, "-k", "3", "--exact", "--where", "n < 50")
+    hits = run_json("search", folder / "c", question, "-k", "3", "--exact", "--where", "n < 50")[
+        "hits"
+    ]
     assert all(hit["metadata"]["n"] < 50 for hit in hits) and len(hits) == 3
     message = run("search", folder / "c", question, "--exact", "--where", "n < 2").stderr
     assert "the true 2 nearest that match" in message
@@ -161,9 +165,10 @@ def test_recipes_of_index(
     info = run_json("info", tmp_path / "c")
     assert {name: info["index_config"][name] for name in recipe} == recipe
     question = sentences(1, 3)[0]
-    near = run_json("search", tmp_path / "c", question, "-k", "3", "--mode", "vector")
+    near = run_json("search", tmp_path / "c", question, "-k", "3", "--mode", "vector")["hits"]
     assert [hit["key"] for hit in near] == [
-        hit["key"] for hit in run_json("search", folder / "c", question, "-k", "3", "--exact")
+        hit["key"]
+        for hit in run_json("search", folder / "c", question, "-k", "3", "--exact")["hits"]
     ]
     (tmp_path / "more.jsonl").write_text('{"_id": "new", "text": "a dog runs"}\n')
     more = run_json("index", tmp_path / "more.jsonl", tmp_path / "c", *options.split())

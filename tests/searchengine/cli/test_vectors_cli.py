@@ -27,9 +27,9 @@ def test_from_vectors_to_a_tuned_collection_in_two_commands(folder: Path) -> Non
     done = run("index", folder / "vectors.npy", folder / "c")
     assert done.returncode == 0, done.stderr
     assert "900 added in" in done.stderr
-    assert run_json("tune", folder / "c")["recall"] > 0.95
+    assert run_json("tune", folder / "c")["operating_point"]["recall"] > 0.95
     assert run_json("count", folder / "c")["documents"] == 900
-    assert run_json("similar", folder / "c", "17", "-k", "1")[0]["text"] == ""
+    assert run_json("similar", folder / "c", "17", "-k", "1")["hits"][0]["text"] == ""
     assert run_json("index", folder / "vectors.npy", folder / "c")["unchanged"] == 900
     info = run("info", folder / "c").stdout
     assert "encoder      none; documents come with their vectors" in info
@@ -62,7 +62,7 @@ def test_documents_and_vectors(folder: Path) -> None:
     index = ["index", folder / "documents.jsonl", folder / "c", "--vectors", folder / "vectors.npy"]
     assert run_json(*index)["added"] == 900
     assert run_json("get", folder / "c", "k3")[0]["n"] == 3
-    assert run_json("search", folder / "c", "word7", "--mode", "text")[0]["key"] == "k7"
+    assert run_json("search", folder / "c", "word7", "--mode", "text")["hits"][0]["key"] == "k7"
     done = run("index", folder / "documents.jsonl", folder / "c")
     assert done.returncode == 2
     assert "has no encoder; pass the vectors of the documents: --vectors FILE.npy" in done.stderr
@@ -135,7 +135,7 @@ def test_an_encoder_may_be_named(folder: Path) -> None:
     files = [folder / "two.jsonl", folder / "c", "--vectors", folder / "v.npy"]
     assert run_json("index", *files, "--encoder", "starter")["added"] == 2
     assert run_json("info", folder / "c")["encoder"] == "starter"
-    assert len(run_json("search", folder / "c", "a question")) == 2
+    assert len(run_json("search", folder / "c", "a question")["hits"]) == 2
 
 
 def broken(folder: Path, name: str) -> Path:
@@ -240,7 +240,9 @@ def test_documents_without_text_or_vector(tmp_path: Path) -> None:
     assert run_json("count", path, "--where", "year >= 2002")["documents"] == 2
     assert [each["_id"] for each in run_json("list", path)] == ["a", "b", "c"]
     assert run_json("get", path, "a")[0]["year"] == 2001
-    assert [hit["key"] for hit in run_json("search", path, "owls", "--mode", "text")] == ["c"]
+    assert [hit["key"] for hit in run_json("search", path, "owls", "--mode", "text")["hits"]] == [
+        "c"
+    ]
     with SearchEngine.open(path) as engine:
         assert [hit.key for hit in engine.search(np.eye(1, 8)[0])] == ["a", "b"]
         engine.verify()

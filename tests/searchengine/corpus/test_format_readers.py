@@ -31,12 +31,11 @@ from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.corpus.formats import kinds
-from searchengine.corpus.formats.kinds import KINDS, Heading, Text
+from searchengine.corpus.formats.kinds import KINDS, Heading, Text, heading_at, headings_of
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import detected
 from searchengine.errors import CorpusError, DuplicateKey
 from searchengine.query.hits import Hit
-from searchengine.query.snippets import heading_at, headings_of
 from searchengine.trainer.errors import install_line
 
 MARKUP = "http://schemas.openxmlformats.org/markup-compatibility/2006"
@@ -538,7 +537,7 @@ def test_two_folders_with_a_table_of_one_name(
 def test_what_is_skipped_is_counted_by_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("a.md", "b.PNG", "c.png", "d.xlsx", "Makefile", "e.pdf", "f.docx", ".hidden.png"):
+    for name in ("a.md", "b.PNG", "c.png", "d.xls", "Makefile", "e.pdf", "f.docx", ".hidden.png"):
         (tmp_path / name).write_text("x")
     there = kinds.find_spec
     monkeypatch.setattr(
@@ -546,7 +545,7 @@ def test_what_is_skipped_is_counted_by_kind(
     )
     unread = Unread()
     assert [d.key for d in read_corpus(tmp_path, unread=unread)] == ["a.md"]
-    assert unread.kinds == {".png": 2, ".xlsx": 1, "without a suffix": 1, ".pdf": 1, ".docx": 1}
+    assert unread.kinds == {".png": 2, ".xls": 1, "without a suffix": 1, ".pdf": 1, ".docx": 1}
     sentence = unread.sentence()
     assert sentence.startswith("6 entries of other kinds skipped: 2 .png, ")
     line = install_line("formats")

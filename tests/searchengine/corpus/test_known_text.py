@@ -19,7 +19,7 @@ from document_files import (
 from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, read_corpus
-from searchengine.query.snippets import heading_at, headings_of
+from searchengine.corpus.formats.kinds import heading_at, headings_of
 
 _RECORDS = ("json", "parquet")
 _BROKEN = 17  # one file in 17 is broken

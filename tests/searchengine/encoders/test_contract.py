@@ -190,7 +190,7 @@ def test_a_changed_encoder_is_refused_by_name(case: Case, tmp_path: Path) -> Non
 
 
 class Minimal:
-    """What an encoder of one's own needs, and no more."""
+    """The methods that a user's encoder needs, and no more."""
 
     dim, fingerprint = 8, "minimal"
 

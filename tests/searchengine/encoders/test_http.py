@@ -484,7 +484,7 @@ def test_from_the_command_line(server: EmbeddingServer, tmp_path: Path) -> None:
     source = f"{server.url}#words&dimensions=6&batch=16"
     assert run_json("index", corpus, tmp_path / "c", "--encoder", source)["added"] == 100
     assert all(body["dimensions"] == 6 for body in server.requests)
-    hits = run_json("search", tmp_path / "c", "a bee", "-k", "1", "--mode", "vector")
+    hits = run_json("search", tmp_path / "c", "a bee", "-k", "1", "--mode", "vector")["hits"]
     assert hits[0]["text"] == "a bee" or hits[0]["score"] == pytest.approx(1, abs=1e-3)
     corpus.write_text('{"_id": "new", "text": "zzzzz"}\n')
     assert run_json("index", corpus, tmp_path / "c")["added"] == 1

@@ -14,8 +14,8 @@ from tiny_model import write_sentence_transformer
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
+from searchengine.cli.serve import of_collections
 from searchengine.errors import EncoderMismatch, QueryError
-from searchengine.server.server_settings import of_collections
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.torch_model import keep_layers
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig

@@ -248,7 +248,7 @@ def test_folder_of_texts(tmp_path: Path) -> None:
     write(tmp_path / "a_note.txt", "first\nsecond\n")
     write(tmp_path / "deep" / "b.md", "# b\n")
     write(tmp_path / "deep" / "c.txt.gz", "packed")
-    write(tmp_path / "ignored.xlsx", b"PK")
+    write(tmp_path / "ignored.xls", b"PK")
     (tmp_path / ".trash").mkdir()
     write(tmp_path / ".trash" / "old.md", "thrown away")
     write(tmp_path / ".hidden.txt", "hidden")
@@ -325,7 +325,7 @@ def test_bad_line_is_named_or_skipped(
     [
         ("gone.jsonl", None, "no such file or folder"),
         ("gone.pdf", None, "no such file or folder"),
-        ("c.xlsx", b"PK", "expected a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md"),
+        ("c.xls", b"PK", "expected a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md"),
         ("c.pdf.gz", b"%PDF", "expected a .jsonl, .json, .csv"),
         ("c.csv", "_id,text,text\n1,a,b\n", "a column name occurs twice"),
         ("dir", "folder", "no files to read in this folder; expected a .jsonl"),

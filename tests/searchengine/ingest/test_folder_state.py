@@ -76,13 +76,13 @@ def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
     state, options = FolderState(notes), MirrorOptions()
     files = state.look(Unread())
     assert (
-        mirror._pass(engine.local, engine._reader, state, files, options, Unread(), None).removed
+        mirror._pass(engine.folder, engine._reader, state, files, options, Unread(), None).removed
         == 0
     )
     assert "a.txt" in engine
     settled = files._replace(unsettled=set())
     assert (
-        mirror._pass(engine.local, engine._reader, state, settled, options, Unread(), None).removed
+        mirror._pass(engine.folder, engine._reader, state, settled, options, Unread(), None).removed
         == 1
     )
 
@@ -103,7 +103,7 @@ def test_a_clock_behind_the_times_of_the_files(
     def read() -> tuple[int, int, bool]:
         """Files that were read, documents that were removed, whether all was settled."""
         files = state.look(Unread())
-        summary = mirror._pass(engine.local, engine._reader, state, files, options, Unread(), None)
+        summary = mirror._pass(engine.folder, engine._reader, state, files, options, Unread(), None)
         return len(files.changed), summary.removed, state.done(files)
 
     assert read() == (3, 0, False)
@@ -147,7 +147,7 @@ def test_a_folder_that_may_not_be_read(
     monkeypatch.setattr(os, "scandir", refusing)
     unread = Unread()
     assert {d.key for d in read_corpus(notes, unread=unread)} == before - {"two/c.txt"}
-    named = f"{notes}/two: cannot be read (Permission denied)"
+    named = f"{notes}/two: this user may not read it; change its owner or its mode"
     assert unread.failed.first == [named]
     for fails in (lambda: list(read_corpus(notes)), lambda: engine.mirror(notes)):
         with pytest.raises(CorpusError, match=re.escape(named)):

@@ -239,7 +239,7 @@ def test_a_file_that_another_process_has_added_meanwhile_stays(
     write(notes, {"b.txt": "bb"})
     engine.add(read_corpus(notes))
     change = mirroring._pass(
-        engine.local, engine._reader, state, files, MirrorOptions(), Unread(), None
+        engine.folder, engine._reader, state, files, MirrorOptions(), Unread(), None
     )
     assert change.removed == 0
     check(engine, notes)

@@ -15,7 +15,7 @@ from lazy import Lazy, needs
 from tiny_model import static_table, write_cross_encoder, write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.encoders.cross_encoders import CrossEncoding
+from searchengine.engine import CrossEncoding
 from searchengine.errors import QueryError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 

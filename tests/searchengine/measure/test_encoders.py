@@ -14,7 +14,7 @@ from searchengine.errors import QueryError
 from searchengine.measure.comparison import RetrievalRow, Setting, table
 from searchengine.measure.encoder_comparison import by_encoders, conclusion
 from searchengine.measure.retrieval import measure, task
-from searchengine.measure.significance import Comparison, compare
+from searchengine.trainer.evaluation.significance import Comparison, compare
 
 RNG = np.random.default_rng(0)
 TEXTS = [" ".join("x" * n for n in row) for row in RNG.integers(1, 17, (60, 4))]

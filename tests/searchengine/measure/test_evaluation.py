@@ -28,7 +28,7 @@ from searchengine.measure.retrieval import (
     ndcg_10,
     task,
 )
-from searchengine.measure.significance import compare, holm, interval, significant
+from searchengine.trainer.evaluation.significance import compare, holm, interval, significant
 from searchengine.trainer.model.modules import prefix as tensor_prefix
 
 MODES = ("text", "hybrid", "vector")

@@ -13,7 +13,7 @@ from searchengine.cli.tune import _conclusion
 from searchengine.errors import CorpusError, QueryError
 from searchengine.measure import fusion_tuning as fusing
 from searchengine.measure.fusion_tuning import FusionTuning, tune_fusion
-from searchengine.measure.judgements import Qrels
+from searchengine.trainer.evaluation.ranking import Qrels
 
 COUNT = 120
 
@@ -72,8 +72,8 @@ def tuned(path: Path, kind: Any, **options: Any) -> tuple[FusionTuning, str, flo
 
 
 def test_random_vectors_leave_the_words(tmp_path: Path) -> None:
-    steps: list[tuple[str, int]] = []
-    tuning, mode, weight = tuned(tmp_path / "c", by_words, progress=lambda *s: steps.append(s))
+    steps: list[int] = []
+    tuning, mode, weight = tuned(tmp_path / "c", by_words, progress=steps.append)
     assert tuning.stored and tuning.weight <= 0.3
     assert (mode, weight) == (tuning.mode, WEIGHT if mode == "text" else tuning.weight)
     assert (tuning.before_mode, tuning.before_weight) == (Mode.HYBRID, WEIGHT)
@@ -82,7 +82,7 @@ def test_random_vectors_leave_the_words(tmp_path: Path) -> None:
     assert held["vector"] < held["default"] < held["chosen"] and held["text"] <= held["chosen"]
     assert tuning.comparison.difference == pytest.approx(held["chosen"] - held["default"])
     assert tuning.comparison.p < 0.01 and tuning.curve[tuning.weight] == max(tuning.curve.values())
-    assert steps == [("encoding", COUNT), ("ranking", COUNT)]
+    assert steps == [COUNT]
     assert tuning.as_dict()["curve"][0].keys() == {"weight", "ndcg@10"}
 
 

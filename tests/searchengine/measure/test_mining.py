@@ -17,9 +17,10 @@ from tiny_model import write_sentence_transformer
 from searchengine.cli import cli
 from searchengine.errors import QueryError, SearchEngineError
 from searchengine.measure import mining
-from searchengine.measure.mining import Mined, Miner, MiningConfig, Pair, choose, read_pairs
+from searchengine.measure.mining import Mined, Miner, Pair, read_pairs
 from searchengine.trainer.errors import DataError
 from searchengine.trainer.training.examples import read_examples
+from searchengine.trainer.training.hard_negatives import MiningConfig, choose
 from searchengine.trainer.training.rows import Kind
 
 

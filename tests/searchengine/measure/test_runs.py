@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
 from searchengine.errors import CorpusError
-from searchengine.measure.judgements import METRICS, Run, per_question, ranked, read_run, write_run
+from searchengine.measure.judgements import ranked, read_run, write_run
+from searchengine.trainer.evaluation.ranking import METRICS, Run, per_question
 
 name = st.text(st.characters(codec="utf-8", exclude_characters="\ufeff"), min_size=1, max_size=6)
 names = name.filter(lambda text: text.split() == [text])

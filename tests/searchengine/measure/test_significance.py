@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from searchengine.errors import QueryError
-from searchengine.measure.significance import compare, holm, interval, intervals
+from searchengine.trainer.evaluation.significance import compare, holm, interval, intervals
 
 # Eighths add up without rounding.
 scores = st.integers(0, 8).map(lambda eighths: eighths / 8)
@@ -58,7 +58,7 @@ def test_intervals_of_several_rows_are_those_of_each() -> None:
 def test_comparison_by_hand() -> None:
     """Three differences of one sign: all as they are, or all swapped, out of eight ways.
 
-    Of the 4⁴ ways to draw the questions anew, 5 have a mean below 0.0625 and 15 have not more: the
+    Of the 4⁴ ways to draw the questions again, 5 have a mean below 0.0625 and 15 have not more: the
     2.5th percentile lies between. So do 5 above 0.40625, and 9 not below it.
     """
     found = compare([1, 0.5, 1, 0.25], [0.5, 0.25, 0.875, 0.25])

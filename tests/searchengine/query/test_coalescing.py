@@ -39,7 +39,7 @@ class Gate:
 
 
 def waiting(together: Coalescer[Any, Any], count: int) -> None:
-    """Until so many callers wait, the one who works included."""
+    """Wait until this number of callers waits, the working one included."""
     pause = threading.Event()
     for _ in range(3000):
         with together._lock:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.errors import QueryError
-from searchengine.query.diversity import Floats, mmr
+from searchengine.indexer.errors import VectorError
+from searchengine.indexer.search.diversity import Floats, mmr
 
 # Unit rows whose products are exact in float32, so that equals are equal to both sides.
 _UNITS = np.array(
@@ -87,5 +87,5 @@ def test_no_candidates() -> None:
     ],
 )
 def test_refused(relevance: list[float], rows: int, k: int, diversity: float, message: str) -> None:
-    with pytest.raises(QueryError, match=message):
+    with pytest.raises(VectorError, match=message):
         mmr(np.array(relevance, dtype=np.float32), _UNITS[:rows], k, diversity)

@@ -91,7 +91,7 @@ def test_shown_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text('{"_id": "1", "text": "Whales sleep with half a brain."}\n')
     run_json("index", tmp_path / "c.jsonl", tmp_path / "c", "--encoder", "starter")
     assert run_json("info", tmp_path / "c")["mode"] == "hybrid"
-    (hit,) = run_json("search", tmp_path / "c", "half a brain")
+    (hit,) = run_json("search", tmp_path / "c", "half a brain")["hits"]
     assert hit["scores"].keys() == {"vector", "text"}
     # One document has all words of the question, though not often enough for the most they give.
     assert 0.65 * hit["scores"]["vector"] < hit["score"] < 0.65 * hit["scores"]["vector"] + 0.35

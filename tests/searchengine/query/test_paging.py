@@ -10,7 +10,8 @@ import pytest
 from searchengine import SearchEngine
 from searchengine.backends.contract import Passage
 from searchengine.errors import QueryError
-from searchengine.query.paging import Ranked, Ranking, in_parts, part_size
+from searchengine.indexer.search.depths import part_size
+from searchengine.query.paging import Ranked, Ranking, in_parts
 
 COUNT, DIM = 1200, 24
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide", "krill", "reef"]

@@ -26,8 +26,8 @@ from searchengine import SearchEngine
 from searchengine.backends.folder import lexical
 from searchengine.backends.mode import weight_of
 from searchengine.errors import CollectionError, FilterError, QueryError
+from searchengine.indexer.search.diversity import mmr
 from searchengine.ingest.passages import PassageConfig
-from searchengine.query.diversity import mmr
 from searchengine.query.fusion import Fusion
 from searchengine.query.ranking import FUSED
 from searchengine.query.request import Options, Query
@@ -195,7 +195,7 @@ def test_both_show_what_only_words_find_by_its_nearest_passage(tmp_path: Path) -
     documents.append({"_id": "worded", "text": "a a a a word word bb word ccc ccc ccc ccc"})
     with collection(tmp_path, documents) as engine:
         question = "word bb bb bb"
-        with engine.local.own_store() as store, engine.local.writing(store) as writer:
+        with engine.folder.own_store() as store, engine.folder.writing(store) as writer:
             writer.changes.set("weight", 0.01)  # else equal documents would be nearer by far
         assert len(engine.search(question, FUSED + 5, mode="hybrid")) == FUSED + 1
         hits = engine.search(question, 3, mode="hybrid")

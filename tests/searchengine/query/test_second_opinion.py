@@ -145,7 +145,7 @@ def test_on_the_command_line(engine: SearchEngine, model: str) -> None:
     arguments = ["search", place, QUESTION, "-k", "3", "--json", "--precision", "fp32"]
     result = CliRunner().invoke(cli, [*arguments, "--cross-encoder", model, "--candidates", "9"])
     assert result.exit_code == 0, result.output
-    hits = json.loads(result.stdout)
+    hits = json.loads(result.stdout)["hits"]
     wanted = engine.search(QUESTION, 3, cross_encoder=model, candidates=9)
     assert [hit["key"] for hit in hits] == [hit.key for hit in wanted]
     assert hits[0]["scores"]["cross_encoder"] == pytest.approx(hits[0]["score"])

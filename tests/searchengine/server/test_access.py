@@ -10,13 +10,12 @@ import pytest
 from server_process import READER
 from starlette.testclient import TestClient
 
+from searchengine.cli.serve import named_benches, named_collections
 from searchengine.errors import QueryError
 from searchengine.server.counting import Shared
 from searchengine.server.server_settings import (
     ServerSettings,
     is_loopback,
-    named_benches,
-    named_collections,
     read_tokens,
     token_position,
 )

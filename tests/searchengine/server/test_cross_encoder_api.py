@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from tiny_model import write_cross_encoder, write_plain
 
 from searchengine import Client, SearchEngine
-from searchengine.encoders.cross_encoders import CrossEncoding
+from searchengine.engine import CrossEncoding
 from searchengine.errors import QueryError
 from searchengine.server import server_settings as limits
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig

@@ -60,7 +60,7 @@ def ask(client: TestClient, question: str, results: list[Any]) -> threading.Thre
 
 
 def wait_for(client: TestClient, requests: int) -> None:
-    """Until so many requests are under way."""
+    """Wait until this number of requests is under way."""
     end = time.monotonic() + 30
     while f"searchengine_requests_under_way {requests}.0" not in client.get("/metrics").text:
         assert time.monotonic() < end

@@ -147,7 +147,7 @@ def _sum(text: str, label: str) -> float:
 
 
 def _answering(server: Server, number: int, without: int = 0) -> set[int]:
-    """The processes of a server's workers, once so many of them answer."""
+    """The processes of a server's workers, once this number of them answers."""
     pid, end = server.process.pid, time.monotonic() + 60
     while True:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -155,9 +155,17 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
         check_same_thread=False,
     )
     text_index.connect(connection)
+    if mode == "rwc":
+        share_as_folder(path, connection)
     if lockless:  # so that it makes no file for what the log holds
         connection.execute("PRAGMA locking_mode = exclusive")
     return connection
+
+
+def share_as_folder(path: Path, connection: sqlite3.Connection) -> None:
+    """Give a new database the permissions of its folder: SQLite lets no group write to it."""
+    connection.execute("PRAGMA schema_version")  # makes the file
+    path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def _shared(path: Path) -> Path:
@@ -300,7 +308,9 @@ inherit(turns)
 def way_out(path: Path) -> str:
     """What to do where SQLite cannot read or write: another user may own one of its files."""
     files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
-    for entry in (path.parent, *filter(Path.exists, files)):
-        if not os.access(entry, os.W_OK):
-            return f"this user cannot write {entry}: change its owner or its mode"
+    present = (path.parent, *filter(os.path.exists, files))
+    for action, mode in (("read", os.R_OK), ("write", os.W_OK)):
+        for entry in present:
+            if not os.access(entry, mode):
+                return f"this user cannot {action} {entry}: change its owner or its mode"
     return "check that the disk has room and the folder can be written"

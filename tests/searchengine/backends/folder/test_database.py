@@ -234,7 +234,7 @@ def test_numbers_that_are_none_are_damage(store: Store) -> None:
         store.segments()
 
 
-def test_what_the_source_says_anew_counts_and_all_else_stays() -> None:
+def test_what_the_source_says_again_counts_and_all_else_stays() -> None:
     source = '{"a":1,"b":{"x":1,"y":2},"c":3,"d":true}'
     stored = '{"a":9,"b":{"x":5,"y":2},"c":3,"d":true,"e":0}'
     before = Known(1, b"", stored, source, None)
@@ -306,7 +306,7 @@ def test_what_the_system_refuses_is_told_in_its_words(tmp_path: Path) -> None:
 def test_the_file_of_another_user_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that a killed writer left, which only its owner can write."""
     log = store.path.with_name("documents.db-wal")
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != log)
+    monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (log, os.W_OK))
     log.touch()
     with pytest.raises(CollectionError) as refused, store.named_errors():
         raise sqlite3.OperationalError("attempt to write a readonly database")

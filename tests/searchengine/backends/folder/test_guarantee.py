@@ -15,7 +15,6 @@ from searchengine.cli import cli
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.tuning.tune import Goal
 from searchengine.upkeep.stats import Guarantee
-from searchengine.upkeep.tuning import described
 
 pytestmark = pytest.mark.usefixtures("small_grid")
 
@@ -65,7 +64,7 @@ def guarantee(engine: SearchEngine) -> Guarantee:
 def test_it_stands_while_nothing_that_is_searched_has_changed(engine: SearchEngine) -> None:
     engine.update({"1-3": {"year": 2020}})
     assert guarantee(engine) == Guarantee(0.8, 0, 0, commit=2)
-    tuning = described(engine.stats())["tuning"]
+    tuning = engine.stats().described()["tuning"]
     assert tuning.startswith("recall@10 above 0.8 with 90 % confidence") and "now" not in tuning
 
 
@@ -77,7 +76,7 @@ def test_rows_added_and_deleted_lower_it_by_their_shares(engine: SearchEngine) -
     both = guarantee(engine)
     assert (both.added, both.deleted, both.commit) == (30, 12, 2)
     assert both.recall == pytest.approx(0.8 - 30 / 1218 - 12 / 1200)
-    tuning = described(engine.stats())["tuning"]
+    tuning = engine.stats().described()["tuning"]
     assert tuning.endswith("; now above 0.7654: 30 rows were added and 12 deleted since commit 2")
     engine.delete([f"2-{i}" for i in range(30)])  # what came and went is not counted
     assert guarantee(engine).recall == pytest.approx(0.8 - 12 / 1200)
@@ -89,10 +88,12 @@ def test_half_of_the_documents_replaced_withdraw_it(engine: SearchEngine) -> Non
     found = guarantee(engine)
     assert (found.recall, found.added, found.deleted) == (None, 599, 599)
     assert engine.stats().passages == 1200
-    assert described(engine.stats())["tuning"].startswith(
-        "guarantee withdrawn: 599 rows were added and 599 deleted since commit 2, by which 99.8% "
-        "may be missed, and the target allows 0.2; tune again (it was recall@10 above 0.8"
+    assert found.reason == (
+        "599 rows were added and 599 deleted since commit 2, by which 99.8% may be missed, and the "
+        "target allows 0.2"
     )
+    tuning = engine.stats().described()["tuning"]
+    assert tuning.startswith(f"guarantee withdrawn: {found.reason}; tune again (it was recall@10")
 
 
 def test_segments_of_equal_rows_are_counted_apart(engine: SearchEngine) -> None:

@@ -78,7 +78,7 @@ def test_another_process_merges_meanwhile(
                 engine.verify()
             else:
                 getattr(engine, name)(target)
-        removed = [s.path for s in engine.local.segments.values() if not s.path.exists()]
+        removed = [s.path for s in engine.folder.segments.values() if not s.path.exists()]
     once = 2 if name in ("verify", "copy") else 1  # times that one pass reads a file
     assert removed and 0 < max(calls.values()) <= once  # it did not begin again
     if name in ("backup", "copy"):
@@ -107,7 +107,7 @@ def test_a_try_opens_only_what_those_before_it_did_not(
             for number in (1007, 1008):
                 writer.add([document(number)])
         commits = itertools.count()
-        monkeypatch.setattr(reader.local, "_committed", lambda: [next(commits)])
+        monkeypatch.setattr(reader.folder, "_committed", lambda: [next(commits)])
         monkeypatch.setattr(Segment, "open", fails_thrice)
         reader.refresh()
         assert "d1008" in reader
@@ -132,7 +132,7 @@ def test_the_rotation_of_a_removed_segment_is_known(tmp_path: Path) -> None:
     documents = [{"_id": str(i), "text": ""} for i in range(300)]
     with SearchEngine.create(path, None, {"prefix": 4}, dim=8) as engine:
         engine.add(documents, rows)
-        rotation = engine.local.carried()["rotation"]
+        rotation = engine.folder.carried()["rotation"]
         assert rotation.shape == (8, 8)
         shutil.rmtree(next((path / "segments").iterdir()))
-        np.testing.assert_array_equal(engine.local.carried()["rotation"], rotation)
+        np.testing.assert_array_equal(engine.folder.carried()["rotation"], rotation)

@@ -1,0 +1,209 @@
+"""Cron, pipes and programs: exit statuses, one shape of JSON, choices of files, help."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from command_line import run, run_json
+from tiny_model import write_model2vec
+
+from searchengine import SearchEngine
+from searchengine.cli import cli, documents
+from searchengine.cli.options import Sectioned
+from searchengine.corpus.documents import LeftOut
+from searchengine.corpus.files import Unread
+from searchengine.ingest.mirror import Pass
+from searchengine.ingest.settings import AddSummary
+from tests.searchengine.cli.test_cli import indexing, interrupted, wait_until
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model2vec(tmp_path_factory.mktemp("model") / "static")
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("whales sleep")
+    return tmp_path / "notes"
+
+
+# ------------------------------------------------------------------------------------------ strict
+
+
+def test_strict_names_what_was_left_out_and_stores_the_rest(
+    notes: Path, encoder: Path, tmp_path: Path
+) -> None:
+    arguments = ("index", notes, tmp_path / "c", "--encoder", encoder, "--strict")
+    assert run(*arguments).returncode == 0
+    (notes / "b.jsonl").write_text('{"_id": 1, "text": "owls"}\n{broken\n{"_id": 2, "text": "x"}\n')
+    done = run(*arguments)
+    assert done.returncode == 1
+    assert "1 bad, left out:\n" in done.stderr and "b.jsonl:2: not JSON" in done.stderr
+    assert done.stderr.endswith("--strict: something was left out, so the exit status is 1\n")
+    with SearchEngine.open(tmp_path / "c") as engine:
+        assert sorted(engine.keys()) == ["a.txt", "b.jsonl#1", "b.jsonl#2"]
+    done = run(*arguments, "--json")
+    assert (done.returncode, json.loads(done.stdout)["bad"]["count"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "shown"),
+    [
+        ("b.pdf", b"no pdf", "1 unreadable, left out"),
+        ("b.jsonl", b'{"_id": 1, "text": ""}', "1 without text, left out"),
+        ("b.png", b"", "1 entry of other kinds skipped: 1 .png"),
+    ],
+)
+def test_strict_counts_every_kind(
+    notes: Path, encoder: Path, tmp_path: Path, name: str, content: bytes, shown: str
+) -> None:
+    (notes / name).write_bytes(content)
+    arguments = ("index", notes, tmp_path / "c", "--encoder", encoder)
+    done = run(*arguments, "--strict")
+    assert (done.returncode, shown in done.stderr) == (1, True), done.stderr
+    assert run(*arguments).returncode == 0, "without --strict"
+    assert run(*arguments, "--strict", "--ignore", f"{name},other").returncode == 0
+
+
+def test_strict_takes_a_file_and_twins_and_refuses_to_watch(
+    notes: Path, encoder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "owls"}\n{"text": "owls"}\n')
+    arguments = ("index", tmp_path / "a.jsonl", tmp_path / "c", "--encoder", encoder, "--strict")
+    assert run(*arguments).returncode == 0, "a record that occurs twice is stored"
+    (tmp_path / "a.jsonl").write_text('{"text": "owls"}\n[]\n{"text": "bees"}\n')
+    assert run(*arguments).returncode == 1
+    with SearchEngine.open(tmp_path / "c") as engine:
+        assert len(engine) == 2
+    done = run("index", notes, tmp_path / "c", "--strict", "--watch")
+    assert done.returncode == 2 and "leave out --strict or --watch" in done.stderr
+
+
+# ---------------------------------------------------------------------------------- choice of files
+
+
+def test_files_without_a_reader_as_text(notes: Path, encoder: Path, tmp_path: Path) -> None:
+    (notes / "b.foo").write_text("owls")
+    (notes / "Makefile").write_text("all:")
+    (notes / "built").mkdir()
+    (notes / "built" / "c.txt").write_text("no")
+    arguments = ("index", notes, tmp_path / "c", "--encoder", encoder, "--ignore", "built")
+    choice = ("--as-text", ".FOO,Makefile")
+    assert run_json(*arguments)["skipped"] == {".foo": 1, "without a suffix": 1}
+    assert run_json(*arguments, *choice)["added"] == 2
+    assert run_json(*arguments, *choice, "--prune")["unchanged"] == 3
+    assert run_json(*arguments, "--prune")["removed"] == 2
+    encoded = ("encode", notes, tmp_path / "e", "--encoder", encoder, "--ignore", "built")
+    assert run_json(*encoded, *choice)["documents"] == 3
+    single = ("index", notes / "b.foo", tmp_path / "d", "--encoder", encoder)
+    assert "--as-text reads others as text" in run(*single).stderr
+    assert run_json(*single, "--as-text", "foo")["added"] == 1
+    assert run(*single, "--as-text", ",").returncode == 2
+
+
+def test_watching_makes_the_same_choice(notes: Path, encoder: Path, tmp_path: Path) -> None:
+    (notes / "b.foo").write_text("owls")
+    (notes / "c.log").write_text("no")
+    choice = ("--as-text", ".foo", "--ignore", ".log", "--watch", "--json")
+    process = indexing(notes, tmp_path / "c", "--encoder", encoder, *choice)
+    try:
+        wait_until(lambda: (tmp_path / "c" / "documents.db").exists() and _keys(tmp_path / "c"))
+        assert _keys(tmp_path / "c") == ["a.txt", "b.foo"]
+    finally:
+        last = interrupted(process, signal.SIGINT, 130)
+    assert last.startswith(f"Stopped watching {notes}")
+
+
+def _keys(collection: Path) -> list[str]:
+    with SearchEngine.open(collection) as engine:
+        return sorted(engine.keys())
+
+
+# ------------------------------------------------------------------------------------------- Ctrl-C
+
+
+def test_ctrl_c_ends_any_command_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(documents, "open_engine", interrupt)
+    done = run("count", "notes.index")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted\n")
+
+
+# --------------------------------------------------------------------------------------- JSON shape
+
+
+def shape(value: Any) -> Any:
+    """The keys of JSON objects; lists and other values only as such."""
+    return sorted(value) if isinstance(value, dict) else type(value).__name__
+
+
+def test_json_has_the_same_keys_whatever_the_options(
+    notes: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (notes / "b.png").write_bytes(b"")
+    index = ("index", notes, tmp_path / "c", "--encoder", encoder)
+    runs = {
+        "index": [run_json(*index, *more) for more in ((), ("--prune",), ("--skip-bad",))],
+        "search": [
+            run_json("search", tmp_path / "c", "whales", *more)
+            for more in ((), ("--facet", "path"), ("--exact",), ("--where", "size > 1000"))
+        ],
+        "verify": [run_json("verify", tmp_path / "c", *more) for more in ((), ("--encode", "1"))],
+        "reindex": [
+            run_json("reindex", tmp_path / "c", *more)
+            for more in (("--encoder", encoder, "-q", "owls"), ("--discard",))
+        ],
+        "delete": [
+            run_json("delete", tmp_path / "c", *more) for more in (("x",), ("--where", "size = 0"))
+        ],
+    }
+    for command, results in runs.items():
+        assert len({json.dumps(shape(result)) for result in results}) == 1, command
+    assert runs["search"][3] == {"hits": [], "facets": {}, "exact": False, "read": None}
+    passes = Pass(_summary(), 2, Unread(), LeftOut()), Pass(None, 2, Unread(), LeftOut(), "away")
+    monkeypatch.setattr(SearchEngine, "watch", lambda *_: iter(passes))
+    lines = run(*index, "--watch", "--json").stdout.splitlines()
+    shapes = [shape(json.loads(line)) for line in lines]
+    assert shapes == [shape(runs["index"][0])] * 2
+
+
+def _summary() -> AddSummary:
+    return AddSummary(1, 0, 0, 0, LeftOut(), LeftOut(), LeftOut())
+
+
+# --------------------------------------------------------------------------------------------- help
+
+
+def _commands(group: click.Group) -> list[click.Command]:
+    inner = [c for c in group.commands.values() if not isinstance(c, click.Group)]
+    groups = [c for c in group.commands.values() if isinstance(c, click.Group)]
+    return inner + [command for each in groups for command in _commands(each)]
+
+
+def test_long_commands_show_their_options_in_sections() -> None:
+    for command in _commands(cli):
+        options = [p for p in command.params if isinstance(p, click.Option)]
+        if len(options) > 13:
+            assert isinstance(command, Sectioned), command.name
+        if not isinstance(command, Sectioned):
+            continue
+        named = [name for names in command.sections.values() for name in names]
+        assert len(named) == len(set(named)), f"{command.name} has an option in two sections"
+        if command.name != "similar":  # which has the sections of search
+            assert set(named) <= {str(p.name) for p in options}, command.name
+        left = {str(p.name) for p in options} - set(named) - {"wait", "as_json"}
+        assert not left, f"{command.name}: {left} in no section"
+        shown = command.get_help(click.Context(command, info_name=command.name))
+        for option in options:
+            assert shown.count(f"\n  {option.opts[0]}") >= 1, (command.name, option.name)
+        for title in command.sections:
+            if command.name == "similar" and title == "The encoder":
+                continue
+            assert f"\n{title}:\n" in shown, (command.name, title)

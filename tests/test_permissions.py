@@ -1,0 +1,127 @@
+"""Published files follow the umask; an error names a file that this user may not read."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import WordLengths
+from faults import in_child
+from tiny_model import write_model2vec, write_sentence_transformer
+
+from searchengine import SearchEngine
+from searchengine.corpus.files import read_corpus
+from searchengine.errors import SearchEngineError
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.disk import new_folder
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="this system has no umask")
+
+NOBODY = 65534
+DENIED = "this user may not read it; change its owner or its mode"
+
+
+@pytest.fixture(params=[0o022, 0o027, 0o077, 0o002], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def check_modes(folder: Path, umask: int) -> None:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    assert files
+    modes = {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in files}
+    assert modes == dict.fromkeys(modes, oct(0o666 & ~umask))
+
+
+def test_files_of_a_model_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    model = write_sentence_transformer(tmp_path / "tiny")
+    Encoder.load(model).save(tmp_path / "saved")
+    check_modes(tmp_path / "saved", umask)
+    with new_folder(tmp_path / "static") as new:
+        write_model2vec(new / "inside")
+    check_modes(tmp_path / "static", umask)
+
+
+def test_files_of_a_collection_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    with SearchEngine.create(tmp_path / "c.index", WordLengths()) as engine:
+        engine.add([{"_id": str(i), "text": "x" * (i + 1)} for i in range(8)])
+        check_modes(tmp_path / "c.index", umask)
+        engine.optimize()
+        engine.backup(tmp_path / "copy.index")
+        engine.export(tmp_path / "exported")
+    for name in ("c.index", "copy.index", "exported"):
+        check_modes(tmp_path / name, umask)
+
+
+@pytest.fixture
+def shown() -> Iterator[Path]:
+    """A folder that other users can enter, unlike pytest's."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def refused(work: Callable[[], Any]) -> str:
+    """The error of `work`, done by a user who is not root, in a forked child."""
+
+    def child(say: Callable[[Any], None]) -> None:
+        if os.getuid() == 0:
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        try:
+            say(f"no error: {work()}")
+        except SearchEngineError as error:
+            say(str(error))
+
+    ended = in_child(child)
+    assert ended.problem is None, ended.problem
+    (message,) = ended.said
+    return str(message)
+
+
+@pytest.mark.parametrize("name", ["", "model.safetensors", "config.json", "modules.json"])
+@pytest.mark.parametrize("write", [write_sentence_transformer, write_model2vec])
+def test_a_model_that_may_not_be_read(
+    shown: Path, write: Callable[[Path], Path], name: str
+) -> None:
+    model = write(shown / "model")
+    Encoder.load(model).encode(["a whale"])  # imports what this needs
+    os.chmod(model / "model.safetensors", 0o644)
+    os.chmod(model / name, 0)
+    assert refused(lambda: Encoder.load(model)) == f"{model / name}: {DENIED}"
+    os.chmod(model / name, 0o700)
+
+
+@pytest.mark.parametrize("name", ["", "segments", "segments/000001/vectors.faiss", "documents.db"])
+def test_a_collection_that_may_not_be_read(shown: Path, name: str) -> None:
+    path = shown / "c.index"
+    with SearchEngine.create(path, WordLengths()) as engine:
+        engine.add([{"_id": str(i), "text": "x" * (i + 1)} for i in range(8)])
+        engine.search("xx")
+    os.chmod(path / name, 0)
+    message = refused(lambda: SearchEngine.open(path, WordLengths()).search("xx"))
+    os.chmod(path / name, 0o700)
+    if name == "documents.db":  # which nobody but SQLite opens
+        denied = f"this user cannot read {path / name}: change its owner or its mode"
+        assert message == f"{path / name}: unable to open database file; {denied}"
+    else:
+        place, _, rest = message.partition(": ")
+        assert Path(place).is_relative_to(path / name) and rest == DENIED
+
+
+def test_a_corpus_that_may_not_be_read(shown: Path) -> None:
+    for name in ("a.jsonl", "b.txt", "c.csv"):
+        path = shown / name
+        path.write_text('{"_id": "1", "text": "x"}\n')
+        read = partial(lambda path: list(read_corpus(path)), path)
+        with suppress(SearchEngineError):
+            read()
+        path.chmod(0)
+        assert refused(read) == f"{path}: {DENIED}"
