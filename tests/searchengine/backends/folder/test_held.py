@@ -60,7 +60,7 @@ def test_another_process_merges_meanwhile(
     calls = Counter[object]()
 
     with SearchEngine.open(path, WordLengths()) as engine:
-        first = [segment.path for segment in engine.local.segments.values()]
+        first = [segment.path for segment in engine.folder.segments.values()]
 
         def read_after_a_merge(*arguments: Any, **named: Any) -> Any:
             calls[getattr(arguments[0], "name", arguments[0])] += 1  # a file's path, or a segment
