@@ -84,6 +84,9 @@ _UNTRAINED = (Code.FP32, Code.FP16)
 MAX_SETTING = 2**31 - 1
 """Largest value of any field: faiss takes them as a C int."""
 
+ALL_ROWS = MAX_SETTING
+"""A shortlist of all rows, however many there are: every search is exact."""
+
 FLAT_BELOW = 1000
 """A segment of fewer rows is flat, whatever its config says."""
 
@@ -104,7 +107,8 @@ class SegmentConfig:
             remaining dimensions are the last block.
         storage: number format of the full-width rows.
         shortlist: rows that the coarse stage passes on to be scored at full width, by default; 0
-            measures the number when a segment is built (searchengine.indexer.building.shortlist).
+            measures the number when a segment is built (searchengine.indexer.building.shortlist);
+            ALL_ROWS searches exactly.
         effort: ef_search of HNSW, nprobe of an IVF; 0 follows the shortlist. A flat structure
             scores every row.
         stages: (width, keep) pairs between the prefix and the full width: widths rise, rows kept

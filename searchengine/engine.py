@@ -18,12 +18,13 @@ from typing import Any, NoReturn, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
-from searchengine.backends import listing
+from searchengine.backends import limits, listing
 from searchengine.backends.contract import Backend, Tables
 from searchengine.backends.filters.parser import field_name, field_named
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import CANDIDATES, Mode, weight_of
 from searchengine.backends.opening import create_backend, exists, in_folder, open_backend
 from searchengine.corpus.analyzer import Tokenizer
@@ -108,6 +109,7 @@ __all__ = [
     "Stats",
     "TextEncoder",
     "field_name",
+    "limits",
 ]
 
 
@@ -143,7 +145,7 @@ class SearchEngine:
         self.cross_encoders = CrossEncoders(runtime)
         for loaded in (self._encoder, self.cross_encoders):
             inherit(loaded)
-        self._calls: Coalescers[tuple[Query, bool], Any, Hits] = Coalescers()
+        self._calls: Coalescers[tuple[Any, ...], tuple[Any, Deadline | None], Any] = Coalescers()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
@@ -442,6 +444,7 @@ class SearchEngine:
         layers: int | None = None,
         cross_encoder: str | Path | None = None,
         candidates: int = CANDIDATES,
+        timeout: float | None = None,
     ) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
 
@@ -478,8 +481,10 @@ class SearchEngine:
                 of `min_score`; `Hit.scores` keeps those of the earlier stages.
             candidates: documents that the cross-encoder reads; on the first page k, if that is
                 more. Later pages must end among them.
+            timeout: seconds that the search may take, with the wait for searches before it; None:
+                any. It is checked between its steps: one step of an encoder is not interrupted.
 
-        Raises QueryError and FilterError."""
+        Raises QueryError, FilterError and SearchTimeout."""
         request = Query(
             k=k,
             where=where,
@@ -497,12 +502,16 @@ class SearchEngine:
             layers=layers,
             cross_encoder=cross_encoder,
             candidates=candidates,
+            timeout=timeout,
         )
+        deadline = Deadline.after(timeout)
         if isinstance(query, str):
             check_questions([query])
-            answer = self._calls.call((request, True), query, partial(self._answer, request))
+            work = partial(self._together, request, None, None)
+            answer: Hits = self._calls.call((request, True, None, None), (query, deadline), work)
         else:
-            answer = self._answer(request, _vector(query)[None])[0]
+            with limits.limited(deadline):
+                answer = self._answer(request, _vector(query)[None])[0]
         _warn(answer.notes, 4)
         return answer
 
@@ -512,7 +521,9 @@ class SearchEngine:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one.
 
         `options` as for `search`."""
-        answers = self._answer(Query.from_options(k, options), queries)
+        request = Query.from_options(k, options)
+        with limits.limited(Deadline.after(request.timeout)):
+            answers = self._answer(request, queries)
         _warn(answers[0].notes if answers else ())
         return answers
 
@@ -523,15 +534,35 @@ class SearchEngine:
 
         What several tasks ask at once is answered together, in a background thread. A cancelled
         task does not disturb the others. `options` as for `search`."""
+        answer: Hits = await self.asearch_shown(query, None, k, **options)
+        _warn(answer.notes)
+        return answer
+
+    async def asearch_shown(
+        self,
+        query: str | npt.ArrayLike,
+        show: Callable[[Hits], Any] | None,
+        k: int = 10,
+        *,
+        characters: int | None = None,
+        **options: Unpack[Options],
+    ) -> Any:
+        """As `asearch`; returns the hits, and `show` of them, called in the background thread.
+
+        Questions are answered together if they have the same `show`. `characters`: of documents
+        that one call may read; None: any number. Raises QueryError if they have more.
+        """
         if isinstance(query, str):
             check_questions([query])
         else:
             query = _vector(query)
         request = Query.from_options(k, options)
-        key = request, isinstance(query, str)
-        future = self._calls.submit(key, query, partial(self._answer, request))
-        answer = await asyncio.wrap_future(future)
-        _warn(answer.notes)
+        key = request, isinstance(query, str), show, characters
+        item = query, Deadline.after(request.timeout)
+        work = partial(self._together, request, show, characters)
+        answer = await asyncio.wrap_future(self._calls.submit(key, item, work))
+        if show is not None and isinstance(answer[1], Exception):
+            raise answer[1]
         return answer
 
     async def asearch_batch(
@@ -546,7 +577,8 @@ class SearchEngine:
         Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
         """
         request = Query.from_options(k, options).by(Mode.VECTOR)
-        with self.collection.reading() as snapshot:
+        deadline = Deadline.after(request.timeout)
+        with limits.limited(deadline), self.collection.reading() as snapshot:
             rankings = nearest_to(snapshot, request, checked_key(key))
             answer = hits(snapshot, request, rankings, None)[0]
             if not answer:
@@ -570,8 +602,25 @@ class SearchEngine:
         """The phrases of a question that documents must contain; none by vectors."""
         return Query(phrases=phrases).required(question)
 
+    def _together(
+        self,
+        request: Query,
+        show: Callable[[Hits], Any] | None,
+        characters: int | None,
+        items: Sequence[tuple[Any, Deadline | None]],
+    ) -> Sequence[Any]:
+        """The answers to questions that arrived together, until the last of their deadlines.
+
+        With `show`, pairs of the hits and what it returned for them, or its error.
+        """
+        deadline = max((at for _, at in items if at is not None), default=None)
+        with limits.limited(deadline, characters):
+            answers = self._answer(request, [query for query, _ in items])
+            return answers if show is None else [(hits, _shown(show, hits)) for hits in answers]
+
     def _answer(self, requested: Query, queries: Questions) -> HitsBatch:
         while True:
+            limits.check()
             settings, times = self.collection.settings, [perf_counter()]
             encodes = self._encoder.encodes(settings)
             request, questions, vectors = split(queries, requested, settings, encodes)
@@ -587,6 +636,7 @@ class SearchEngine:
                     continue  # reindexed meanwhile
                 vectors = encoder.encode(request.to_encode(questions))
             times.append(perf_counter())
+            limits.check()
             ranked = request if scorer is None else request.before_cross_encoder
             with self.collection.reading() as snapshot:
                 if snapshot.settings["encoder"] != settings["encoder"]:
@@ -856,6 +906,21 @@ class SearchEngine:
         encoder = self._encoder
         return tuning.tune_collection(self.folder, encoder, queries, goal, on_step, building)
 
+    def apply(
+        self, config: SegmentConfig | Mapping[str, Any], *, building: Progress | None = None
+    ) -> None:
+        """Use this index config and operating point from now on, such as one that bench measured.
+
+        All segments are rebuilt in one commit, without encoding anything again. A guarantee of
+        `tune` ends. Storage stays as it is; `building` as for `add`.
+
+        Raises SegmentConfigError (a prefix wider than the vectors), CollectionError (changed by
+        another process meanwhile)."""
+        if not isinstance(config, SegmentConfig):
+            config = SegmentConfig.from_dict(config)
+        self.folder.refresh()
+        tuning.apply(self.folder, config, building)
+
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
         if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
@@ -1000,6 +1065,14 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _shown(show: Callable[[Hits], Any], hits: Hits) -> Any:
+    """What `show` returns, or its error, which is for the caller of these hits only."""
+    try:
+        return show(hits)
+    except Exception as error:
+        return error
 
 
 def _vector(query: Any) -> npt.NDArray[Any]:

@@ -10,6 +10,7 @@ SearchEngineError
 ├── DuplicateKey       a document key that is stored already
 ├── FilterError        a `where` expression that does not parse
 ├── QueryError         a query, k or shortlist that makes no sense
+│   ├── SearchTimeout  a search that takes longer than it may
 │   └── UnknownKey     no document has this key; a KeyError too
 ├── ServerError        a server (`searchengine serve`, Ray) that refuses, or cannot be reached
 ├── EndpointError      an encoder behind a URL that cannot be reached, or answers wrongly
@@ -66,6 +67,10 @@ class FilterError(SearchEngineError):
 
 class QueryError(SearchEngineError):
     """A query, k or shortlist makes no sense."""
+
+
+class SearchTimeout(QueryError):
+    """A search takes longer than its timeout."""
 
 
 class UnknownKey(QueryError, KeyError):

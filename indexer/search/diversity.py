@@ -4,6 +4,8 @@ Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking for Reorderi
 Producing Summaries", 1998.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,7 +15,13 @@ from searchengine.indexer.errors import VectorError
 Positions = npt.NDArray[np.int64]
 
 
-def mmr(relevance: Floats, vectors: Floats, k: int, diversity: float) -> Positions:
+def mmr(
+    relevance: Floats,
+    vectors: Floats,
+    k: int,
+    diversity: float,
+    check: Callable[[], None] = lambda: None,
+) -> Positions:
     """Positions of k candidates, chosen one by one; of all candidates if there are fewer.
 
     relevance: (n,) float32, on the scale of a cosine. vectors: (n, D) float32 unit rows.
@@ -22,8 +30,9 @@ def mmr(relevance: Floats, vectors: Floats, k: int, diversity: float) -> Positio
         (1 − diversity) · relevance − diversity · (its greatest cosine to one chosen already)
 
     so that 0 orders by relevance and 1 by novelty. Of equal gains the earlier position is chosen.
-    O(k n D). Raises VectorError for shapes that do not fit, values that are not finite, k below 1
-    or a diversity outside 0 … 1.
+    `check` is called before each choice; what it raises ends the work. O(k n D). Raises
+    VectorError for shapes that do not fit, values that are not finite, k below 1 or a diversity
+    outside 0 … 1.
     """
     _check(relevance, vectors, k, diversity)
     weight = relevance.astype(np.float64)  # in float64, so that weighting creates no ties
@@ -33,6 +42,7 @@ def mmr(relevance: Floats, vectors: Floats, k: int, diversity: float) -> Positio
     nearest = np.full(len(relevance), -np.inf)  # cosine to the nearest chosen candidate
     gain = weight
     for place in range(count):
+        check()
         best = int(np.argmax(np.where(free, gain, -np.inf)))
         chosen[place], free[best] = best, False
         np.maximum(nearest, vectors @ vectors[best], out=nearest)

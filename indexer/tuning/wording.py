@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from searchengine.indexer.config import Structure
+from searchengine.indexer.config import ALL_ROWS, Structure
 from searchengine.indexer.tuning.tune import Tuning
 
 
 def in_words(config: Mapping[str, Any], dim: int) -> str:
     """An index config (SegmentConfig.as_dict) as a line, without the fields it does not use."""
     stages = "".join(f", then {keep} by {width}" for width, keep in config["stages"])
-    parts = [f"shortlist {config['shortlist'] or 'measured'}{stages}"]
+    size = "all rows" if config["shortlist"] == ALL_ROWS else config["shortlist"] or "measured"
+    parts = [f"shortlist {size}{stages}"]
     structure = config["structure"]
     if structure == Structure.HNSW:
         parts.append(f"links {config['hnsw_m']}")

@@ -260,11 +260,10 @@ def _bench(results: "Results") -> dict[str, Any]:
         }
         for row in results.rows
     ]
-    target = results.settings["target"]
     return {
         "measured_at": results.measured_at,
         "k": results.subject["k"],
-        "target": target,
-        "recommended": recommend(results, target).name,
+        "target": results.target,
+        "recommended": recommend(results).name,
         "points": points,
     }

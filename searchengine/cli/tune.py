@@ -66,6 +66,12 @@ if TYPE_CHECKING:
     help="File of judgements of the --queries (TSV): choose mode and weight instead.",
 )
 @click.option(
+    "--apply",
+    "point",
+    metavar="FILE#NAME",
+    help="Apply a point of a bench instead: results.json#recommended, or #NAME of any other.",
+)
+@click.option(
     "--threads", type=click.IntRange(1), help="Maximum number of threads [default: all cores]."
 )
 @ENCODER
@@ -82,6 +88,7 @@ def tune(
     max_ram: int | None,
     queries: Path | None,
     qrels: Path | None,
+    point: str | None,
     threads: int | None,
     encoder: str | None,
     runtime: Any,
@@ -98,9 +105,12 @@ def tune(
     default mode is vector, text or hybrid: the one with the highest nDCG@10 on half of the judged
     questions, unless it is worse than before on the other half.
 
+    With --apply, measure nothing: search by an operating point that bench has measured.
+
     \b
     Examples:
         searchengine tune my.index --target-recall 0.97 --queries questions.txt
+        searchengine tune my.index --apply report/results.json#recommended
         searchengine tune my.index --queries questions.jsonl --qrels qrels.tsv
     """
     from searchengine.indexer.threads import threads as thread_budget
@@ -109,9 +119,14 @@ def tune(
 
     if threads is not None:
         thread_budget.limit = threads
+    if point is not None:
+        _check_alone(ctx, "--apply", ("queries", "qrels"))
+        _apply(collection, point, as_json)
+        return
     if qrels is not None:
-        _check_alone(ctx)
-        assert queries is not None
+        if queries is None:
+            raise click.UsageError("--qrels needs the questions; add --queries FILE")
+        _check_alone(ctx, "--qrels")
         _tune_fusion(collection, queries, qrels, encoder, runtime, as_json)
         return
     goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
@@ -128,8 +143,8 @@ def tune(
     if questions is None:
         note("the questions were generated from documents; --queries takes real ones")
     if as_json:
-        point = {"config": tuning.config.as_dict()} | tuning.as_dict()
-        show_json({"collection": str(collection), "operating_point": point, "fusion": None})
+        values = {"config": tuning.config.as_dict()} | tuning.as_dict()
+        show_json({"collection": str(collection), "operating_point": values, "fusion": None})
     else:
         show_rows(
             ladder(tuning),
@@ -139,14 +154,29 @@ def tune(
         say(summary(tuning, dim))
 
 
-def _check_alone(ctx: click.Context) -> None:
-    """Refuse --qrels without --queries, and with options of a recall target."""
-    if ctx.params["queries"] is None:
-        raise click.UsageError("--qrels needs the questions; add --queries FILE")
-    options = {"target_recall": "--target-recall", "confidence": "--confidence", "k": "-k"}
-    for name, flag in (options | {"objective": "--for", "max_ram": "--max-ram"}).items():
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{flag} belongs to a recall target; leave it or --qrels out")
+def _check_alone(ctx: click.Context, option: str, others: tuple[str, ...] = ()) -> None:
+    """Refuse options of a recall target, and others, beside an option."""
+    goal = ("target_recall", "confidence", "k", "objective", "max_ram")
+    for parameter in ctx.command.params:
+        given = ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if given and parameter.name in (*goal, *others):
+            raise click.UsageError(f"{parameter.opts[0]} does not go with {option}; leave one out")
+
+
+def _apply(collection: Path | str, address: str, as_json: bool) -> None:
+    """Rebuild a collection with an operating point of a bench."""
+    from searchengine.engine import SearchEngine
+    from searchengine.measure.recommend import row_at
+
+    row = row_at(address)
+    with SearchEngine.open(collection) as engine, steps() as progress:
+        engine.apply(row.config, building=progress)
+        stats = engine.stats()
+    if as_json:
+        values = {"name": row.name, "config": dict(stats.index_config)}
+        show_json({"collection": str(collection), "operating_point": values, "fusion": None})
+        return
+    say(f"{collection} searches by {row.name}: {stats.described()['index config']}")
 
 
 def _tune_fusion(

@@ -1,13 +1,15 @@
 """The data of a bench: rows of a collection or of a file, and queries."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from searchengine.backends.mode import Mode
 from searchengine.engine import SearchEngine, Snapshot
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly, unit_rows
@@ -15,19 +17,23 @@ from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.points import milliseconds_alone
+from searchengine.indexer.tuning.points import OperatingPoint
 from searchengine.measure.judgements import Task
 from searchengine.measure.results import Spread
-from searchengine.measure.retrieval import ndcg_10, task
-from searchengine.trainer.evaluation.ranking import Qrels
+from searchengine.measure.retrieval import task
+from searchengine.query.ranking import rank
+from searchengine.query.request import Query
+from searchengine.trainer.evaluation.ranking import MAIN, Qrels, per_question
 
 MAX_QUERIES = 1000
 """Maximum number of queries; of more, an even sample is searched."""
 SELF_QUERIES = 500
 """Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
 _BLOCK = 1 << 14  # rows read at a time
+_TIMED = 100  # questions timed
+_FIRST = 10  # documents that nDCG@10 counts, and that a search returns
 
-Judge = Callable[[Iterable[RowNumbers]], Doubles]
+Judge = Callable[[Sequence[Segment]], Doubles]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,46 +45,43 @@ class Dataset:
         segments: the segments to search.
         live: per segment the rows that may be returned; None: all.
         queries: float32 (q, D).
+        path: the collection, as it was opened; None for bare vectors.
         encoder: source of the encoder of the queries; None for bare vectors.
-        encode_ms: milliseconds to encode one question.
-        judge: function from rankings, deeper and deeper, of rows (q, k) numbered through the
-            segments, to the nDCG@10 of every query, by documents. None without judgements.
+        overhead_ms: milliseconds of a question besides the search by vectors.
+        judge: function from views of the segments to the nDCG@10 of every query, by documents, in
+            the mode `mode`. None without judgements.
         judged: number of queries with judgements.
         notes: sentences about questions that were left out, and the like.
-        mode: the mode of a search of the collection that names none; None for bare vectors.
+        default_mode: the mode of a search of the collection that names none; None for bare vectors.
     """
 
     name: str
     segments: tuple[Segment, ...]
     live: tuple[Allowed | None, ...]
     queries: Floats
+    path: str | None = None
     encoder: str | None = None
-    encode_ms: Spread | None = None
+    overhead_ms: Spread | None = None
     judge: Judge | None = None
     judged: int = 0
     notes: tuple[str, ...] = ()
-    mode: str | None = None
+    default_mode: Mode | None = None
+
+    @property
+    def mode(self) -> Mode | None:
+        """The mode of nDCG and overhead: by words alone, no operating point matters."""
+        return Mode.VECTOR if self.default_mode is Mode.TEXT else self.default_mode
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of rows of each segment that may be returned."""
+        pairs = zip(self.segments, self.live, strict=True)
+        return [segment.rows if live is None else live.size for segment, live in pairs]
 
     @property
     def rows(self) -> int:
         """Number of rows that may be returned."""
-        pairs = zip(self.segments, self.live, strict=True)
-        return sum(segment.rows if live is None else live.size for segment, live in pairs)
-
-    def live_numbers(self) -> RowNumbers:
-        """The rows that may be returned, numbered through the segments, ascending."""
-        parts, start = [], 0
-        for segment, live in zip(self.segments, self.live, strict=True):
-            parts.append(start + (np.arange(segment.rows) if live is None else live.rows))
-            start += segment.rows
-        return np.concatenate(parts)
-
-    def unrotated(self) -> Iterator[Floats]:
-        """The same rows without rotation, as the encoder gave them, in blocks (n, D) float32."""
-        for segment, live in zip(self.segments, self.live, strict=True):
-            rows = np.arange(segment.rows) if live is None else live.rows
-            for start in range(0, len(rows), _BLOCK):
-                yield segment.vectors(rows[start : start + _BLOCK])
+        return sum(self.sizes)
 
 
 @contextmanager
@@ -94,26 +97,68 @@ def collection_dataset(
         questions = judged.queries
     keys = list(questions)
     keys = [keys[i] for i in evenly(len(keys), MAX_QUERIES)]
-    if judged is not None:
-        judged = replace(judged, queries={key: questions[key] for key in keys})
+    texts = [questions[key] for key in keys]
+    default = engine.default_mode
+    mode = Mode.VECTOR if default is Mode.TEXT else default
     with engine.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
-        texts = [questions[key] for key in keys]
+        encoded = engine.encoder.encode(Query(mode=mode).to_encode(texts), role="query")
+        vectors = np.asarray(encoded, np.float32)
+        segments = tuple(snapshot.segments.values())
+        live = tuple(snapshot.live[row] for row in snapshot.segments)
+        judge = None
+        if judged is not None:
+            judge = _judge(snapshot, judged, dict(zip(keys, texts, strict=True)), mode, vectors)
         yield Dataset(
             engine.folder.path.name,
-            tuple(snapshot.segments.values()),
-            tuple(snapshot.live[row] for row in snapshot.segments),
-            np.asarray(engine.encoder.encode(texts, role="query"), np.float32),
+            segments,
+            live,
+            vectors,
+            str(engine.folder.path),
             str(snapshot.settings["encoder"]["source"]),
-            Spread.from_values(
-                milliseconds_alone(partial(engine.encoder.encode, role="query"), texts)
-            ),
-            None if judged is None else _judge(snapshot, judged),
+            _overhead(engine, OperatingPoint(segments, live, _FIRST, 0), mode, texts, vectors),
+            judge,
             0 if judged is None else len(keys),
             () if judged is None else judged.notes,
-            str(engine.default_mode),
+            default,
         )
+
+
+def _overhead(
+    engine: SearchEngine, now: OperatingPoint, mode: Mode, texts: Sequence[str], vectors: Floats
+) -> Spread:
+    """Milliseconds of a search of the collection besides the nearest rows, question by question."""
+    engine.search(f"{texts[0]} {texts[-1]}", _FIRST, mode=mode)  # loads what only the first loads
+    milliseconds = []
+    for text, vector in zip(texts[:_TIMED], vectors, strict=False):
+        begin = time.perf_counter()
+        engine.search(text, _FIRST, mode=mode)
+        found = time.perf_counter()
+        now.search(vector[None])
+        milliseconds.append(1e3 * max(0.0, 2 * found - begin - time.perf_counter()))
+    return Spread.from_values(milliseconds)
+
+
+def _judge(
+    snapshot: Snapshot, task: Task, questions: Mapping[str, str], mode: Mode, vectors: Floats
+) -> Judge:
+    """A function from views of the segments to nDCG@10, as a search in this mode ranks."""
+    query = Query(_FIRST + task.exclude_self, mode=mode)
+    texts, keys = list(questions.values()), list(questions)
+    _ = snapshot.words, snapshot.unrelated  # computed here once, for all views
+
+    def judge(segments: Sequence[Segment]) -> Doubles:
+        view = copy(snapshot)
+        view.segments = dict(zip(snapshot.segments, segments, strict=True))
+        run = {}
+        for key, ranking in zip(keys, rank(view, query, texts, vectors), strict=True):
+            names = snapshot.store.keys_of(each.passage.document for each in ranking.documents)
+            others = (name for name in names if not (task.exclude_self and name == key))
+            run[key] = dict.fromkeys(list(others)[:_FIRST], 0.0)
+        return per_question(run, keys, task.qrels, [MAIN])[MAIN]
+
+    return judge
 
 
 @contextmanager
@@ -178,19 +223,3 @@ def _checked(path: Path, array: Floats, numbers: RowNumbers) -> Floats:
     except VectorError as error:
         raise QueryError(f"{path}: {error}") from error
     return np.asarray(rows, np.float32)
-
-
-def _judge(snapshot: Snapshot, task: Task) -> Judge:
-    """A function from rankings of rows, numbered through the segments, to nDCG@10."""
-    ends = np.cumsum([row.rows for row in snapshot.segments])
-    starts = np.concatenate([[0], ends[:-1]])
-    shift = np.array([row.base for row in snapshot.segments]) - starts
-
-    def ids(rows: RowNumbers) -> RowNumbers:
-        segment = np.searchsorted(ends, np.maximum(rows, 0), side="right")
-        return np.where(rows < 0, -1, rows + shift[segment])
-
-    def judge(rankings: Iterable[RowNumbers]) -> Doubles:
-        return ndcg_10(snapshot, task, map(ids, rankings))
-
-    return judge

@@ -51,7 +51,7 @@ class _Look:
 
 @styled
 def pareto(
-    results: Results, recommendation: Recommendation | None = None, target: float = 0.95
+    results: Results, recommendation: Recommendation | None = None, target: float | None = None
 ) -> "Figure":
     """Latency against recall: the best points are at the lower right.
 
@@ -61,6 +61,7 @@ def pareto(
     """
     if not results.rows:
         raise DataError("the bench has no rows: it ended before the first measurement")
+    target = results.target if target is None else target
     figure, (axes,) = new_figure(5.4)
     ends = [end for row in results.rows for end in (row.recall_low, row.recall_high)]
     recall_scale(axes, "x", [*ends, target])
@@ -124,11 +125,11 @@ def recall_by_shortlist(results: Results) -> "Figure | None":
     if not lines:
         return None
     rows = [row for points in lines.values() for row in points]
-    structures = _usual_order(row.structure for row in rows)
+    structures = _usual_order(row.config.structure for row in rows)
     figure, panels = new_figure(1.2 + 2.5 * len(structures), [1.0] * len(structures))
-    colours = _shades({row.prefix for row in rows})
+    colours = _shades({row.config.prefix for row in rows})
     marks = dict(zip(colours, MARKERS * 9, strict=False))
-    codes = {row.code for row in rows}
+    codes = {row.config.code for row in rows}
     panels[0].set_xscale("log")
     ends: dict[str, list[tuple[str, float, float, str]]] = {name: [] for name in structures}
     for (kind, structure, code, prefix, effort), points in lines.items():
@@ -138,11 +139,11 @@ def recall_by_shortlist(results: Results) -> "Figure | None":
         parts = [f"{prefix}{f' {code}' if len(codes) > 1 else ''}"]
         parts += [f"{EFFORTS.get(structure, 'effort')} {effort}"] if effort else []
         name = ", ".join([*parts, *([] if rotated else ["not rotated"])])
-        x, y = [row.shortlist for row in points], [row.recall for row in points]
+        x, y = [row.config.shortlist for row in points], [row.recall for row in points]
         axes = panels[structures.index(structure)]
         axes.plot(x, y, label=name, markerfacecolor=colour if rotated else "white", **look)
         ends[structure].append((name, x[-1], y[-1], colour))
-    shortlists = sorted({row.shortlist for row in rows})
+    shortlists = sorted({row.config.shortlist for row in rows})
     for axes, structure in zip(panels, structures, strict=True):
         recall_scale(axes, "y", [row.recall for row in rows])
         axes.set_title(structure)
@@ -158,9 +159,15 @@ def _shortlist_lines(results: Results) -> dict[tuple[Kind, str, str, int, int], 
     """Rows by kind, structure, code, prefix and effort, in the order of their shortlists."""
     lines: dict[tuple[Kind, str, str, int, int], dict[int, Row]] = {}
     for row in results.rows:
-        if row.kind in (Kind.CASCADE, Kind.TRUNCATED) and row.shortlist:
-            line = (row.kind, row.structure, row.code, row.prefix, row.effort)
-            lines.setdefault(line, {}).setdefault(row.shortlist, row)
+        if row.kind in (Kind.CASCADE, Kind.TRUNCATED) and row.config.shortlist:
+            line = (
+                row.kind,
+                row.config.structure,
+                row.config.code,
+                row.config.prefix,
+                row.config.effort,
+            )
+            lines.setdefault(line, {}).setdefault(row.config.shortlist, row)
     return {key: [line[size] for size in sorted(line)] for key, line in sorted(lines.items())}
 
 
@@ -257,16 +264,16 @@ def speedups(results: Results) -> "Figure | None":
 def _look(row: Row) -> _Look:
     if row.kind is Kind.EXACT:
         return _Look("exact search", "#000000", "X")
-    place = STRUCTURES.index(row.structure) if row.structure in STRUCTURES else 7
+    place = STRUCTURES.index(row.config.structure) if row.config.structure in STRUCTURES else 7
     colour, marker = COLOURS[place], MARKERS[place]
     match row.kind:
         case Kind.FUNNEL:
-            return _Look(f"funnel, {row.structure}", colour, "P")
+            return _Look(f"funnel, {row.config.structure}", colour, "P")
         case Kind.FULL:
-            return _Look(f"full width, {row.structure}", colour, "^" if place == 1 else "<")
+            return _Look(f"full width, {row.config.structure}", colour, "^" if place == 1 else "<")
         case Kind.TRUNCATED:
-            return _Look(f"not rotated, {row.structure}", colour, marker, filled=False)
-    return _Look(f"cascade, {row.structure}", colour, marker)
+            return _Look(f"not rotated, {row.config.structure}", colour, marker, filled=False)
+    return _Look(f"cascade, {row.config.structure}", colour, marker)
 
 
 def _draw_point(
@@ -289,7 +296,7 @@ def _draw_point(
 
 def _brief(row: Row) -> str:
     """The name without structure and code, which colour and mark show."""
-    return row.name.removeprefix(f"{row.structure} {row.code} ")
+    return row.name.removeprefix(f"{row.config.structure} {row.config.code} ")
 
 
 def _at(row: Row) -> tuple[float, float]:

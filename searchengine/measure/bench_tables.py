@@ -1,8 +1,8 @@
-"""The tables of a bench: all rows for a report, a selection for the terminal."""
+"""The tables of a bench, all of one list of columns: of the answer, of a page, of a terminal."""
 
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -14,11 +14,12 @@ from searchengine.measure.formatting import (
     fraction,
     recall_of,
     short,
+    size,
     spread_of,
     widths,
 )
-from searchengine.measure.recommend import Recommendation
-from searchengine.measure.results import CONFIGURED, Kind, Results, Row, Spread
+from searchengine.measure.recommend import Recommendation, milliseconds
+from searchengine.measure.results import EXACT, Kind, Results, Row, Spread
 
 KINDS = {
     Kind.EXACT: "Exact search",
@@ -27,15 +28,90 @@ KINDS = {
     Kind.FULL: "Full width: an approximate structure over all dimensions",
     Kind.TRUNCATED: "Prefixes without rotation",
 }
-RECOMMENDED, TIED = "★ recommended", "≈ as fast"
+NOW, BEST, TIED = "now", "★ recommended", "≈ as fast"
 MIB, KIB = 2**20, 2**10
-OPTIONAL = ("× theory", "MiB", "p99 ms", "ndcg@10", "queries/s", "cold ms")  # by priority
 MIN_NAME = 12  # characters of a name in the narrowest terminal
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """A column.
+
+    Attributes:
+        head: its head; {k} and {mode} are those of the results.
+        field: the field of Row, perhaps of its config.
+        unit: what a number is divided by.
+        table: the table of the page that has it: 1 (recall and speed) or 2 (config and cost).
+        best: which value is the best one: "low", "high", or "" for none.
+        brief: its head in a terminal; "" if it is not shown there.
+        optional: from this rank on it is left out of a terminal that has no room; 0: never.
+    """
+
+    head: str
+    field: str
+    unit: float = 1
+    table: int = 2
+    best: str = ""
+    brief: str = ""
+    optional: int = 0
+
+    def value(self, row: Row) -> Any:
+        """The value behind a cell; the median of a Spread."""
+        value = attrgetter(self.field)(row)
+        if isinstance(value, Spread):
+            return value.median
+        return value / self.unit if isinstance(value, int | float) else value
+
+    def text(self, row: Row, *, whole: bool = True) -> str:
+        """A cell; `whole`: with the interval or the quartiles."""
+        value = attrgetter(self.field)(row)
+        if self.field in ("recall", "ndcg"):
+            return recall_of(row) if whole and self.field == "recall" else fraction(value)
+        if isinstance(value, Spread):
+            return spread_of(value) if whole else short(value.median)
+        if isinstance(value, float):
+            return short(value / self.unit)
+        if isinstance(value, int) and self.unit == 1:
+            of_scan = row.kind is Kind.EXACT and self.field.startswith("config.")
+            return f"{value:,}" if value and not of_scan else NOTHING
+        return short(self.value(row)) if isinstance(value, int) else str(value or NOTHING)
+
+
+COLUMNS = (
+    Column("recall@{k} (95 % interval)", "recall", 1, 1, "high", "recall@{k}"),
+    Column("nDCG@10{mode}", "ndcg", 1, 1, "high", "nDCG@10{mode}"),
+    Column("p50, ms", "p50_ms", 1, 1, "low", "p50 ms"),
+    Column("times as fast as exact", "measured", 1, 1, "high", "× measured"),
+    Column("p95, ms", "p95_ms", 1, 1, "low"),
+    Column("p99, ms", "p99_ms", 1, 1, "low", "p99 ms", 3),
+    Column("in a batch, queries/s", "batch_qps", 1, 1, "high", "queries/s", 5),
+    Column("cold, ms", "cold_ms", 1, 1, "low", "cold ms", 6),
+    Column("structure", "config.structure"),
+    Column("code", "config.code"),
+    Column("prefix", "config.prefix"),
+    Column("shortlist", "config.shortlist"),
+    Column("effort", "config.effort"),
+    Column("multiply-adds, million", "multiply_adds", 1e6, 2, "low"),
+    Column("exact search ÷ this row", "theoretical", 1, 2, "high", "× theory", 1),
+    Column("read, KiB", "bytes_read", KIB, 2, "low"),
+    Column("read cold, pages", "cold_reads"),
+    Column("in memory, MiB", "hot_bytes", MIB, 2, "low", "MiB", 2),
+    Column("on disk, MiB", "cold_bytes", MIB),
+    Column("build, s", "build_s", 1, 2, "low"),
+)
+
+
+def head(text: str, results: Results) -> str:
+    """The head of a column, with k, and the mode of nDCG unless it is vector."""
+    mode = results.subject.get("mode")
+    return text.format(
+        k=results.subject.get("k"), mode="" if mode in (None, "vector") else f", {mode}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
-    """A row of a table. mark: a label or ""; cells: (text, True for the best of its column)."""
+    """A row of a table. mark: labels or ""; cells: (text, True for the best of its column)."""
 
     name: str
     mark: str
@@ -51,138 +127,97 @@ class Table:
     groups: tuple[tuple[str, tuple[Line, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column. text: text of a cell; value: number that decides the best, by default the lowest.
-
-    Without `value` no cell is the best.
-    """
-
-    head: str
-    text: Callable[[Row], str]
-    value: Callable[[Row], float | None] | None = None
-    highest: bool = False
-
-
-def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
+def report_tables(results: Results, advice: Recommendation) -> tuple[Table, ...]:
+    """The tables of all rows, by kind, without empty columns."""
     if not results.rows:
-        return
-    k = results.subject.get("k")
-    yield _table(
+        return ()
+    captions = (
         "Recall and speed of every point; those off the frontier of recall and time come last. "
         "Repeated measurements: median (quartiles). Bold: the best value of the points that meet "
         "the target, exact search excepted.",
-        (
-            _Column(f"recall@{k} (95 % interval)", recall_of, lambda row: row.recall, highest=True),
-            _Column("nDCG@10", lambda row: fraction(row.ndcg), lambda row: row.ndcg, highest=True),
-            _spread("p50, ms", "p50_ms"),
-            _spread("times as fast as exact", "measured", highest=True),
-            _spread("p95, ms", "p95_ms"),
-            _spread("p99, ms", "p99_ms"),
-            _spread("in a batch, queries/s", "batch_qps", highest=True),
-            _spread("cold, ms", "cold_ms"),
-        ),
-        results,
-        advice,
-    )
-    yield _table(
         "Configuration and cost of every point: work per query, and memory. Bold as above.",
-        (
-            _Column("structure and code", lambda row: f"{row.structure} {row.code}"),
-            _Column("prefix", lambda row: _count(row.prefix)),
-            _Column("shortlist", lambda row: _count(row.shortlist)),
-            _Column("effort", lambda row: _count(row.effort)),
-            _amount("multiply-adds, million", "multiply_adds", 1e6),
-            _amount("exact search ÷ this row", "theoretical", highest=True),
-            _amount("read, KiB", "bytes_read", KIB),
-            _Column("read cold, pages", lambda row: short(row.cold_reads)),
-            _amount("in memory, MiB", "hot_bytes", MIB),
-            _Column("on disk, MiB", lambda row: short(_part(row.cold_bytes, MIB))),
-            _amount("build, s", "build_s"),
-        ),
-        results,
-        advice,
     )
-
-
-def _spread(head: str, field: str, *, highest: bool = False) -> _Column:
-    """A column of a Spread field of Row: median (quartiles)."""
-    values = attrgetter(field)
-    return _Column(
-        head, lambda row: spread_of(values(row)), lambda row: _median(values(row)), highest
+    return tuple(
+        _table(caption, [column for column in COLUMNS if column.table == number], results, advice)
+        for number, caption in enumerate(captions, start=1)
     )
-
-
-def _amount(head: str, field: str, unit: float = 1, *, highest: bool = False) -> _Column:
-    """A column of a number field of Row, in this unit."""
-    value = attrgetter(field)
-    return _Column(head, lambda row: short(_part(value(row), unit)), value, highest)
-
-
-def _median(value: Spread | None) -> float | None:
-    return None if value is None else value.median
-
-
-def _count(value: int) -> str:
-    return f"{value:,}" if value else NOTHING
-
-
-def _part(value: float | None, unit: float) -> float | None:
-    return None if value is None else value / unit
 
 
 def _table(
-    caption: str, columns: Sequence[_Column], results: Results, advice: Recommendation
+    caption: str, columns: Sequence[Column], results: Results, advice: Recommendation
 ) -> Table:
-    """Rows grouped by kind, without columns that are empty."""
-    shown = [
-        column for column in columns if any(column.text(row) != NOTHING for row in results.rows)
+    shown = [c for c in columns if any(c.text(row) != NOTHING for row in results.rows)]
+    meet = [
+        row
+        for row in results.rows
+        if row.kind is not Kind.EXACT and row.recall_low >= advice.target
     ]
-    target = advice.target
-    best = [_best(column, results, target) for column in shown]
+    best = [_best(column, meet) for column in shown]
     groups = []
     for kind, heading in KINDS.items():
         lines = tuple(
             Line(
                 row.name,
-                RECOMMENDED if row.name == advice.name else TIED if row.name in advice.tied else "",
+                marks(row, results, advice),
                 tuple(
-                    (column.text(row), _is_best(column, row, value, target))
-                    for column, value in zip(shown, best, strict=True)
+                    (c.text(row), row in meet and value is not None and c.value(row) == value)
+                    for c, value in zip(shown, best, strict=True)
                 ),
             )
             for row in _frontier_first([row for row in results.rows if row.kind is kind])
         )
         if lines:
             groups.append((heading, lines))
-    return Table(caption, ("operating point", *(column.head for column in shown)), tuple(groups))
+    heads = ("operating point", *(head(column.head, results) for column in shown))
+    return Table(caption, heads, tuple(groups))
+
+
+def marks(row: Row, results: Results, advice: Recommendation) -> str:
+    """What a row is: recommended, as fast, and whether the collection searches so now."""
+    name = BEST if row.name == advice.name else TIED if row.name in advice.tied else ""
+    now = NOW if row.name == results.now else ""
+    return " · ".join(filter(None, (name, now)))
+
+
+def _best(column: Column, meet: Sequence[Row]) -> Any:
+    """The best value of the rows, if two or more have one."""
+    values = [value for row in meet if (value := column.value(row)) is not None]
+    if not column.best or len(values) < 2:
+        return None
+    return max(values) if column.best == "high" else min(values)
+
+
+def answer_rows(results: Results, advice: Recommendation) -> list[dict[str, str]]:
+    """The collection as it is now, the recommended row and exact search: at most three lines.
+
+    The first column says which it is, the second has its name.
+    """
+    labels: dict[str, list[str]] = {}
+    now = "now" if results.subject["path"] else "default"
+    names = {now: results.now, "recommended": advice.name, "exact": EXACT}
+    for label, name in names.items():
+        if results.named(name) is not None:
+            labels.setdefault(str(name), []).append(label)
+    rows = [row for name in labels if (row := results.named(name)) is not None]
+    columns = [column for column in COLUMNS if column.field in ("recall", "ndcg")]
+    shown = [c for c in columns if any(c.text(row) != NOTHING for row in rows)]
+    time = "search, ms" if results.overhead_ms is None else "question, ms"
+    return [
+        {
+            "": " = ".join(labels[row.name]),
+            "operating point": row.name,
+            time: short(milliseconds(row, results)),
+            **{head(c.brief, results): c.text(row, whole=False) for c in shown},
+            "in memory": size(row.hot_bytes),
+        }
+        for row in rows
+    ]
 
 
 def _frontier_first(rows: Sequence[Row]) -> list[Row]:
     """The Pareto frontier by recall, then the others, in their order."""
     best = sorted(frontier(rows), key=lambda row: row.recall)
     return [*best, *(row for row in rows if row not in best)]
-
-
-def _best(column: _Column, results: Results, target: float) -> float | None:
-    """The best value of the candidates that meet the target, if two or more have a value."""
-    if column.value is None:
-        return None
-    candidates = [row for row in results.rows if row.candidate and row.recall_low >= target]
-    values = [value for row in candidates if (value := column.value(row)) is not None]
-    if len(values) < 2:
-        return None
-    return max(values) if column.highest else min(values)
-
-
-def _is_best(column: _Column, row: Row, best: float | None, target: float) -> bool:
-    return (
-        row.candidate
-        and row.recall_low >= target
-        and best is not None
-        and column.value is not None
-        and column.value(row) == best
-    )
 
 
 def frontier(rows: Sequence[Row]) -> list[Row]:
@@ -197,41 +232,30 @@ def frontier(rows: Sequence[Row]) -> list[Row]:
 def table(
     results: Results, width: int | None = None, recommended: str | None = None
 ) -> list[dict[str, Any]]:
-    """Exact search, the configured and the recommended point, then the frontier of every kind.
+    """Exact search, the present and the recommended point, then the frontier of every kind.
 
     width: characters per line that the columns should fit; by default the terminal's width, and no
     limit in a pipe.
     """
-    rows = list(results.rows)
-    chosen = [row for row in rows if row.kind is Kind.EXACT or row.name.startswith(CONFIGURED)]
-    chosen += [row for row in rows if row.name == recommended and row not in chosen]
-    for kind in (Kind.CASCADE, Kind.FUNNEL, Kind.TRUNCATED, Kind.FULL):
-        candidates = [row for row in rows if row.kind is kind and row not in chosen]
-        chosen += sorted(frontier(candidates), key=lambda row: row.recall)
-    lines = [_line(row, f"recall@{results.subject['k']}") for row in chosen]
+    names = (row.name for row in results.rows if row.kind is Kind.EXACT)
+    chosen = [
+        row
+        for name in dict.fromkeys((*names, results.now, recommended))
+        if (row := results.named(name)) is not None
+    ]
+    for kind in KINDS:
+        others = [row for row in results.rows if row.kind is kind and row not in chosen]
+        chosen += sorted(frontier(others), key=lambda row: row.recall)
+    columns = [column for column in COLUMNS if column.brief]
+    lines = [
+        {"": row.name} | {head(c.brief, results): c.value(row) for c in columns} for row in chosen
+    ]
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-    return _fit(lines, width) if lines else []
-
-
-def _line(row: Row, recall: str) -> dict[str, Any]:
-    return {
-        "": row.name,
-        recall: row.recall,
-        "ndcg@10": row.ndcg,
-        "p50 ms": row.p50_ms.median,
-        "p99 ms": row.p99_ms.median,
-        "cold ms": _median(row.cold_ms),
-        "queries/s": _median(row.batch_qps),
-        "× theory": row.theoretical,
-        "× measured": row.measured.median,
-        "MiB": _part(row.hot_bytes, MIB),
-    }
-
-
-def _fit(lines: list[dict[str, Any]], width: int | None) -> list[dict[str, Any]]:
-    """Leave out empty columns, and those that do not fit; shorten names if that is not enough."""
-    lines = fitted(lines, width, OPTIONAL)
+    if not lines:
+        return []
+    by_rank = sorted((c for c in columns if c.optional), key=lambda c: c.optional)
+    lines = fitted(lines, width, [head(column.brief, results) for column in by_rank])
     if width is None:
         return lines
     needed = widths(lines)

@@ -4,24 +4,26 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count as counted
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from searchengine.errors import QueryError
-from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import FLAT_BELOW, Code, RotationKind, SegmentConfig, Structure
+from searchengine.indexer.config import (
+    ALL_ROWS,
+    FLAT_BELOW,
+    Code,
+    RotationKind,
+    SegmentConfig,
+    Structure,
+)
 from searchengine.indexer.errors import SegmentConfigError
-from searchengine.indexer.search.depths import part_size
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.cost import cost, exhaustive, footprint
 from searchengine.indexer.tuning.points import OperatingPoint
 from searchengine.measure.bench_data import Dataset
-from searchengine.measure.results import CONFIGURED, Kind
+from searchengine.measure.results import EXACT, Kind
 
 PREFIXES = (64, 128, 256)
 SHORTLISTS = (2, 5, 10, 20, 50)
@@ -35,15 +37,8 @@ _MEMORY_SHARE = 0.5  # share of the available memory for all coarse stages toget
 
 Stages = tuple[tuple[int, int], ...]
 Views = tuple[Segment, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedPoint:
-    """An operating point to build: its index config, shortlist, effort and stages."""
-
-    name: str
-    kind: Kind
-    config: SegmentConfig
+Planned = tuple[str, Kind, SegmentConfig | str]
+"""Name and kind of an operating point, and its config, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,44 +114,42 @@ class Grid:
             baselines,
         )
 
-    def cascades(self, base: SegmentConfig, rows: int) -> Iterator[PlannedPoint | tuple[str, str]]:
-        """Plan operating points over the prefix; of an impossible one, yield its name and why."""
-        plain = replace(base, stages=(), effort=0, bounds=0, shortlist=max(self.shortlists))
+    def cascades(self, base: SegmentConfig, rows: int) -> Iterator[Planned]:
+        """Plan operating points over the prefix; in place of an impossible config, the reason."""
         for stages in self.funnels:
             if all(stages[0][0] <= prefix for prefix in self.prefixes):
-                text = ", ".join(f"{width}:{keep}" for width, keep in stages)
-                yield f"funnel {text}", "its first stage is no wider than any prefix"
+                name = f"funnel {_stages(stages).removeprefix(' → ')}"
+                yield name, Kind.FUNNEL, "its first stage is no wider than any prefix"
         for structure, code, prefix in product(self.structures, self.codes, self.prefixes):
             shapes = [*product(self.shortlists, [()]), *self._funnels(prefix)]
             for (size, stages), effort in product(shapes, self._efforts(structure, rows)):
-                name = _point_name(structure, code, prefix, size, stages) + _effort_name(
-                    structure, effort
-                )
+                kind = Kind.FUNNEL if stages else Kind.CASCADE
+                name = f"{structure} {code} {prefix} → {size}" + _stages(stages)
                 try:
                     config = replace(
-                        plain,
+                        base,
                         structure=structure,
                         code=code,
                         prefix=prefix,
                         shortlist=size,
                         stages=stages,
                         effort=effort,
+                        bounds=0,
                     )
                 except SegmentConfigError as error:
-                    yield name, str(error)
+                    yield name + _effort(structure, effort), kind, str(error)
                     continue
-                yield PlannedPoint(name, kind_of(config), config)
+                yield point_name(config), kind, config
 
-    def truncated(self, base: SegmentConfig, rows: int) -> Iterator[PlannedPoint]:
+    def truncated(self, base: SegmentConfig, rows: int) -> Iterator[Planned]:
         """Plan the cascades of one structure without rotation; of HNSW if it is in the grid."""
         structure = Structure.HNSW if Structure.HNSW in self.structures else self.structures[0]
         bare = replace(base, rotation=RotationKind.IDENTITY, blocks=())
         only = replace(self, structures=(structure,), codes=self.codes[:1], funnels=())
-        for planned in only.cascades(bare, rows):
-            if isinstance(planned, PlannedPoint):
-                yield replace(planned, name=f"{planned.name}, not rotated")
+        for name, _, config in only.cascades(bare, rows):
+            yield name, Kind.TRUNCATED, config
 
-    def full(self, base: SegmentConfig, dim: int) -> Iterator[PlannedPoint]:
+    def full(self, base: SegmentConfig, dim: int) -> Iterator[Planned]:
         """Plan HNSW and IVF over the full width in float32, with several efforts."""
         for structure, efforts in FULL_EFFORTS.items():
             for effort in efforts:
@@ -165,13 +158,14 @@ class Grid:
                     structure=structure,
                     code=Code.FP32,
                     prefix=dim,
+                    rotation=RotationKind.IDENTITY,
+                    blocks=(),
                     shortlist=self.k,
                     effort=effort,
                     stages=(),
                     bounds=0,
                 )
-                name = f"{structure} fp32 {dim}{_effort_name(structure, effort)}"
-                yield PlannedPoint(name, Kind.FULL, config)
+                yield point_name(config, dim), Kind.FULL, config
 
     def _efforts(self, structure: Structure, rows: int) -> tuple[int, ...]:
         """The efforts to measure with a structure; only 0 for one without effort."""
@@ -186,13 +180,6 @@ class Grid:
         return ((max(self.shortlists), f) for f in self.funnels if f and f[0][0] > prefix)
 
 
-def kind_of(config: SegmentConfig) -> Kind:
-    """The kind of search over a prefix."""
-    if config.stages:
-        return Kind.FUNNEL
-    return Kind.TRUNCATED if config.rotation is RotationKind.IDENTITY else Kind.CASCADE
-
-
 def _default_funnel(
     prefixes: Sequence[int], sizes: Sequence[int], dim: int, k: int
 ) -> list[Stages]:
@@ -201,65 +188,41 @@ def _default_funnel(
     return [((width, keep),)] if width < dim and k <= keep < max(sizes) else []
 
 
-def _effort_name(structure: Structure, effort: int) -> str:
-    """The part of a name that an effort adds."""
+def point_name(config: SegmentConfig, dim: int | None = None, shortlist: str = "") -> str:
+    """The name of an operating point.
+
+    `dim`: for a structure over the full width. `shortlist`: text in place of the number.
+    """
+    name = f"{config.structure} {config.code} {config.prefix}"
+    if config.prefix != dim:
+        name += f" → {shortlist or config.shortlist}{_stages(config.stages)}"
+    name += _effort(config.structure, config.effort)
+    if config.rotation is RotationKind.IDENTITY and config.prefix != dim:
+        name += ", not rotated"
+    return name
+
+
+def _stages(stages: Stages) -> str:
+    return "".join(f" → {width}: {keep}" for width, keep in stages)
+
+
+def _effort(structure: Structure, effort: int) -> str:
     if not effort:
         return ""
     return f", ef {effort}" if structure is Structure.HNSW else f", lists {effort}"
 
 
-def _point_name(structure: Structure, code: Code, prefix: int, size: int, stages: Stages) -> str:
-    between = "".join(f" → {width}: {keep}" for width, keep in stages)
-    return f"{structure} {code} {prefix} → {size}{between}"
-
-
 @dataclass(frozen=True, slots=True)
 class Searcher:
-    """A way to search that is measured: segments at an operating point.
+    """A way to search the data set that is measured.
 
     Attributes:
-        point: the operating point.
-        queries: float32 (q, D).
+        point: views of its segments, and a shortlist.
         fields: the fields of its results.Row that are known before the measurement.
-        numbers: the data set's row numbers by the point's; None if they are the same.
     """
 
     point: OperatingPoint
-    queries: Floats
     fields: dict[str, Any]
-    numbers: RowNumbers | None = None
-
-    def one_by_one(self, count: int) -> tuple[RowNumbers, Doubles]:
-        """Rows (count, k) and seconds (count,) of the first queries, one at a time."""
-        rows, seconds = self.point.one_by_one(self.queries[:count])
-        return self._numbered(rows), seconds
-
-    def at_once(self, count: int) -> tuple[RowNumbers, float]:
-        """Rows (count, k) and seconds of the first queries in one call."""
-        rows, seconds = self.point.at_once(self.queries[:count])
-        return self._numbered(rows), seconds
-
-    def deeper(self, count: int) -> Iterator[RowNumbers]:
-        """Rows (count, n > k) of the first queries, for growing n up to all rows.
-
-        The depths are those of the parts of a search.
-        """
-        total = sum(segment.rows for segment in self.point.segments)
-        first = self.point.k
-        if self.point.shortlist is not None:
-            first = max(first, self.fields["shortlist"])
-        for number in counted():
-            depth = min(part_size(first, number), total)
-            if depth > self.point.k:
-                point = replace(self.point, k=depth)
-                yield self._numbered(point.search(self.queries[:count]).rows)
-            if depth == total:
-                return
-
-    def _numbered(self, rows: RowNumbers) -> RowNumbers:
-        if self.numbers is None:
-            return rows
-        return np.where(rows < 0, -1, self.numbers[rows])
 
 
 class Searchers:
@@ -267,11 +230,13 @@ class Searchers:
 
     Attributes:
         searchers: the searchers; exact search is the first.
+        now: the name of the one that searches as the collection does.
         missing: names of searchers that could not be built, and why.
     """
 
     def __init__(self, dataset: Dataset, grid: Grid, scratch: Path, progress: Progress) -> None:
         self.searchers: list[Searcher] = []
+        self.now = EXACT
         self.missing: dict[str, str] = {}
         self._dataset, self._grid, self._progress = dataset, grid, progress
         self._scratch = scratch
@@ -281,80 +246,86 @@ class Searchers:
 
     def build(self) -> None:
         """Build the searchers of the grid."""
-        dataset, grid = self._dataset, self._grid
-        dim = dataset.segments[0].dim
+        segments, rows, grid = self._dataset.segments, self._dataset.rows, self._grid
+        dim, config = segments[0].dim, self._config
         self._add_exact()
-        self._add_configured()
-        if dataset.rows < FLAT_BELOW:
+        self._add_now()
+        if rows < FLAT_BELOW:
             self.missing["graphs, lists and baselines"] = (
                 f"fewer than {FLAT_BELOW:,} rows are searched exactly"
             )
-        for planned in grid.cascades(self._config, dataset.rows):
-            self._add(planned, dataset.segments, None)
+        for planned in grid.cascades(config, rows):
+            self._add(planned, segments)
         if not grid.baselines:
             return
-        if self._config.rotation is RotationKind.IDENTITY:
-            for planned in grid.full(self._config, dim):
-                self._add(planned, dataset.segments, None)
-            return
-        try:
-            bare, numbers = self._unrotated()
-        except OSError as error:
-            self.missing["baselines"] = f"the rows cannot be copied: {error.strerror}"
-            return
+        bare = segments
+        if config.rotation is not RotationKind.IDENTITY:
+            try:
+                bare = self._unrotated()
+            except OSError as error:
+                self.missing["baselines"] = f"the rows cannot be copied: {error.strerror}"
+                return
+            for planned in grid.truncated(config, rows):
+                self._add(planned, bare)
         # A rotation changes nothing at full width, so those searchers do without it.
-        for planned in (*grid.full(bare.config, dim), *grid.truncated(self._config, dataset.rows)):
-            self._add(planned, (bare,), numbers)
+        for planned in grid.full(config, dim):
+            self._add(planned, bare)
 
     def _add_exact(self) -> None:
-        views = tuple(segment.unbounded() for segment in self._dataset.segments)
+        """Add exact search: a scan of all rows at full width."""
+        config = replace(self._config.scanned(), shortlist=ALL_ROWS, stages=(), bounds=0)
+        every = (segment.unbounded() for segment in self._dataset.segments)
+        views = tuple(
+            view.over(replace(view.config, shortlist=ALL_ROWS, stages=(), bounds=0))
+            for view in every
+        )
         point = OperatingPoint(views, self._dataset.live, self._grid.k, None)
-        fields = self._fields("exact", Kind.EXACT, point, None)
-        named = {"structure": "exact", "code": str(self._config.storage), "effort": 0}
-        width = {"prefix": views[0].dim, "shortlist": self._dataset.rows, "stages": ()}
+        fields = self._fields(EXACT, Kind.EXACT, config, point, None)
         size = fields["cold_bytes"]  # every query reads all rows
-        fields |= named | width | {"hot_bytes": size, "cold_bytes": 0}
-        self.searchers.append(Searcher(point, self._dataset.queries, fields))
+        fields |= {"hot_bytes": size, "cold_bytes": 0}
+        self.searchers.append(Searcher(point, fields))
 
-    def _add_configured(self) -> None:
-        """Add the operating point of the collection itself."""
-        config = self._config
-        size = max(config.shortlist, self._grid.k)
-        if size >= self._dataset.rows:
-            return  # the same as exact search
-        point = OperatingPoint(self._dataset.segments, self._dataset.live, self._grid.k, 0)
-        name = f"{CONFIGURED}: {config.structure} {config.code} {config.prefix} → {size}"
-        fields = self._fields(name, kind_of(config), point, None)
-        self.searchers.append(Searcher(point, self._dataset.queries, fields))
-
-    def _add(
-        self,
-        planned: PlannedPoint | tuple[str, str],
-        segments: Views,
-        numbers: RowNumbers | None,
-    ) -> None:
-        """Add a searcher over segments; build its coarse stage unless it is built already."""
-        if isinstance(planned, tuple):
-            self.missing[planned[0]] = planned[1]
+    def _add_now(self) -> None:
+        """Add the operating point of the collection, unless that is exact search."""
+        dataset, k, config = self._dataset, self._grid.k, self._config
+        dim = dataset.segments[0].dim
+        sizes = [max(segment.config.shortlist, k) for segment in dataset.segments]
+        if all(size >= rows for size, rows in zip(sizes, dataset.sizes, strict=True)):
             return
-        config, dataset = planned.config, self._dataset
+        kind = Kind.FUNNEL if config.stages else Kind.CASCADE
+        if config.prefix == dim and config.code is Code.FP32 and config.shortlist <= k:
+            kind = Kind.FULL
+        low, high = min(sizes), max(sizes)
+        if low != high:  # measured segment by segment
+            config = replace(config, shortlist=0)
+        several = "" if low == high else f"{low}–{high}"
+        self.now = point_name(config, dim if kind is Kind.FULL else None, several)
+        point = OperatingPoint(dataset.segments, dataset.live, k, 0)
+        self.searchers.append(Searcher(point, self._fields(self.now, kind, config, point, None)))
+
+    def _add(self, planned: Planned, segments: Views) -> None:
+        """Add a searcher over segments; build its coarse stage unless it is built already."""
+        name, kind, config = planned
+        if isinstance(config, str):
+            self.missing[name] = config
+        if isinstance(config, str) or name == self.now:
+            return
         key = (*config.coarse_stage(), config.rotation)
         if key not in self._built:
             reason = self._no_room(config)
             if reason is not None:
-                self.missing[planned.name] = reason
+                self.missing[name] = reason
                 return
-            self._progress(f"building {config.structure} {config.code} over {config.prefix}", 0, 1)
+            step = f"building {config.structure} {config.code} over {config.prefix}"
+            self._progress(step, 0, 1)
             begin = time.perf_counter()
             views = tuple(segment.over(config) for segment in segments)
             self._built[key] = views, time.perf_counter() - begin
-            self._progress(f"building {config.structure} {config.code} over {config.prefix}", 1, 1)
+            self._progress(step, 1, 1)
         stages, seconds = self._built[key]
         views = tuple(segment.over(config) for segment in stages)  # they share the coarse stage
-        live = dataset.live if numbers is None else (None,)
-        point = OperatingPoint(views, live, self._grid.k, config.shortlist)
-        fields = self._fields(planned.name, planned.kind, point, seconds)
-        self.searchers.append(Searcher(point, dataset.queries, fields, numbers))
+        point = OperatingPoint(views, self._dataset.live, self._grid.k, config.shortlist)
+        self.searchers.append(Searcher(point, self._fields(name, kind, config, point, seconds)))
 
     def _no_room(self, config: SegmentConfig) -> str | None:
         """Reserve memory for a coarse stage; if too little is left, return why it is not built."""
@@ -369,9 +340,8 @@ class Searchers:
         self._room -= hot
         return None
 
-    def _unrotated(self) -> tuple[Segment, RowNumbers]:
-        """Build a segment of the rows without rotation; return it and the rows' numbers."""
-        numbers = self._dataset.live_numbers()
+    def _unrotated(self) -> Views:
+        """The same rows without rotation, as the encoder gave them."""
         config = SegmentConfig(
             prefix=1,
             rotation=RotationKind.IDENTITY,
@@ -379,32 +349,33 @@ class Searchers:
             structure=Structure.FLAT,
             code=Code.FP16,
         )
-        self._progress("undoing the rotation", 0, 1)
-        bare = Segment.build(self._scratch / "unrotated", self._dataset.unrotated(), config)
-        self._progress("undoing the rotation", 1, 1)
-        return bare, numbers
+        bare = []
+        for number, segment in enumerate(self._dataset.segments):
+            self._progress("undoing the rotation", 0, 1)
+            path = self._scratch / f"unrotated-{number}"
+            bare.append(Segment.build(path, segment.verified(), config))
+            self._progress("undoing the rotation", 1, 1)
+        return tuple(bare)
 
     def _fields(
-        self, name: str, kind: Kind, point: OperatingPoint, build_s: float | None
+        self,
+        name: str,
+        kind: Kind,
+        config: SegmentConfig,
+        point: OperatingPoint,
+        build_s: float | None,
     ) -> dict[str, Any]:
         """Return the fields of a row that are known before it is measured."""
-        dataset = self._dataset
-        config = max(point.segments, key=lambda segment: segment.rows).config
-        work = cost(point, dataset.queries[:_COUNTED])
+        work = cost(point, self._dataset.queries[:_COUNTED])
         sizes = [footprint(view.config, view.rows, view.dim) for view in point.segments]
-        rows, dim = dataset.rows, dataset.segments[0].dim
         return {
             "name": name,
             "kind": kind,
-            "structure": str(config.structure),
-            "code": str(config.code),
-            "prefix": config.prefix,
-            "shortlist": rows if point.shortlist is None else point.shortlist or config.shortlist,
-            "effort": config.effort,
-            "stages": config.stages,
-            "multiply_adds": None if work is None else work.multiply_adds,
-            "bytes_read": None if work is None else work.bytes_read,
-            "theoretical": None if work is None else exhaustive(rows, dim) / work.multiply_adds,
+            "config": config,
+            "multiply_adds": work.multiply_adds,
+            "bytes_read": work.bytes_read,
+            "theoretical": exhaustive(self._dataset.rows, point.segments[0].dim)
+            / work.multiply_adds,
             "hot_bytes": sum(size.hot for size in sizes),
             "cold_bytes": sum(size.cold for size in sizes),
             "build_s": build_s,

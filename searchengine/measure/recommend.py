@@ -1,17 +1,19 @@
 """The recommended operating point, and what a reader learns of it in ten seconds.
 
-What a user waits for is the encoding of the question and the search. Where the encoding takes
-4 ms, 0.1 and 0.2 ms of search feel the same, and the point that finds more is recommended.
+What a user waits for is the whole question: its encoding, the search by vectors, the words. Where
+the rest takes 4 ms, 0.1 and 0.2 ms of search feel the same, and the point that finds more is
+recommended. No other row beats the recommended one in all that the report shows.
 """
 
 import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
+from searchengine.errors import QueryError
 from searchengine.measure.formatting import (
-    NOTHING,
     fraction,
     listed,
     plain,
@@ -20,8 +22,10 @@ from searchengine.measure.formatting import (
     size,
     spread_of,
 )
-from searchengine.measure.results import CONFIGURED, Kind, Results, Row
+from searchengine.measure.results import RESULTS, Kind, Results, Row
 
+RECOMMENDED = "recommended"
+"""Name, after a path and #, of the row that is recommended."""
 MARGIN = 1.05  # two speeds within this ratio count as equal
 _MEMORY_MARGIN = 1.1  # two sizes within this ratio count as equal
 _NAMED_TIES = 3  # ties named in the text; the table marks all of them
@@ -35,9 +39,9 @@ class Recommendation:
     """The recommendation of a bench.
 
     Attributes:
-        target: target recall; a row holds it if the low end of its 95 % interval does.
-        name: the recommended row; exact search if no faster row meets the target; None if no row
-            meets it and exact search was not measured.
+        target: target recall; see `recommend`.
+        name: the recommended row; None if no row meets the target and exact search was not
+            measured.
         tied: the other rows that meet the target and are not measurably slower than the fastest.
         why: the reasons, in sentences.
     """
@@ -48,49 +52,91 @@ class Recommendation:
     why: tuple[str, ...]
 
 
-def recommend(results: Results, target: float = 0.95) -> Recommendation:
-    """Recommend the best of the fastest rows that hold the target.
+def recommend(results: Results, target: float | None = None) -> Recommendation:
+    """Recommend the best of the fastest rows that hold the target (by default that of the bench).
 
-    Speed is compared by shared rounds (`times_as_fast`), with the time to encode a question added
-    to both. Rows tie for the first place if no row that holds the target is faster (`faster`);
-    without encoding, only those that were measured in the most rounds. Ties that lose nDCG@10
-    against exact search beyond doubt are left out if others do not, then ties with a lower recall
-    beyond doubt. Of the rest, those with the fewest hot bytes (within 10 %) remain; of these the
-    highest recall wins, then the fewest multiply-adds, then the shortest median. The winner must be
-    faster than exact search, which is recommended otherwise. Prefixes without rotation are
-    considered only if there are no others.
+    A row holds it if the low end of its recall's 95 % interval does, or if it finds no less than
+    such a row. Speed is compared by shared rounds (`times_as_fast`), with the rest of a question
+    (`Results.overhead`) added to both. Rows tie for the first place if no row that holds the target
+    is faster (`faster`); without the rest, only those that were measured in the most rounds. Ties
+    that lose nDCG@10 against exact search beyond doubt are left out if others do not, then ties
+    with a lower recall beyond doubt, then those that another row `beats`. If the collection
+    searches by one of the others, it stays; else of those with the fewest hot bytes (within 10 %)
+    the highest recall wins, then the fewest multiply-adds, then the shortest median.
+
+    If no row that holds the target is faster than exact search, exact search is recommended. What
+    beats the choice in all that is shown replaces it.
     """
-    holding = _holding(results, target)
-    if not holding:
-        return _nothing_holds(results, target)
-    exact, encoding = results.exact, _encoding(results)
+    target = results.target if target is None else target
+    holding, exact, overhead = _holding(results, target), results.exact, results.overhead
     ties = [
-        row for row in _ties(holding, encoding) if exact is None or faster(row, exact, encoding)
+        row for row in _ties(holding, overhead) if exact is None or faster(row, exact, overhead)
     ]
-    if not ties:
-        assert exact is not None  # without it nothing is left out
-        return _as_fast(results, target, exact, holding[0])
-    chosen = _preferred(ties)
+    chosen = _preferred(ties, results) if ties else exact
+    if chosen is None:
+        return Recommendation(target, None, (), tuple(_nothing_holds(results, target)))
+    chosen = _unbeaten(chosen, results)
     tied = tuple(row.name for row in ties if row is not chosen)
-    why = [
-        *_recall_and_latency(chosen, results),
-        *_speed(chosen),
-        f"It needs {size(chosen.hot_bytes)} in memory; {size(chosen.cold_bytes)} may stay on disk.",
-        *_tied(chosen, tied, encoding),
-        *_cheaper(chosen, results),
-        *_doubts(results),
-    ]
-    return Recommendation(target, chosen.name, tied, tuple(why))
+    why = [*_what(chosen, results, target, holding), *_cost(chosen), *_tied(chosen, tied, overhead)]
+    if chosen.kind is not Kind.EXACT:
+        why += _cheaper(chosen, results)
+    return Recommendation(target, chosen.name, tied, (*why, *_doubts(results)))
 
 
-def ranked(results: Results, target: float = 0.95) -> tuple[tuple[str, ...], ...]:
+def beats(first: Row, second: Row) -> bool:
+    """True if the first row is better in all that the report shows of both.
+
+    That is recall, latency and nDCG@10, as they are written; if all three are equal, the memory,
+    and at last the numbers behind what is written.
+    """
+    shown, other = _shown(first), _shown(second)
+    if shown != other:
+        return all(a >= b for a, b in zip(shown, other, strict=True))
+    if size(first.hot_bytes) != size(second.hot_bytes):
+        return first.hot_bytes < second.hot_bytes
+    values, others = _values(first), _values(second)
+    return values != others and all(a >= b for a, b in zip(values, others, strict=True))
+
+
+def _values(row: Row) -> tuple[float, float, float]:
+    return row.recall, -row.p50_ms.median, row.ndcg or 0.0
+
+
+def _shown(row: Row) -> tuple[float, ...]:
+    recall, latency, ndcg = _values(row)
+    written = fraction(recall), short(latency), fraction(ndcg)
+    return tuple(float(text.replace(",", "")) for text in written)
+
+
+def named_row(results: Results, name: str = RECOMMENDED) -> Row:
+    """The row with this name, or the recommended one. Raises QueryError if there is none."""
+    advice = recommend(results) if name == RECOMMENDED else None
+    row = results.named(name if advice is None else advice.name)
+    if row is None and advice is not None:
+        raise QueryError(f"the bench recommends nothing: {' '.join(advice.why)}")
+    if row is None:
+        names = ", ".join([RECOMMENDED, *(row.name for row in results.rows)])
+        raise QueryError(f"the bench has no point {name!r}; its points are {names}")
+    return row
+
+
+def row_at(address: str) -> Row:
+    """The row of FILE#NAME: a results.json, or its folder, and a name as in `named_row`.
+
+    Raises QueryError.
+    """
+    path, _, name = address.partition("#")
+    return named_row(Results.read(Path(path)), name or RECOMMENDED)
+
+
+def ranked(results: Results, target: float | None = None) -> tuple[tuple[str, ...], ...]:
     """The rows that hold the target, in groups of ties, fastest group first.
 
     Every row of a group is significantly faster than every row of the groups after it. All pairs
     decide the order of two groups, so that a second bench seldom reverses it. Within a group the
     faster row comes first; neighbours tie, but perhaps not the two ends.
     """
-    rows = _holding(results, target)
+    rows = _holding(results, results.target if target is None else target)
     groups: list[list[str]] = []
     reach = -1  # the last row that ties with an earlier one
     for place, row in enumerate(rows):
@@ -102,10 +148,10 @@ def ranked(results: Results, target: float = 0.95) -> tuple[tuple[str, ...], ...
     return tuple(tuple(group) for group in groups)
 
 
-def faster(first: Row, second: Row, encoding: float = 0) -> bool:
+def faster(first: Row, second: Row, overhead: float = 0) -> bool:
     """True if the first row is significantly faster than the second; False both ways is a tie.
 
-    `encoding`: milliseconds that every question takes besides.
+    `overhead`: milliseconds that every question takes besides.
 
     Rounds are compared in pairs, because the machine's load affected both. The median ratio must
     exceed 1.05, and its interval must exceed 1. The interval is that of the sign test: from the
@@ -116,33 +162,28 @@ def faster(first: Row, second: Row, encoding: float = 0) -> bool:
     one in 19 of 100 cases, and the median ratio then seldom exceeds 1.05. One or two rounds, of an
     interrupted bench, must all exceed 1.5.
     """
-    ratios = sorted(_ratios(first, second, encoding))
+    ratios = sorted(_ratios(first, second, overhead))
     if len(ratios) < _MIN_ROUNDS:
         return bool(ratios) and ratios[0] > FEW_MARGIN
     outside = max(_cut(len(ratios)), len(ratios) // _OUTLIER_SHARE)
     return median(ratios) > MARGIN and ratios[outside] > 1
 
 
-def times_as_fast(first: Row, second: Row, encoding: float = 0) -> float:
+def times_as_fast(first: Row, second: Row, overhead: float = 0) -> float:
     """The speed of the first row relative to the second: the median ratio of their rounds.
 
-    `encoding` as for `faster`.
+    `overhead` as for `faster`.
     """
-    ratios = _ratios(first, second, encoding)
+    ratios = _ratios(first, second, overhead)
     if not ratios:
-        return (second.p50_ms.median + encoding) / (first.p50_ms.median + encoding)
+        return (second.p50_ms.median + overhead) / (first.p50_ms.median + overhead)
     return median(ratios)
 
 
-def _ratios(first: Row, second: Row, encoding: float) -> list[float]:
+def _ratios(first: Row, second: Row, overhead: float) -> list[float]:
     """Ratios by round; the additional rounds of finalists come after the shared ones."""
     rounds = zip(first.rounds_ms, second.rounds_ms, strict=False)
-    return [(b + encoding) / (a + encoding) for a, b in rounds]
-
-
-def _encoding(results: Results) -> float:
-    """Milliseconds to encode a question, which every row takes besides; 0 for bare vectors."""
-    return 0.0 if results.encode_ms is None else results.encode_ms.median
+    return [(b + overhead) / (a + overhead) for a, b in rounds]
 
 
 def _cut(rounds: int) -> int:
@@ -156,12 +197,14 @@ def _cut(rounds: int) -> int:
 
 
 def _holding(results: Results, target: float) -> list[Row]:
-    """The candidates that hold the target, fastest first.
+    """The rows that hold the target, fastest first, without exact search.
 
     The order follows the pairwise ratios: medians of rows measured in different rounds, perhaps at
     a busier time, are not comparable.
     """
-    holding = [row for row in _candidates(results) if row.recall_low >= target]
+    rows = _candidates(results)
+    least = min((row.recall for row in rows if row.recall_low >= target), default=math.inf)
+    holding = [row for row in rows if row.recall >= least]
     ahead = {
         row.name: sum(math.log(times_as_fast(row, other)) for other in holding) for row in holding
     }
@@ -169,184 +212,146 @@ def _holding(results: Results, target: float) -> list[Row]:
 
 
 def _candidates(results: Results) -> list[Row]:
-    """The rows that can be recommended.
-
-    Prefixes without rotation are a baseline, unless the collection itself is not rotated.
-    """
-    rows = [row for row in results.rows if row.candidate]
-    if any(row.kind in (Kind.CASCADE, Kind.FUNNEL) for row in rows):
-        return [row for row in rows if row.kind is not Kind.TRUNCATED]
-    return rows
+    return [row for row in results.rows if row.kind is not Kind.EXACT]
 
 
-def _ties(holding: Sequence[Row], encoding: float) -> list[Row]:
+def _ties(holding: Sequence[Row], overhead: float) -> list[Row]:
     """The rows that tie for the first place, fastest first.
 
-    Without encoding, only finalists: other rows were measured in few rounds, where one noisy round
+    Without overhead, only finalists: other rows were measured in few rounds, where one noisy round
     makes a tie. Interrupted finals leave some finalists one round short.
     """
     unbeaten = [
-        row for row in holding if not any(faster(other, row, encoding) for other in holding)
+        row for row in holding if not any(faster(other, row, overhead) for other in holding)
     ]
     if not unbeaten:
-        return [holding[0]]  # three rows that beat each other in a circle: very unlikely
-    if encoding:
+        return list(holding[:1])  # three rows that beat each other in a circle: very unlikely
+    if overhead:
         return unbeaten
     most = max(len(row.rounds_ms) for row in unbeaten)
     return [row for row in unbeaten if len(row.rounds_ms) >= most - 1]
 
 
-def _preferred(ties: Sequence[Row]) -> Row:
-    """The best of equally fast rows: by nDCG and recall beyond doubt, by memory, by recall."""
+def _preferred(ties: Sequence[Row], results: Results) -> Row:
+    """The best of equally fast rows; see `recommend`."""
     lossless = [row for row in ties if row.ndcg_loss is None or row.ndcg_loss[0] <= 0] or ties
     surest = max(row.recall_low for row in lossless)
     good = [row for row in lossless if row.recall_high >= surest]
+    good = [row for row in good if not any(beats(other, row) for other in results.rows)] or good
     least = min(row.hot_bytes for row in good)
     light = [row for row in good if row.hot_bytes <= _MEMORY_MARGIN * least]
-
-    def order(row: Row) -> tuple[float, float, float, str]:
-        adds = math.inf if row.multiply_adds is None else row.multiply_adds
-        return -row.recall, adds, row.p50_ms.median, row.name
-
-    return min(light, key=order)
+    now = [row for row in good if row.name == results.now]
+    return min(now or light, key=_order)
 
 
-def _as_fast(results: Results, target: float, exact: Row, first: Row) -> Recommendation:
-    """Recommend exact search, because no row that holds the target is faster."""
-    k, rows = results.subject.get("k"), plain(results.subject.get("rows"))
+def _order(row: Row) -> tuple[float, float, float, str]:
+    adds = math.inf if row.multiply_adds is None else row.multiply_adds
+    return -row.recall, adds, row.p50_ms.median, row.name
+
+
+def _unbeaten(chosen: Row, results: Results) -> Row:
+    """The row, or the best of those that beat it and that no other row beats."""
+    better = [row for row in results.rows if beats(row, chosen)]
+    top = [row for row in better if not any(beats(other, row) for other in better)]
+    return min(top, key=_order) if top else chosen
+
+
+def _what(row: Row, results: Results, target: float, holding: Sequence[Row]) -> list[str]:
+    """What is recommended, and how it compares with exact search."""
+    k, exact, overhead = results.subject.get("k"), results.exact, results.overhead
+    if row.kind is Kind.EXACT:
+        why = [
+            f"Search exactly: it takes {spread_of(row.p50_ms)} ms per query over "
+            f"{plain(results.subject.get('rows'))} rows."
+        ]
+        if not holding:
+            return [*why, *_nothing_holds(results, target)]
+        first = holding[0]
+        times, gain = (times_as_fast(first, row, besides) for besides in (0, overhead))
+        compared = "no significant difference"
+        if faster(first, row):
+            compared = (
+                f"{short(times)} times as fast, but with the {short(overhead)} ms that the rest of "
+                f"a question takes, it is answered only {100 * (1 - 1 / gain):.1f} % sooner"
+            )
+        return [
+            *why,
+            f"The fastest point that holds recall@{k} ≥ {target:g}, {first.name}, finds "
+            f"{recall_of(first)} in {spread_of(first.p50_ms)} ms per query: {compared}.",
+        ]
     why = [
-        f"Search exactly: with {spread_of(exact.p50_ms)} ms per query over {rows} rows, exact "
-        f"search is as fast as any point that holds recall@{k} ≥ {target:g}.",
-        f"The fastest of those is {first.name}, with recall {recall_of(first)} in "
-        f"{spread_of(first.p50_ms)} ms per query: {short(times_as_fast(first, exact))} times as "
-        "fast as exact search",
-    ]
-    encoding = _encoding(results)
-    if encoding and faster(first, exact):
-        gain = 100 * (1 - 1 / times_as_fast(first, exact, encoding))
-        why[1] += (
-            f", but with the {short(encoding)} ms that encoding takes, a question is answered only "
-            f"{gain:.1f} % sooner."
-        )
-    else:
-        why[1] += ", which is not significant."
-    return Recommendation(target, exact.name, (), (*why, *_doubts(results)))
-
-
-def _nothing_holds(results: Results, target: float) -> Recommendation:
-    exact = results.exact
-    candidates = _candidates(results)
-    k = results.subject.get("k")
-    why = []
-    if exact is None:
-        why.append("Nothing holds the target, and exact search was not measured.")
-    elif candidates:
-        why.append(f"Only exact search holds recall@{k} ≥ {target:g}.")
-    else:
-        why.append("Only exact search was measured, so there is nothing to choose from.")
-    if exact is not None:
-        why.append(f"It takes {spread_of(exact.p50_ms)} ms per query.")
-    if candidates:
-        best = max(candidates, key=lambda row: (row.recall, -row.p50_ms.median))
-        why.append(
-            f"The highest recall of another row is {recall_of(best)}, by {best.name} "
-            f"in {spread_of(best.p50_ms)} ms per query. A longer shortlist or a wider prefix finds "
-            "more (--shortlists, --prefixes); otherwise search exactly."
-        )
-    name = None if exact is None else exact.name
-    return Recommendation(target, name, (), (*why, *_doubts(results)))
-
-
-def _recall_and_latency(row: Row, results: Results) -> list[str]:
-    k = results.subject.get("k")
-    sentences = [
         f"Use {row.name}: it finds {fraction(row.recall)} of the exact {k} nearest (95 % interval "
         f"{fraction(row.recall_low)}–{fraction(row.recall_high)}) in {spread_of(row.p50_ms)} ms "
         f"per query; 99 % of the queries take at most {short(row.p99_ms.median)} ms."
     ]
-    exact = results.exact
     if row.ndcg is not None and exact is not None and exact.ndcg is not None:
         doubt = ""
         if row.ndcg_loss is not None and row.ndcg_loss[0] > 0:
             doubt = "; the loss is beyond doubt, and every point without it is slower"
-        sentences.append(
-            f"Its nDCG@10 is {row.ndcg:.3f}, that of exact search {exact.ndcg:.3f}{doubt}."
-        )
-    return sentences
+        why.append(f"Its nDCG@10 is {row.ndcg:.3f}, that of exact search {exact.ndcg:.3f}{doubt}.")
+    return why
 
 
-def _speed(row: Row) -> list[str]:
+def _nothing_holds(results: Results, target: float) -> list[str]:
+    rows, k = _candidates(results), results.subject.get("k")
+    if not rows:
+        alone = "Only exact search" if results.rows else "Nothing"
+        return [f"{alone} was measured, so there is nothing to choose from."]
+    best = max(rows, key=lambda row: (row.recall, -row.p50_ms.median))
+    only = "Nothing" if results.exact is None else "Nothing else"
+    return [
+        f"{only} holds recall@{k} ≥ {target:g}. The highest recall of another row is "
+        f"{recall_of(best)}, by {best.name} in {spread_of(best.p50_ms)} ms per query. A longer "
+        "shortlist or a wider prefix finds more (--shortlists, --prefixes)."
+    ]
+
+
+def _cost(row: Row) -> list[str]:
+    if row.kind is Kind.EXACT:
+        return []
     measured = f"It is {spread_of(row.measured)} times as fast as exact search"
-    if row.theoretical is None:
-        return [f"{measured}."]
-    if row.theoretical >= 1:
-        work = f"{short(row.theoretical)} times fewer multiply-adds"
-    else:
-        work = f"{short(1 / row.theoretical)} times as many multiply-adds"
-    return [f"{measured}, and computes {work}."]
+    if row.theoretical is not None and row.theoretical >= 1:
+        measured += f", and computes {short(row.theoretical)} times fewer multiply-adds"
+    elif row.theoretical is not None:
+        measured += f", and computes {short(1 / row.theoretical)} times as many multiply-adds"
+    memory = f"{size(row.hot_bytes)} in memory; {size(row.cold_bytes)} may stay on disk"
+    return [f"{measured}.", f"It needs {memory}."]
 
 
-def _tied(row: Row, tied: Sequence[str], encoding: float) -> list[str]:
+def _tied(row: Row, tied: Sequence[str], overhead: float) -> list[str]:
     if not tied:
         return []
     names = [row.name, *tied]
     named, more = names[:_NAMED_TIES], len(names) - _NAMED_TIES
     if more > 0:
         named.append(f"{more} more (≈ in the table)")
-    besides = f"With {short(encoding)} ms of encoding, the" if encoding else "The"
+    besides = f"With {short(overhead)} ms for the rest of a question, the" if overhead else "The"
     return [
-        f"{besides} speeds of {listed(named)} do not differ significantly; quality where it "
-        "differs beyond doubt, then memory, then recall decided between them."
+        f"{besides} speeds of {listed(named)} do not differ significantly. Quality decided, where "
+        "it differs beyond doubt; of those that no other point beats in all, memory, then recall."
     ]
 
 
 def _cheaper(row: Row, results: Results) -> list[str]:
     """The loss of the next faster row: of those with less recall, the one with the most."""
-    encoding = _encoding(results)
+    overhead = results.overhead
     faster_rows = [
         other
         for other in _candidates(results)
-        if other.recall < row.recall and times_as_fast(other, row, encoding) > MARGIN
+        if other.recall < row.recall and times_as_fast(other, row, overhead) > MARGIN
     ]
     if not faster_rows:
-        if encoding:
+        if overhead:
             return ["No point with less recall answers a question noticeably sooner (by 5 %)."]
         return ["No measured point is faster with less recall."]
     cheaper = max(faster_rows, key=lambda other: (other.recall, -other.p50_ms.median))
-    doubt = "" if faster(cheaper, row, encoding) else ", which is not significant"
-    felt = f" ({short(times_as_fast(cheaper, row, encoding))} with encoding)" if encoding else ""
+    doubt = "" if faster(cheaper, row, overhead) else ", which is not significant"
+    felt = f" ({short(times_as_fast(cheaper, row, overhead))} by question)" if overhead else ""
     return [
         f"The next cheaper point, {cheaper.name}, takes {short(cheaper.p50_ms.median)} ms, "
         f"{short(times_as_fast(cheaper, row))} times as fast{felt}{doubt}, and finds "
         f"{recall_of(cheaper)}, {fraction(row.recall - cheaper.recall)} less."
     ]
-
-
-def command(row: Row, results: Results) -> str:
-    """The command that makes a collection search like this row; "" if there is nothing to do.
-
-    An index config is part of a collection from the beginning. One that is there finds its own, by
-    the same measure.
-    """
-    name = str(results.subject.get("name"))
-    if not row.candidate or row.name.startswith(CONFIGURED):
-        return ""
-    if results.subject.get("encoder"):
-        return f"searchengine tune {shlex.quote(name)}"
-    options = {
-        "structure": row.structure,
-        "code": row.code,
-        "prefix": row.prefix,
-        "shortlist": row.shortlist,
-    }
-    if row.effort:
-        options["effort"] = row.effort
-    if row.stages:
-        options["funnel"] = ",".join(f"{width}:{keep}" for width, keep in row.stages)
-    if row.kind is Kind.TRUNCATED:
-        options["rotation"] = "identity"
-    flags = " ".join(f"--{option} {value}" for option, value in options.items())
-    return f"searchengine index {shlex.quote(name)} COLLECTION {flags}"
 
 
 def _doubts(results: Results) -> list[str]:
@@ -365,94 +370,50 @@ def _doubts(results: Results) -> list[str]:
     return doubts
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer of a bench.
-
-    Attributes:
-        sentence: what to use, and what it gives.
-        heads: column heads; the first column says what a row is.
-        rows: the cells of now, recommended and exact, in this order; those that are one are one.
-        chosen: the position of the recommended row; None if nothing is recommended.
-        reading: how the name of a cascade is read; "" if none is in the table.
-        command: to copy; "" if nothing is to be done.
-    """
-
-    sentence: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    chosen: int | None
-    reading: str
-    command: str
-
-    def lines(self) -> list[dict[str, str | None]]:
-        """The rows of the table for a terminal."""
-        cells = ([None if cell == NOTHING else cell for cell in row] for row in self.rows)
-        return [dict(zip(self.heads, row, strict=True)) for row in cells]
+def milliseconds(row: Row, results: Results) -> float:
+    """The time of a whole question; for bare vectors that of a search."""
+    return results.overhead + row.p50_ms.median
 
 
-def answer(results: Results, advice: Recommendation) -> Answer:
-    """The answer for a recommendation."""
-    recommended = next((row for row in results.rows if row.name == advice.name), None)
-    configured = (row for row in results.rows if row.name.startswith(CONFIGURED))
-    labels: dict[str, list[str]] = {}
-    shown: dict[str, Row] = {}
-    now = "now" if results.subject.get("encoder") else "default"
-    for label, row in (
-        (now, next(configured, None)),
-        ("recommended", recommended),
-        ("exact", results.exact),
-    ):
-        if row is not None:
-            shown[row.name] = row
-            labels.setdefault(row.name, []).append(label)
-    judged = any(row.ndcg is not None for row in shown.values())
-    cells = [_cells(labels[name], row, results, judged) for name, row in shown.items()]
-    heads = ["", "operating point", *(["question, ms"] if results.encode_ms else ["search, ms"])]
-    heads += [f"recall@{results.subject.get('k')}", *(["nDCG@10"] if judged else []), "in memory"]
-    first = sorted(shown.values(), key=lambda row: row is not recommended)
-    cascade = next((row for row in first if row.kind is Kind.CASCADE), None)
-    return Answer(
-        _sentence(results, recommended, advice),
-        tuple(heads),
-        tuple(cells),
-        None if recommended is None else list(shown).index(recommended.name),
-        "" if cascade is None else _reading(cascade),
-        "" if recommended is None else command(recommended, results),
-    )
-
-
-def _cells(labels: list[str], row: Row, results: Results, judged: bool) -> tuple[str, ...]:
-    name = row.name.removeprefix(CONFIGURED).removeprefix(": ")
-    cells = [" = ".join(labels), name, short(_milliseconds(row, results)), fraction(row.recall)]
-    return (*cells, *([fraction(row.ndcg)] if judged else []), size(row.hot_bytes))
-
-
-def _milliseconds(row: Row, results: Results) -> float:
-    """The time of a question: with its encoding, where it was measured."""
-    encoding = 0.0 if results.encode_ms is None else results.encode_ms.median
-    return encoding + row.p50_ms.median
-
-
-def _sentence(results: Results, row: Row | None, advice: Recommendation) -> str:
-    exact, k = results.exact, results.subject.get("k")
+def sentence(results: Results, advice: Recommendation) -> str:
+    """What to do, and what it gives."""
+    row, k = results.named(advice.name), results.subject.get("k")
     if row is None:
         return advice.why[0]
-    what = "a search" if results.encode_ms is None else "a question, with its encoding,"
-    time = f"{what} takes {short(_milliseconds(row, results))} ms"
-    if row.kind is Kind.EXACT:
-        return f"Leave it, search exactly: {time}, and nothing measured is noticeably faster."
-    if exact is not None:
-        time += f" instead of {short(_milliseconds(exact, results))}"
-    quality = f"{fraction(row.recall)} of the exact {k} nearest are found"
+    now, exact = results.named(results.now), results.exact
+    what = "a search" if results.overhead_ms is None else "a question"
+    time = f"{what} takes {short(milliseconds(row, results))} ms"
+    if now is not None and now is not row:
+        whose = "now" if results.subject["path"] else "by default"
+        time += f" ({whose} {short(milliseconds(now, results))})"
+    gains = []
+    if row.kind is not Kind.EXACT:
+        gains.append(f"{fraction(row.recall)} of the exact {k} nearest are found")
     if row.ndcg is not None and exact is not None and exact.ndcg is not None:
-        quality += f" (nDCG@10 {row.ndcg:.3f}, exact {exact.ndcg:.3f})"
-    begin = "Leave it as it is" if row.name.startswith(CONFIGURED) else f"Use {row.name}"
-    return f"{begin}: {time}, and {quality}."
+        compared = "" if row is exact else f" (exact {exact.ndcg:.3f})"
+        gains.append(f"nDCG@10 is {row.ndcg:.3f}{compared}")
+    if row is exact:
+        holding = _holding(results, advice.target)
+        gains.append(
+            "no point that holds the target is noticeably faster"
+            if holding
+            else "no other point holds the target"
+        )
+    if row is now:
+        begin = "Leave it as it is" + (", it searches exactly" if row is exact else "")
+    else:
+        begin = "Search exactly" if row is exact else f"Use {row.name}"
+    return f"{begin}: {listed([time, *gains])}."
 
 
-def _reading(row: Row) -> str:
-    return (
-        f"{row.prefix} → {row.shortlist}: the first {row.prefix} numbers of each vector choose a "
-        f"shortlist of {row.shortlist}, which is reranked at full width."
-    )
+def command(results: Results, advice: Recommendation, folder: Path | None) -> str:
+    """The command that applies the recommendation; "" if there is nothing to do.
+
+    `folder`: where results.json is; None: it was not written.
+    """
+    if folder is None or advice.name is None or advice.name == results.now:
+        return ""
+    collection = results.subject["path"]
+    quoted = "COLLECTION" if collection is None else shlex.quote(collection)
+    point = shlex.quote(f"{folder / RESULTS}#{RECOMMENDED}")
+    return f"searchengine tune {quoted} --apply {point}"

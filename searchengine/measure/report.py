@@ -6,25 +6,25 @@ It has the answer, the reasons, plots, tables, and facts about data, method and 
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from searchengine.measure.bench_plots import latency, pareto, recall_by_shortlist, speedups
-from searchengine.measure.bench_tables import Table, report_tables
+from searchengine.measure.bench_tables import Table, answer_rows, report_tables
 from searchengine.measure.formatting import plain, size, spread_of
 from searchengine.measure.plotting import style
 from searchengine.measure.recommend import (
     FEW_MARGIN,
     MARGIN,
-    Answer,
     Recommendation,
-    answer,
+    command,
     recommend,
+    sentence,
 )
-from searchengine.measure.results import CONFIGURED, Kind, Results
+from searchengine.measure.results import RESULTS, Kind, Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,41 +54,74 @@ class Picture:
 class Report:
     """The content of a report.
 
-    `reasons`: sentences behind the answer. `facts`: headings, each with terms and descriptions.
+    Attributes:
+        answer: what to use, and what it gives.
+        rows: a table of the present point, the recommended one and exact search.
+        chosen: the position of the recommended one; None if nothing is recommended.
+        reading: how to read the name of a cascade, and apply another point.
+        command: to copy; "" if nothing is to be done.
+        reasons: sentences behind the answer.
+        facts: headings, each with terms and descriptions.
     """
 
     title: str
     warning: str
-    answer: Answer
+    answer: str
+    rows: tuple[dict[str, str], ...]
+    chosen: int | None
+    reading: str
+    command: str
     reasons: tuple[str, ...]
     pictures: tuple[Picture, ...]
     tables: tuple[Table, ...]
     facts: tuple[tuple[str, tuple[Fact, ...]], ...]
 
 
-def report(results: Results, target: float = 0.95) -> Report:
-    """The report of results."""
-    advice = recommend(results, target)
+def report(results: Results, folder: Path | None = None) -> Report:
+    """The report of results; `folder`: where results.json is, for the command."""
+    advice = recommend(results)
     warning = ""
     if not results.complete:
         warning = (
             "The bench was interrupted. The report has the results so far: rows may be missing."
         )
-    sentences = list(advice.why)
-    if results.encode_ms is not None:
-        sentences.append(
-            f"Encoding a question takes {spread_of(results.encode_ms)} ms in addition, at every "
-            "operating point."
-        )
+    rows = answer_rows(results, advice)
+    names = [row["operating point"] for row in rows]
     return Report(
         f"Bench of {results.subject.get('name')}",
         warning,
-        answer(results, advice),
-        tuple(sentences),
+        sentence(results, advice),
+        tuple(rows),
+        names.index(advice.name) if advice.name in names else None,
+        reading(results, names),
+        command(results, advice, folder),
+        (*advice.why, *_overhead(results)),
         tuple(_pictures(results, advice)),
-        tuple(report_tables(results, advice)),
+        report_tables(results, advice),
         facts(results),
     )
+
+
+def reading(results: Results, names: Iterable[str]) -> str:
+    """How the name of a cascade is read; "" if none of these rows is one."""
+    rows = filter(None, map(results.named, names))
+    cascade = next((row for row in rows if row.kind is Kind.CASCADE), None)
+    if cascade is None:
+        return ""
+    prefix, shortlist = cascade.config.prefix, cascade.config.shortlist
+    return (
+        f"{prefix} → {shortlist}: the first {prefix} numbers of each vector choose a shortlist of "
+        f"{shortlist}, which is reranked at full width."
+    )
+
+
+def _overhead(results: Results) -> Iterator[str]:
+    if results.overhead_ms is not None:
+        words = ", words and fusion" if results.subject["mode"] == "hybrid" else ""
+        yield (
+            f"The rest of a question (encoding{words}, reading the documents) takes "
+            f"{spread_of(results.overhead_ms)} ms, at every operating point."
+        )
 
 
 def _pictures(results: Results, advice: Recommendation) -> Iterable[Picture]:
@@ -168,9 +201,10 @@ def facts(results: Results) -> tuple[tuple[str, tuple[Fact, ...]], ...]:
 
 def _subject(results: Results) -> list[Fact]:
     values = dict(results.subject)
-    if not values["encoder"]:
+    if not values["path"]:
         values["encoder"] = "none: bare vectors"
-        del values["default_mode"]
+        del values["default_mode"], values["mode"]
+    del values["path"]
     if not values["judged"]:
         values["judged"] = "none, hence no nDCG"
     labels = {
@@ -178,12 +212,11 @@ def _subject(results: Results) -> list[Fact]:
         "k": "nearest neighbours (k)",
         "judged": "queries with judgements",
         "default_mode": "default mode of the collection",
+        "mode": "mode of a whole question",
     }
     facts = [(labels.get(name, name), plain(value)) for name, value in values.items()]
-    names = (row.name for row in results.rows)
-    if not results.subject["encoder"] and any(name.startswith(CONFIGURED) for name in names):
-        default = "the default index config of a new collection, because bare vectors have none"
-        facts.append((CONFIGURED, default))
+    name = "now" if results.subject["path"] else "default of a new collection"
+    facts.append((name, results.now or "not measured"))
     return [
         *facts,
         ("measured", f"{results.measured_at}{'' if results.complete else ', interrupted'}"),
@@ -195,11 +228,16 @@ def _method(results: Results) -> list[Fact]:
     rounds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(max(counts, default=0))
     k, queries = results.subject.get("k"), plain(results.subject.get("queries"))
     facts = [
-        ("mode", "vector: all figures are for searches by vectors"),
+        (
+            "mode",
+            "recall and latency are those of searches by vectors, which mode hybrid makes too; "
+            "nDCG@10 and the time of a whole question are those of the mode above",
+        ),
         (
             "latency",
             "one query at a time, from its vector to row numbers, with its rotation, without its "
-            "encoding; warm, with the files in memory",
+            "encoding; warm, with the files in memory. A whole question takes the median time of "
+            "the rest of a search in addition",
         ),
         (
             "rounds",
@@ -283,14 +321,16 @@ HEAD = """<!doctype html>
 """
 
 
-def write(results: Results, folder: Path, target: float = 0.95) -> list[Path]:
+def write(results: Results, folder: Path, target: float | None = None) -> list[Path]:
     """Write results.json, report.html and its plots; return their paths in this order.
 
-    The numbers are written first, so that a later failure does not lose them. Raises ConfigError
-    without matplotlib.
+    `target`: another target recall than the bench had. The numbers are written first, so that a
+    later failure does not lose them.
     """
+    if target is not None:
+        results = replace(results, settings={**results.settings, "target": target})
     written = [results.write(folder)]
-    content = report(results, target)
+    content = report(results, folder)
     files = {PAGE: in_html(content)}
     files |= {f"{picture.name}.svg": picture.svg for picture in content.pictures}
     for name, text in files.items():
@@ -307,7 +347,7 @@ def in_html(content: Report) -> str:
     parts = [HEAD.format(title=title, style=style), f"<h1>{title}</h1>"]
     if content.warning:
         parts.append(f'<p class="warning"><strong>{escape(content.warning)}</strong></p>')
-    parts += _answer(content.answer)
+    parts += _answer(content)
     reasons = " ".join(map(escape, content.reasons))
     parts.append(_folded("Why", [f"<p>{reasons}</p>"]))
     if content.pictures:
@@ -325,16 +365,17 @@ def in_html(content: Report) -> str:
     return "\n".join(parts)
 
 
-def _answer(content: Answer) -> Iterator[str]:
+def _answer(content: Report) -> Iterator[str]:
     """Sentence, table and command."""
-    yield f'<p class="answer"><strong>{escape(content.sentence)}</strong></p>'
+    yield f'<p class="answer"><strong>{escape(content.answer)}</strong></p>'
     if content.rows:
-        _, point, *others = content.heads
+        _, point, *others = content.rows[0]
         # A telephone has room for all columns where recall@10 may be on two lines.
         names = (escape(head).replace("@", "@<wbr>") for head in (point, *others))
         heads = "".join(f'<th scope="col">{name}</th>' for name in names)
         yield f'<div class="scroll"><table class="short">\n<thead><tr>{heads}</tr></thead>\n<tbody>'
-        for number, (label, name, *cells) in enumerate(content.rows):
+        for number, row in enumerate(content.rows):
+            label, name, *cells = row.values()
             chosen = ' class="chosen"' if number == content.chosen else ""
             values = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
             point = "" if name == label else f'<span class="point">{escape(name)}</span>'
@@ -345,6 +386,11 @@ def _answer(content: Answer) -> Iterator[str]:
         yield f'<p class="caption">{escape(content.reading)}</p>'
     if content.command:
         yield f"<pre><code>{escape(content.command)}</code></pre>"
+        yield (
+            '<p class="caption">This applies the recommended point to the collection. With the '
+            f"name of another point of this page after <code>{RESULTS}#</code> it applies that "
+            "one.</p>"
+        )
 
 
 def _folded(heading: str, parts: Iterable[str], *, open: bool = False) -> str:

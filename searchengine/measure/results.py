@@ -11,12 +11,13 @@ import numpy as np
 
 from searchengine.corpus.notebook import table
 from searchengine.errors import QueryError
+from searchengine.indexer.config import SegmentConfig
 from searchengine.trainer.model.disk import write_json
 
 FORMAT = 2
 RESULTS = "results.json"
-CONFIGURED = "as configured"
-"""Prefix of the name of the row that measures the collection's operating point."""
+EXACT = "exact"
+"""Name of the row of exact search."""
 
 
 class Kind(StrEnum):
@@ -51,20 +52,17 @@ class Row:
     Attributes:
         name: unique name of the row.
         kind: kind of search.
-        structure, code: structure and number format of the coarse stage; of exact search "exact"
-            and the stored format.
-        prefix, shortlist: dimensions of the coarse stage, and rows reranked at full width; of exact
-            search all of them.
-        effort: ef_search or nprobe; 0 if the shortlist sets it.
-        stages: (width, keep) of a funnel.
+        config: the index config and operating point, as `searchengine tune --apply` stores it.
         recall: mean share of the exact k nearest that were found.
         recall_low, recall_high: its 95 % interval (bootstrap over queries).
-        ndcg: nDCG@10, by documents; None without judgements.
+        ndcg: nDCG@10, by documents, in the mode of `Results.subject`; None without judgements.
         ndcg_loss: 95 % interval of the nDCG@10 that exact search has more, over the same questions
             (bootstrap); None without judgements.
-        p50_ms, p95_ms, p99_ms: latency of one query at a time, warm; spread over the rounds.
-        rounds_ms: median latency of every round. All rows were measured within the same round, so
-            that the machine's load cancels out in ratios by round.
+        p50_ms, p95_ms, p99_ms: latency of one query at a time, warm; spread over the rounds that
+            all rows share.
+        rounds_ms: median latency of every round; first the shared ones, then those of the finals.
+            Rows were measured in turns within a round, so that the machine's load cancels out in
+            ratios by round.
         percentiles_ms: 101 percentiles (0 to 100) of all latencies.
         cold_ms: latency of the first query on a new memory map, the rows' pages dropped from the
             page cache; None if not measured.
@@ -81,12 +79,7 @@ class Row:
 
     name: str
     kind: Kind
-    structure: str
-    code: str
-    prefix: int
-    shortlist: int
-    effort: int
-    stages: tuple[tuple[int, int], ...]
+    config: SegmentConfig
     recall: float
     recall_low: float
     recall_high: float
@@ -108,11 +101,6 @@ class Row:
     cold_bytes: int
     build_s: float | None
 
-    @property
-    def candidate(self) -> bool:
-        """True for rows that can be recommended: all but exact search."""
-        return self.kind is not Kind.EXACT
-
 
 @dataclass(frozen=True, slots=True)
 class Results:
@@ -121,12 +109,17 @@ class Results:
     Attributes:
         measured_at: start of the measurement, ISO 8601 in UTC.
         complete: False if the bench was interrupted.
-        subject: the data set: name, rows, dim, queries, k, segments, storage, encoder (None for
-            bare vectors), judged (number of queries with judgements), default_mode (of a search of
-            the collection; None for bare vectors). All rows are by vectors, whatever it is.
+        subject: the data set: name, path (of the collection; None for bare vectors), rows, dim,
+            queries, k, segments, storage, encoder (None for bare vectors), judged (number of
+            queries with judgements), default_mode (of a search of the collection that names none;
+            None for bare vectors), mode (that of nDCG and overhead: the default mode, but vector
+            where that is text).
         machine: processor, cores, threads, memory (bytes), system, python, versions.
         settings: repeats, cold, prefixes, shortlists, structures, codes, target and the like.
-        encode_ms: milliseconds to encode one question; None for bare vectors.
+        overhead_ms: milliseconds of a question besides the search by vectors: encoding, reading the
+            documents, and in mode hybrid the words; None for bare vectors.
+        now: the name of the row that searches as the collection does, or for bare vectors as a new
+            collection would; None before it was measured.
         rows: the operating points, exact search first.
         missing: names that were left out, and why.
     """
@@ -136,7 +129,8 @@ class Results:
     subject: Mapping[str, Any]
     machine: Mapping[str, Any]
     settings: Mapping[str, Any]
-    encode_ms: Spread | None
+    overhead_ms: Spread | None
+    now: str | None
     rows: tuple[Row, ...]
     missing: Mapping[str, str]
 
@@ -144,6 +138,21 @@ class Results:
     def exact(self) -> Row | None:
         """The row of exact search; None if nothing was measured."""
         return next((row for row in self.rows if row.kind is Kind.EXACT), None)
+
+    @property
+    def target(self) -> float:
+        """The recall that a recommended row must have, 0–1."""
+        return float(self.settings["target"])
+
+    @property
+    def overhead(self) -> float:
+        """Median of overhead_ms; 0 for bare vectors."""
+        return 0.0 if self.overhead_ms is None else self.overhead_ms.median
+
+    def named(self, name: str | None) -> Row | None:
+        """The row with a name, in which -> may stand for →; None if there is none."""
+        arrowed = None if name is None else name.replace("->", "→")
+        return next((row for row in self.rows if row.name == arrowed), None)
 
     def _repr_html_(self) -> str:
         """Shown by notebooks: a row for each operating point."""
@@ -188,7 +197,7 @@ class Results:
                 "measure again: searchengine bench --out DIR"
             )
         try:
-            fields = {**value, "encode_ms": _spread(value["encode_ms"])}
+            fields = {**value, "overhead_ms": _spread(value["overhead_ms"])}
             del fields["format"]
             return cls(**{**fields, "rows": tuple(map(_row, value["rows"]))})
         except (KeyError, TypeError, ValueError) as error:
@@ -200,10 +209,10 @@ def _spread(value: Mapping[str, float] | None) -> Spread | None:
 
 
 def _row(fields: Mapping[str, Any]) -> Row:
-    values = {**fields, "kind": Kind(fields["kind"])}
+    config = SegmentConfig.from_dict(fields["config"])
+    values = {**fields, "kind": Kind(fields["kind"]), "config": config}
     for name in ("p50_ms", "p95_ms", "p99_ms", "cold_ms", "batch_qps", "measured"):
         values[name] = _spread(values[name])
-    values["stages"] = tuple((width, keep) for width, keep in values["stages"])
     for name in ("ndcg_loss", "rounds_ms", "percentiles_ms"):
         if values[name] is not None:
             values[name] = tuple(map(float, values[name]))

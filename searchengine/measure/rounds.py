@@ -1,12 +1,12 @@
 """The bench: searchers measured in turns, round after round."""
 
+import math
 import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ class Bench:
         self._scratch, self._progress = scratch, progress
         self._entries: list[_Entry] = []
         self._missing: dict[str, str] = {}  # name of a point that was not measured → reason
+        self._now: str | None = None
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._machine = machine()
 
@@ -105,13 +106,14 @@ class Bench:
         searchers = Searchers(self._dataset, self._settings.grid, self._scratch, self._progress)
         searchers.build()
         self._missing |= searchers.missing
+        self._now = searchers.now
         self._measure_recall(searchers.searchers)
         repeats = self._settings.repeats
         for number in range(repeats):
             self._round(self._entries, number, "measuring", repeats)
             for entry in self._entries:
-                rows, seconds = entry.searcher.at_once(entry.count)
-                entry.batches.append(len(rows) / seconds)
+                _, seconds = entry.searcher.point.at_once(self._dataset.queries[: entry.count])
+                entry.batches.append(entry.count / seconds)
             report(self.results(complete=False))
         finalists = self._finalists()
         for number in range(2 * repeats if len(finalists) > 1 else 0):
@@ -124,17 +126,17 @@ class Bench:
     def _measure_recall(self, searchers: Sequence[Searcher]) -> None:
         """Measure recall and nDCG of every searcher, and how many queries fit in a round."""
         dataset = self._dataset
-        queries = len(dataset.queries)
-        exact, _ = searchers[0].at_once(queries)
+        queries = dataset.queries
+        exact, _ = searchers[0].point.at_once(queries)
         shares, ndcgs, counts = [], [], []
         for searcher in searchers:
-            rows, _ = searcher.at_once(queries)
-            seconds = float(searcher.one_by_one(1)[1][0])
+            rows, _ = searcher.point.at_once(queries)
+            seconds = float(searcher.point.one_by_one(queries[:1])[1][0])
             shares.append(recalls(rows, exact))
             if dataset.judge is not None:
-                ndcgs.append(dataset.judge(chain([rows], searcher.deeper(queries))))
+                ndcgs.append(dataset.judge(searcher.point.segments))
             count = max(MIN_TIMED, min(TIMED, round(TIME_LIMIT / max(seconds, 1e-9))))
-            counts.append(min(count, queries))
+            counts.append(min(count, len(queries)))
             self._progress("measuring recall", 1, len(searchers))
         losses = intervals([ndcgs[0] - ndcg for ndcg in ndcgs]) if ndcgs else []
         for i, (low, high) in enumerate(intervals(shares)):
@@ -146,24 +148,27 @@ class Bench:
         """Measure every entry once; each round begins with a different entry."""
         start = number * len(entries) // rounds
         for entry in (*entries[start:], *entries[:start]):
-            entry.rounds.append(entry.searcher.one_by_one(entry.count)[1])
+            queries = self._dataset.queries[: entry.count]
+            entry.rounds.append(entry.searcher.point.one_by_one(queries)[1])
             self._progress(step, 1, len(entries) * rounds)
 
     def _finalists(self) -> list[_Entry]:
         """The fastest searchers that meet the target."""
-        medians = {
-            entry: float(np.median(entry.medians))
-            for entry in self._entries
-            if entry.searcher.fields["kind"] is not Kind.EXACT
-            and entry.recall[1] >= self._settings.target
-        }
+        own = [e for e in self._entries if e.searcher.fields["kind"] is not Kind.EXACT]
+        target = self._settings.target
+        least = min((e.recall[0] for e in own if e.recall[1] >= target), default=math.inf)
+        medians = {e: float(np.median(e.medians)) for e in own if e.recall[0] >= least}
         limit = FINALIST_RATIO * min(medians.values(), default=0)
         fastest = sorted(medians, key=medians.__getitem__)[:FINALISTS]
         return [entry for entry in fastest if medians[entry] <= limit]
 
     def _measure_cold(self) -> None:
         """Measure the first query on rows that are on disk only."""
-        entries = [entry for entry in self._entries if entry.searcher.numbers is None]
+        # The copied rows are rotated; those of the baselines are not.
+        first = self._entries[0].searcher.fields["config"].rotation
+        entries = [
+            entry for entry in self._entries if entry.searcher.fields["config"].rotation is first
+        ]
         queries = self._dataset.queries
         try:
             with ColdRows.copied(self._dataset.segments, self._scratch / "cold") as rows:
@@ -196,6 +201,7 @@ class Bench:
             complete=complete,
             subject={
                 "name": dataset.name,
+                "path": dataset.path,
                 "rows": dataset.rows,
                 "dim": segment.dim,
                 "queries": len(dataset.queries),
@@ -204,7 +210,8 @@ class Bench:
                 "storage": str(segment.config.storage),
                 "encoder": dataset.encoder,
                 "judged": dataset.judged,
-                "default_mode": dataset.mode,
+                "default_mode": dataset.default_mode,
+                "mode": dataset.mode,
             },
             machine=self._machine,
             settings={
@@ -213,17 +220,27 @@ class Bench:
                 "target": self._settings.target,
                 **asdict(grid),
             },
-            encode_ms=dataset.encode_ms,
-            rows=tuple(_row(entry, reference) for entry in self._entries if entry.rounds),
+            overhead_ms=dataset.overhead_ms,
+            now=self._now,
+            rows=tuple(
+                _row(entry, reference, self._settings.repeats)
+                for entry in self._entries
+                if entry.rounds
+            ),
             missing=dict(self._missing),
         )
 
 
-def _row(entry: _Entry, reference: Sequence[float]) -> Row:
-    """The results of an entry; `reference`: median milliseconds of exact search, per round."""
+def _row(entry: _Entry, reference: Sequence[float], shared: int) -> Row:
+    """The results of an entry.
+
+    `reference`: median milliseconds of exact search, per round. `shared`: number of rounds of all
+    entries; latencies of the finals, perhaps at a busier time, do not compare with them.
+    """
     recall, low, high = entry.recall
     medians = entry.medians
-    percentiles = 1e3 * np.percentile(entry.rounds, (50, 95, 99), axis=1)
+    rounds = entry.rounds[:shared]
+    percentiles = 1e3 * np.percentile(rounds, (50, 95, 99), axis=1)
     speedups = [exact / median for exact, median in zip(reference, medians, strict=False)]
     fields: dict[str, Any] = entry.searcher.fields
     return Row(
@@ -238,7 +255,7 @@ def _row(entry: _Entry, reference: Sequence[float]) -> Row:
         p99_ms=Spread.from_values(percentiles[2].tolist()),
         rounds_ms=tuple(medians),
         percentiles_ms=tuple(
-            (1e3 * np.percentile(np.concatenate(entry.rounds), np.arange(101))).tolist()
+            (1e3 * np.percentile(np.concatenate(rounds), np.arange(101))).tolist()
         ),
         cold_ms=Spread.from_values([1e3 * s for s, _ in entry.cold]) if entry.cold else None,
         cold_reads=float(np.mean([pages for _, pages in entry.cold])) if entry.cold else None,

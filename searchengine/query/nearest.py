@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from searchengine.backends import limits
 from searchengine.backends.contract import Passage, Snapshot
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.search.depths import part_size
@@ -74,6 +75,7 @@ def nearest(
     documents: list[list[Ranked]] = [[]] * len(vectors)
     pending = list(range(len(vectors)))
     while pending:
+        limits.check()
         sizes = [min(enough, valid[i]) for i in pending]
         rows = [result.rows[i, :size] for i, size in zip(pending, sizes, strict=True)]
         passages = iter(snapshot.store.passages(np.concatenate(rows)))

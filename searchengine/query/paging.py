@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
+from searchengine.backends import limits
 from searchengine.backends.contract import Passage
 
 MIN_FIRST = 10
@@ -65,6 +66,7 @@ def in_parts(part: Part, questions: int, depth: int, label: Label) -> list[Ranki
     pending: Sequence[int] = range(questions)
     number = 0
     while pending:
+        limits.check()
         for i, ranking in zip(pending, part(pending, number, depth), strict=True):
             rankings[i] = _continued(rankings[i], ranking, depth, label) if number else ranking
         pending = [

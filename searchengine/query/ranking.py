@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 
+from searchengine.backends import limits
 from searchengine.backends.contract import Passage, Snapshot, WordScores
 from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
@@ -124,6 +125,7 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
     label, _ = labels(snapshot, query)
     count = depth if query.group_by is None else 4 * depth
     while True:
+        limits.check()
         scored = snapshot.by_words(
             question,
             count,
@@ -152,6 +154,7 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
         for texts, group in _by_phrases(query, questions, positions):
             parts = nearest(snapshot, ungrouped, vectors[group], number, enough, texts=texts)
             for i, by_vector in zip(group, parts, strict=True):
+                limits.check()
                 bm25, scoring = by_words(i)
                 fused = _fused(snapshot, by_vector, bm25, scoring, vectors[i], enough)
                 if by_vector.last and len(fused.documents) < depth and len(bm25) == FUSED:
@@ -331,7 +334,8 @@ def _chosen(snapshot: Snapshot, query: Query, pool: Ranking, count: int) -> Rank
     vectors = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
     if (ids >= 0).any():  # a document without a vector resembles no other
         vectors[ids >= 0] = snapshot.vectors(ids[ids >= 0])
-    chosen = mmr(relevance, vectors, min(count, len(relevance)), query.diversity)
+    count = min(count, len(relevance))
+    chosen = mmr(relevance, vectors, count, query.diversity, limits.check)
     return Ranking([pool.documents[i] for i in chosen])
 
 
@@ -356,6 +360,7 @@ def hits(
             several.setdefault(passage.document, []).append(passage)
 
     def hit(ranked: Ranked, document: Document, question: str) -> Hit:
+        limits.check()
         passage = ranked.passage
         start, end = passage.start, passage.end
         if passage.id < 0:

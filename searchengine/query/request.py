@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Self, TypedDict
 
@@ -49,6 +49,7 @@ class Options(CommonOptions, total=False):
 
     layers: int | None
     cross_encoder: str | Path | None
+    timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Query:
     phrases: Phrases | str = Phrases.SCORED
     cross_encoder: str | Path | None = None
     candidates: int = CANDIDATES
+    timeout: float | None = None
 
     @classmethod
     def from_options(cls, k: int, options: Options) -> Self:
@@ -137,6 +139,9 @@ class Query:
             self._check_exact()
         if self.where is not None:
             parse(self.where)  # raises even if the collection is empty
+        limit = self.timeout
+        if limit is not None and (type(limit) not in (int, float) or not 0 < limit < inf):
+            raise QueryError(f"timeout must be a number of seconds above 0, or None, got {limit!r}")
         self._check_presentation()
         self._check_cross_encoder()
 

@@ -13,10 +13,16 @@ from searchengine.corpus.sentences import UNSPACED, sentence_ends
 Span = tuple[int, int]
 WIDTH = 200
 """Characters of a snippet."""
+LONG = 20_000
+"""Characters of a passage from which only the part around the words is looked at closely."""
+_FEW = 32  # words of a question that are looked up one by one in a long text
 _HAN = "".join(f"{chr(low)}-{chr(high)}" for low, high in UNSPACED)
 _TERM = re.compile(f"(?P<letters>[{_HAN}가-힣]+)|[^\\W{_HAN}가-힣]+")
-_ENDING = re.compile(r"(?<=\w{3})(?:ies|ing|ed|es|ly|s|y|e)\Z")
+_LETTER = re.compile(f"[^\\W{_HAN}가-힣]")
+_ENDINGS = "(?:ies|ing|ed|es|ly|s|y|e)"
+_ENDING = re.compile(rf"(?<=\w{{3}}){_ENDINGS}\Z")
 _LINE_END = re.compile("\n")
+_SPACE = re.compile(r"\s")
 _JUDGED, _LONGEST = 4000, 160  # characters of a passage, and of a line, that show if it is code
 _CODE = re.compile(
     r"""
@@ -48,11 +54,12 @@ def snippet(
     rare words count more. Code keeps its lines and their indentation, and begins at a line; `code`:
     it is certainly code, else it is if it looks like it.
     """
-    passage = text[start:end]
-    code = code or _is_code(passage)
-    passage = _compact(text, start, end) if code else " ".join(passage.split())
+    code = code or _is_code(text[start : min(end, start + _JUDGED)])
+    low, high = _around_words(text, question, start, end, width)
+    passage = _compact(text, low, high) if code else " ".join(text[low:high].split())
+    before, after = low > start, high < end  # whether text is left out there
     if len(passage) <= width:
-        return passage
+        return f"{'…' if before else ''}{passage}{'…' if after else ''}"
     begin, end = _densest(_places(passage, question), width)
     # The last sentence start that keeps the words inside and fills the width.
     stops = map(re.Match.end, _LINE_END.finditer(passage)) if code else sentence_ends(passage)
@@ -68,7 +75,24 @@ def snippet(
     if stop < 0:
         stop = _word_end(passage, low, high)
     shown = dedent(passage[start:stop]).rstrip() if code else passage[start:stop].strip()
-    return f"{'…' if start else ''}{shown}{'…' if stop < len(passage) else ''}"
+    before, after = before or start > 0, after or stop < len(passage)
+    return f"{'…' if before else ''}{shown}{'…' if after else ''}"
+
+
+def _around_words(text: str, question: str, start: int, end: int, width: int) -> Span:
+    """The part of a long passage with most words of the question, and LONG / 4 on both sides.
+
+    It is cut at white space. A short passage is returned as it is.
+    """
+    if end - start <= max(LONG, 20 * width):
+        return start, end
+    first, last = _densest(_places(text[start:end], question), width)
+    low, high = max(start, start + first - LONG // 4), min(end, start + last + LONG // 4)
+    if low > start and (space := _SPACE.search(text, low, start + first)):
+        low = space.start()
+    if high < end and (space := _SPACE.search(text, high, end)):
+        high = min(space.start(), high + LONG // 4)
+    return low, high
 
 
 def _is_code(passage: str) -> bool:
@@ -96,11 +120,11 @@ def best_section(text: str, question: str, start: int, end: int, bounds: Sequenc
     `bounds`: the offsets where sections begin, rising. Without words, where the passage begins.
     """
     passage = text[start:end]
-    shown = _densest(_places(passage, question), WIDTH)
+    places = _places(passage, question)
+    shown = _densest(places, WIDTH)
     inside = [bound - start for bound in bounds if shown[0] < bound - start < shown[1]]
     edges = [shown[0], *inside, shown[1]]
-    spans = list(pairwise(edges))
-    return start + best_passage(passage, question, spans)[0]
+    return start + _best(places, list(pairwise(edges)))[0]
 
 
 def _word_end(text: str, low: int, high: int) -> int:
@@ -113,7 +137,11 @@ def _word_end(text: str, low: int, high: int) -> int:
 
 def best_passage(text: str, question: str, spans: Sequence[Span]) -> Span:
     """The passage of a text with most words of the question; the first of equals."""
-    places = _places(text, question)
+    return _best(_places(text, question), spans)
+
+
+def _best(places: Sequence["_Place"], spans: Sequence[Span]) -> Span:
+    """The span with most places; the first of equals."""
     begins = [place.start for place in places]
 
     def worth(span: Span) -> tuple[int, int]:
@@ -145,7 +173,11 @@ def _places(text: str, question: str) -> list[_Place]:
             wanted.add(_stem(word.casefold()))
         else:
             wanted.update(word[i : i + 2] for i in range(max(1, len(word) - 1)))
-    matches = list(_matches(text, wanted)) if wanted else []
+    matches: list[tuple[int, int, str]] = []
+    if len(text) > LONG and len(wanted) <= _FEW and len(folded := text.casefold()) == len(text):
+        matches = sorted(_looked_up(text, folded, wanted))
+    elif wanted:
+        matches = list(_matches(text, wanted))
     counts = Counter(term for _, _, term in matches)
     return [
         _Place(start, end, term, 1000 * len(term) // counts[term]) for start, end, term in matches
@@ -166,8 +198,23 @@ def _matches(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
             if letter in begins:
                 if letter in wanted:
                     yield i, i + 1, letter
-                if (pair := text[i : i + 2]) in wanted:
+                if (pair := text[i : i + 2]) in wanted and pair != letter:
                     yield i, i + 2, pair
+
+
+def _looked_up(text: str, folded: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
+    """As _matches, in any order: faster for few terms. `folded`: the text without case."""
+    for term in wanted:
+        if not _LETTER.match(term):
+            place = text.find(term)
+            while place >= 0:
+                yield place, place + len(term), term
+                place = text.find(term, place + 1)
+            continue
+        for match in re.finditer(f"{re.escape(term)}{_ENDINGS}?(?!{_LETTER.pattern})", folded):
+            begins = not match.start() or not _LETTER.match(folded, match.start() - 1)
+            if begins and _stem(match.group()) == term:
+                yield *match.span(), term
 
 
 def _stem(word: str) -> str:

@@ -19,7 +19,7 @@ from searchengine.server.models import (
     Written,
 )
 from searchengine.server.refusals import RESPONSES
-from searchengine.server.search_routes import as_json
+from searchengine.server.responses import Content, as_json, json_response
 from searchengine.server.served import state
 from searchengine.server.server_settings import MAX_COMMIT, MAX_KEY, MAX_OFFSET, MAX_PAGE
 
@@ -71,14 +71,15 @@ async def list_documents(
 ) -> Response:
     """Documents in the order in which they were first added."""
 
-    def work(engine: SearchEngine) -> dict[str, Any]:
+    def work(engine: SearchEngine) -> Content:
         documents = engine.documents(where, offset=offset, limit=limit)
-        return {
-            "documents": [document.as_record() for document in documents],
-            "total": engine.count(where),
-        }
+        content = Content()
+        content.write(b'{"documents":')
+        content.write_list(document.as_record() for document in documents)
+        content.write(b',"total":%d}' % engine.count(where))
+        return content
 
-    return as_json(await state(request).served(name).read(work))
+    return json_response(await state(request).served(name).read(work))
 
 
 @router.post(
@@ -111,7 +112,8 @@ async def delete_documents(
     where: Annotated[UrlFilter, Query(description="Metadata filter.", examples=["year < 2000"])],
 ) -> Response:
     """Delete all documents that match a filter."""
-    deleted = await state(request).served(name).write(lambda engine: engine.delete(where=where))
+    served = state(request).served(name)
+    deleted = await served.write(lambda engine: engine.delete(where=where), limited=True)
     return as_json({"deleted": deleted})
 
 

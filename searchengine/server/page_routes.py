@@ -19,7 +19,7 @@ from searchengine.server.models import (
 )
 from searchengine.server.projection import Projection, current_version
 from searchengine.server.refusals import RESPONSES, Refused
-from searchengine.server.search_routes import as_json, facets_as_json
+from searchengine.server.responses import Content, as_json, json_response
 from searchengine.server.served import state
 from searchengine.server.server_settings import MAX_FACETS
 
@@ -73,10 +73,15 @@ async def facets(
 ) -> Response:
     """Count the values of fields over all documents that match a filter."""
 
-    def work(engine: SearchEngine) -> dict[str, Any]:
-        return facets_as_json(engine.facets(*field, where=where))
+    def work(engine: SearchEngine) -> Content:
+        counts = engine.facets(*field, where=where)
+        content = Content()
+        content.write(b'{"facets":')
+        content.write_facets(counts)
+        content.write(b"}")
+        return content
 
-    return as_json({"facets": await state(request).served(name).read(work)})
+    return json_response(await state(request).served(name).read(work))
 
 
 @router.post("/v1/collections/{name}/map", response_model=MapResponse)

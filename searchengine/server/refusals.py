@@ -19,6 +19,7 @@ from searchengine.errors import (
     EncoderMissing,
     EndpointError,
     SearchEngineError,
+    SearchTimeout,
     UnknownKey,
 )
 from searchengine.indexer.errors import IndexerError
@@ -81,6 +82,8 @@ def of_engine(error: SearchEngineError) -> tuple[int, str | None]:
     """The status of an error of the engine, and the message if it is not the error's own."""
     if isinstance(error, UnknownKey):
         return 404, None
+    if isinstance(error, SearchTimeout):
+        return 503, None
     if isinstance(error, CollectionBusy):
         return 503, "another process is writing to the collection; try again"
     if isinstance(error, EncoderMismatch):
@@ -168,7 +171,9 @@ def _invalid(request: Request, error: Any) -> Response:
 
 def _engine(request: Request, error: Any) -> Response:
     status, message = of_engine(error)
-    if status >= 500 and not isinstance(error, EncoderMissing):  # logged when it is tried
+    if isinstance(error, SearchTimeout):
+        request.app.state.here.metrics.refused.labels("timeout").inc()
+    elif status >= 500 and not isinstance(error, EncoderMissing):  # logged when it is tried
         _log.error("request %s: %s", request.scope["id"], error)
     if message is None:
         message = str(error)

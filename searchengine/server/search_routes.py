@@ -2,8 +2,7 @@
 
 import base64
 import time
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch
+from searchengine.query.hits import STAGES, Hit, Hits, Timing
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
@@ -23,6 +22,7 @@ from searchengine.server.models import (
     SearchResponse,
 )
 from searchengine.server.refusals import RESPONSES
+from searchengine.server.responses import Content, json_response
 from searchengine.server.served import state
 
 router = APIRouter(tags=["search"], responses=RESPONSES)
@@ -35,10 +35,13 @@ async def search(body: SearchRequest, request: Request) -> Response:
     served = here.served(body.collection)
     start = time.perf_counter()
     question = body.query if body.query is not None else body.vector
-    hits = await served.search(question, body.k, here.options(body))
+    show = _with_texts if body.texts else _without_texts
+    hits, shown = await served.search(question, body.k, here.options(body), show)
     seconds = time.perf_counter() - start
     here.metrics.searched(hits.timing, seconds)
-    return as_json(_result(served.name, hits, seconds, body.texts))
+    head = Content()
+    head.write(_head(served.name, hits, seconds))
+    return json_response(head, shown)
 
 
 @router.post("/v1/search/batch", response_model=BatchResponse)
@@ -50,15 +53,24 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
     questions = (body.queries if body.queries is not None else body.vectors) or []
     options = here.options(body, len(questions))
 
-    def work(engine: SearchEngine) -> HitsBatch:
-        return engine.search_batch(questions, body.k, **options)
+    def work(engine: SearchEngine) -> tuple[list[Timing | None], Content]:
+        batch = engine.search_batch(questions, body.k, **options)
+        seconds = time.perf_counter() - start
+        content = Content()
+        content.write(b'{"collection":' + to_json(served.name) + b',"results":')
+        before = b"["
+        for hits in batch:
+            content.write(before + _head(served.name, hits, seconds))
+            _write_hits(content, hits, texts=body.texts)
+            before = b","
+        content.write(b"]}")
+        return [hits.timing for hits in batch], content
 
-    batch = await served.read(work)
+    timings, content = await served.read(work)
     seconds = time.perf_counter() - start
-    for hits in batch:
-        here.metrics.searched(hits.timing, seconds)
-    results = [_result(served.name, hits, seconds, body.texts) for hits in batch]
-    return as_json({"collection": served.name, "results": results})
+    for timing in timings:
+        here.metrics.searched(timing, seconds)
+    return json_response(content)
 
 
 @router.post("/v1/embeddings", response_model=EmbeddingsResponse)
@@ -69,19 +81,24 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     """
     served = state(request).served(body.model)
     texts = [body.input] if isinstance(body.input, str) else body.input
-    encode = partial(_encoded, texts=texts, role=body.input_type, dimensions=body.dimensions)
-    vectors, tokens = await served.read(encode)
-    if body.encoding_format == "base64":
-        written: Sequence[Any] = [
-            base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors
-        ]
-    else:
-        written = vectors.tolist()
-    data = [
-        {"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(written)
-    ]
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return as_json({"object": "list", "model": served.name, "data": data, "usage": usage})
+
+    def work(engine: SearchEngine) -> Content:
+        vectors, tokens = _encoded(engine, texts, body.input_type, body.dimensions)
+        written: Iterable[Any] = (row.tolist() for row in vectors)
+        if body.encoding_format == "base64":
+            written = (base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors)
+        content = Content()
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        head = to_json({"object": "list", "model": served.name, "usage": usage})
+        content.write(head[:-1] + b',"data":')
+        content.write_list(
+            {"object": "embedding", "index": i, "embedding": vector}
+            for i, vector in enumerate(written)
+        )
+        content.write(b"}")
+        return content
+
+    return json_response(await served.read(work))
 
 
 def _encoded(
@@ -107,8 +124,8 @@ def _encoded(
     return vectors, tokens
 
 
-def _result(collection: str, hits: Hits, seconds: float, texts: bool) -> dict[str, Any]:
-    """A SearchResponse."""
+def _head(collection: str, hits: Hits, seconds: float) -> bytes:
+    """The beginning of a SearchResponse, which `_write_hits` completes."""
     timing = None
     if hits.timing is not None:
         stages = {name: 1e3 * getattr(hits.timing, name) for name in STAGES}
@@ -116,23 +133,28 @@ def _result(collection: str, hits: Hits, seconds: float, texts: bool) -> dict[st
         rounded = {"wait": wait, **stages, "total": 1e3 * seconds}
         timing = {name: round(value, 3) for name, value in rounded.items()}
         timing["questions"] = hits.timing.questions
-    return {
-        "collection": collection,
-        "hits": [_hit(hit, texts) for hit in hits],
-        "facets": facets_as_json(hits.facets),
-        "exact": hits.exact,
-        "read": hits.read,
-        "timing": timing,
-        "notes": hits.notes,
-    }
+    return to_json({"collection": collection, "timing": timing})[:-1] + b","
 
 
-def facets_as_json(facets: Mapping[str, Mapping[Any, int]]) -> dict[str, list[dict[str, Any]]]:
-    """Field → its values and their counts, most frequent first."""
-    return {
-        name: [{"value": value, "count": count} for value, count in counts.items()]
-        for name, counts in facets.items()
-    }
+def _write_hits(content: Content, hits: Hits, *, texts: bool) -> None:
+    content.write(b'"hits":')
+    content.write_list(_hit(hit, texts) for hit in hits)
+    content.write(b',"facets":')
+    content.write_facets(hits.facets)
+    rest = to_json({"exact": hits.exact, "read": hits.read, "notes": hits.notes})
+    content.write(b"," + rest[1:])
+
+
+def _with_texts(hits: Hits) -> Content:
+    content = Content()
+    _write_hits(content, hits, texts=True)
+    return content
+
+
+def _without_texts(hits: Hits) -> Content:
+    content = Content()
+    _write_hits(content, hits, texts=False)
+    return content
 
 
 def _hit(hit: Hit, texts: bool) -> dict[str, Any]:
@@ -140,8 +162,3 @@ def _hit(hit: Hit, texts: bool) -> dict[str, Any]:
     if not texts:
         del fields["text"]
     return fields
-
-
-def as_json(value: Any) -> Response:
-    """A response that is known to fit its model: it is not validated again."""
-    return Response(to_json(value), media_type="application/json")

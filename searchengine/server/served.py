@@ -10,14 +10,19 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from searchengine.engine import CrossEncoders, SearchEngine
+from searchengine.engine import CrossEncoders, SearchEngine, limits
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.server.counting import Metrics, Shared
 from searchengine.server.models import SearchOptions
 from searchengine.server.projection import Projection
 from searchengine.server.refusals import Refused
-from searchengine.server.server_settings import MAX_PAIRS, ServerSettings
+from searchengine.server.server_settings import (
+    MAX_HITS,
+    MAX_PAIRS,
+    MAX_TEXT,
+    ServerSettings,
+)
 
 Result = TypeVar("Result")
 
@@ -101,23 +106,48 @@ class Served:
             else:
                 self.problem = None
 
-    async def search(self, query: Any, k: int, options: dict[str, Any]) -> Hits:
-        """The hits of one question, which is answered together with others of now."""
+    async def search(
+        self, query: Any, k: int, options: dict[str, Any], show: Callable[[Hits], Result]
+    ) -> tuple[Hits, Result]:
+        """The hits of one question, which is answered together with others of now.
+
+        With what `show` returned for them, which is called in the thread that answers.
+        """
         await self._follow()
-        return await self.engine.asearch(query, k, **options)
+        answer: tuple[Hits, Result] = await self.engine.asearch_shown(
+            query, show, k, characters=MAX_TEXT, timeout=self._settings.timeout, **options
+        )
+        return answer
 
     async def read(self, function: Callable[[SearchEngine], Result]) -> Result:
-        """Run a function of the engine in a reading thread; its result."""
+        """Run a function of the engine in a reading thread, for as long as a request may take.
+
+        Returns its result.
+        """
         await self._follow()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, function, self.engine)
+        return await loop.run_in_executor(self._readers, self._limited(function), self.engine)
 
-    async def write(self, function: Callable[[SearchEngine], Result]) -> Result:
+    def _limited(
+        self, function: Callable[[SearchEngine], Result]
+    ) -> Callable[[SearchEngine], Result]:
+        deadline = limits.Deadline.after(self._settings.timeout)
+
+        def call(engine: SearchEngine) -> Result:
+            with limits.limited(deadline, MAX_TEXT):
+                return function(engine)
+
+        return call
+
+    async def write(
+        self, function: Callable[[SearchEngine], Result], *, limited: bool = False
+    ) -> Result:
         """Run a function that changes the collection, one at a time; its result.
 
-        It goes on if the caller is cancelled.
+        It goes on if the caller is cancelled. `limited`: for as long as a request may take.
         """
         loop = asyncio.get_running_loop()
+        function = self._limited(function) if limited else function
         result = await loop.run_in_executor(self._writer, function, self.engine)
         self._shared.changed(self._position)
         return result
@@ -201,6 +231,11 @@ class State:
     def options(self, body: SearchOptions, questions: int = 1) -> dict[str, Any]:
         """The keywords of SearchEngine.search that a request means. Raises QueryError."""
         options, encoding = body.options(), self.settings.cross_encoding
+        if (hits := questions * (body.offset + body.k)) > MAX_HITS:
+            raise QueryError(
+                f"questions times offset + k must be at most {MAX_HITS:,}, got {hits:,}; send "
+                "fewer questions at a time"
+            )
         if not body.cross_encoder:
             if body.candidates is not None:
                 raise QueryError("candidates needs cross_encoder: true")

@@ -11,7 +11,7 @@ from searchengine.server.counting import CONTENT_TYPE
 from searchengine.server.document_routes import Name
 from searchengine.server.models import CollectionList, Health
 from searchengine.server.refusals import RESPONSES
-from searchengine.server.search_routes import as_json
+from searchengine.server.responses import as_json
 from searchengine.server.served import state
 
 router = APIRouter(tags=["server"])

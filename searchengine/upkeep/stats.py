@@ -142,7 +142,7 @@ class Stats:
             overlapping = "an eighth" if overlap is None else overlap
             cut = f"of {size or 'as many tokens as fit'}, overlapping by {overlapping}"
         advice = "; searchengine optimize removes them" if self.tombstones else ""
-        mode, search = self.mode, "exact: few enough rows to score each at full width"
+        mode, search = self.mode, "exact: every row is scored at full width"
         if mode == Mode.HYBRID:
             mode += f" ({self.weight:g} of vectors, {1 - self.weight:.2g} of words)"
         if not self.exact:

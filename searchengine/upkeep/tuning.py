@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -18,6 +19,7 @@ from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.encoders.questions import QUESTIONS
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.building.build import Progress
+from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.points import milliseconds_alone
@@ -135,6 +137,18 @@ def tune_collection(
     )
     collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
     return tuning
+
+
+def apply(collection: Collection, config: SegmentConfig, building: Progress | None) -> None:
+    """Rebuild the collection with an index config and operating point; see SearchEngine.apply."""
+    with collection.reading() as snapshot:
+        stored = SegmentConfig.from_dict(snapshot.settings["index"])
+        config = replace(config, storage=stored.storage)
+        config.check_buildable(snapshot.settings["encoder"]["dim"])
+        segments = {
+            row: (segment, snapshot.live[row]) for row, segment in snapshot.segments.items()
+        }
+    collection.rebuild(segments, config, building=building)
 
 
 def stored_goal(collection: Collection) -> Goal | None:

@@ -16,7 +16,7 @@ from faults import in_child
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.numpy_models import find_packaged
+from searchengine.trainer.model.numpy_models import find_described
 from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.model.torch_model import describe, fingerprint, read
@@ -51,7 +51,7 @@ def as_users_have_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("starter", Starter)
 def test_as_torch_reads_and_runs_it(starter: Starter) -> None:
     source = Source.find(starter.value)
-    packaged = find_packaged(source)
+    packaged = find_described(source)
     assert packaged is not None, "the package has other files: state what torch reads from them"
     model = read(source)
     assert packaged.description == describe(model)
@@ -81,10 +81,10 @@ def test_another_release_of_the_package_is_read_by_torch(
     monkeypatch.setattr(
         "searchengine.trainer.model.source.starter_folder", lambda: tmp_path / "model"
     )
-    assert find_packaged(Source.find("starter")) is not None
+    assert find_described(Source.find("starter")) is not None
     (tmp_path / "model" / "sentence_bert_config.json").unlink()
     (tmp_path / "model" / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
-    assert find_packaged(Source.find("starter")) is None
+    assert find_described(Source.find("starter")) is None
     encoder = Encoder.load("starter")
     encoder.encode(QUESTION)
     assert (encoder.max_tokens, encoder.runtime) == (128, "torch")

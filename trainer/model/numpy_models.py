@@ -6,25 +6,27 @@ of Model2Vec (config.json of the type model2vec, the tensor `embeddings`, perhap
 module StaticEmbedding (the tensor `embedding.weight`). Both have a tokenizer.json. The vectors are
 those of sentence-transformers, which adds no special tokens and keeps unknown ones.
 
-*The packaged model*, described. What is stated here is what torch reads from the package
-(tests/trainer/test_packaged.py), and holds for the files with this checksum alone: another release
-of the package is read by torch.
+*Described networks* of BERT's kind: what torch has read from a folder, remembered in the user's
+cache for these files alone. What is stated here of the packaged model is what torch reads from it
+(tests/trainer/test_packaged.py); another release of the package is read by torch.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.model.disk import write_at_once
 from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
@@ -41,6 +43,7 @@ from searchengine.trainer.model.layout import (
 from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import UNLIMITED, Description, Tokenization, normalised
 
+FORMAT = 1  # of the record of a described network
 KIND, NORMALIZE = "StaticEmbedding", "Normalize"
 MODEL2VEC = "model2vec"
 TOKENIZER = "tokenizer.json"
@@ -182,32 +185,108 @@ def _read_tokens(place: Path, rows: int) -> Tokenization:
 
 
 @dataclass(frozen=True, slots=True)
-class Packaged:
-    """The packaged model, or its widened form.
+class Network:
+    """A network of BERT's kind and what follows it, without its weights.
 
     Attributes:
-        widened: the pooling is CLS ⊕ mean, each half scaled, in place of the mean.
-        fingerprint, description: as torch gives them.
+        place: folder of the network in the model's folder.
+        prefix: of the names of its tensors.
+        layers, heads, width, epsilon: of the network.
+        first_position: the position of a text's first token.
+        pooling: "mean" and "cls", side by side.
+        scales: factors of the pooled vectors, one for each.
+        head: of each Dense behind the pooling its activation, its folder and whether it has a
+            bias; ("", "", False) for unit length.
     """
 
+    place: str = ""
+    prefix: str = ""
+    layers: int = LAYERS
+    heads: int = HEADS
+    width: int = 384
+    epsilon: float = EPSILON
+    first_position: int = 0
+    pooling: tuple[str, ...] = ("mean",)
+    scales: tuple[float, ...] = (1.0,)
+    head: tuple[tuple[str, str, bool], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """In proportion to the weights of the layers, and to the time that a token takes."""
+        return self.layers * self.width**2
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A model that numpy can run. `fingerprint`, `description`: as torch gives them."""
+
     folder: Path
-    widened: bool
+    network: Network
     fingerprint: str
     description: Description
 
-    def weights(self) -> Mapping[str, NDArray[np.float32]]:
-        """The tensors of the network, by name. Raises ModelError."""
+    def tensors(self, place: str, names: Sequence[str]) -> Iterator[NDArray[np.float32]]:
+        """Tensors of a file of weights, one after another. Raises ModelError."""
+        path = self.folder / place / WEIGHTS
         try:
-            return load_file(self.folder / WEIGHTS)
-        except (OSError, SafetensorError) as error:
-            raise ModelError(
-                f"{self.folder / WEIGHTS} cannot be read: {first_line(error)}"
-            ) from error
+            with safe_open(path, "numpy") as file:
+                for name in names:
+                    yield file.get_tensor(name).astype(np.float32, copy=False)
+        except (OSError, SafetensorError, TypeError) as error:  # numpy has no bfloat16
+            raise ModelError(f"{path} cannot be read: {first_line(error)}") from error
 
 
-def find_packaged(source: Source) -> Packaged | None:
+def find_described(source: Source) -> Described | None:
+    """The model of a source that numpy can run; None for any other model, and for other files."""
+    if source.pairs or source.runs_remote_code:
+        return None
+    found = _find_packaged(source)
+    path = _record(source)
+    if found is not None or path is None or not path.is_file():
+        return found
+    try:
+        record = json.loads(path.read_bytes())
+        if record["format"] != FORMAT or record["files"] != source.file_checksums():
+            return None
+        network = record["network"]
+        lists = {name: tuple(network[name]) for name in ("pooling", "scales")}
+        head = tuple((str(name), str(place), bool(bias)) for name, place, bias in network["head"])
+        return Described(
+            source.folder,
+            Network(**network | lists | {"head": head}),
+            record["fingerprint"],
+            Description.from_dict(record["description"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # of another version
+        return None
+
+
+def keep_described(source: Source, found: Described, files: Mapping[str, str]) -> None:
+    """Remember a model, for `find_described`. files: its checksums from before it was read."""
+    path = _record(source)
+    if path is not None:
+        record = {
+            "format": FORMAT,
+            "files": dict(files),
+            "fingerprint": found.fingerprint,
+            "description": found.description.as_dict(),
+            "network": asdict(found.network),
+        }
+        with suppress(OSError):  # read-only, or full: the next process reads the model by torch
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_at_once(path, json.dumps(record).encode())
+
+
+def _record(source: Source) -> Path | None:
+    cache = source.user_cache
+    parts = (source.starter, source.layers, source.route)
+    name = "-".join(["network", *(str(part) for part in parts if part is not None)])
+    return None if cache is None else cache / f"{name}.json"
+
+
+def _find_packaged(source: Source) -> Described | None:
     """The packaged model of a source; None for any other model, and for other files."""
-    if source.starter is None or source.layers is not None or source.pairs:
+    if source.starter is None or source.layers is not None:
         return None
     files = source.file_checksums()
     if hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest() != FILES:
@@ -220,5 +299,8 @@ def find_packaged(source: Source) -> Packaged | None:
         matryoshka_dims=dims,
         tokens=Tokenization(state, MAX_TOKENS, PAD_ID, SPECIAL_IDS, "right"),
     )
-    widened = source.starter is Starter.WIDENED
-    return Packaged(source.folder, widened, FINGERPRINTS[source.starter], description)
+    network = Network()
+    if source.starter is Starter.WIDENED:
+        scales = (CLS_WEIGHT / CLS_NORM, 1 / MEAN_NORM)
+        network = Network(pooling=("cls", "mean"), scales=scales)
+    return Described(source.folder, network, FINGERPRINTS[source.starter], description)

@@ -13,11 +13,17 @@ from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from threading import Lock, RLock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import WeakValueDictionary
 
 from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
-from searchengine.trainer.model.numpy_models import Packaged, find_packaged, static_place
+from searchengine.trainer.model.numpy_models import (
+    Described,
+    Network,
+    find_described,
+    keep_described,
+    static_place,
+)
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import compile
@@ -61,9 +67,9 @@ class ModelHandle:
             self._graph = find_graph(source, self._int8)
         self._first: FirstTexts | None = None
         if source is not None and self._graph is None and config.takes_numpy:
-            packaged = find_packaged(source)
-            if packaged is not None:
-                self._first = FirstTexts(packaged)
+            described = find_described(source)
+            if described is not None:
+                self._first = FirstTexts(described)
         if not self._tries_openvino and self._first is None:
             self._torch = self._torch_runtime(self._precision)
         if (known := self._known) is not None:
@@ -80,7 +86,7 @@ class ModelHandle:
         with self._lock:
             if self._model is None:
                 assert self.source is not None
-                if self._tries_openvino:
+                if self._tries_openvino or self._numpy_learns:
                     self._files = self.source.file_checksums()
                 if self.source.pairs:
                     from searchengine.trainer.model.pairs import read_pairs
@@ -144,9 +150,9 @@ class ModelHandle:
             self._first.after_fork()
 
     @property
-    def _known(self) -> "Graph | Packaged | None":
-        """Graph or packaged model: a description of the model that needs no torch."""
-        return self._first.packaged if self._graph is None and self._first else self._graph
+    def _known(self) -> "Graph | Described | None":
+        """Graph or described network: a description of the model that needs no torch."""
+        return self._first.model if self._graph is None and self._first else self._graph
 
     @property
     def runs_on(self) -> str:
@@ -184,7 +190,26 @@ class ModelHandle:
                 warnings.warn(f"{error}", RuntimeChoiceWarning, stacklevel=3)
         if self._torch is None:
             self._torch = self._torch_runtime(self._precision)
-        return self._accurate_torch()
+        runtime = self._accurate_torch()
+        if self._numpy_learns:
+            self._describe_for_numpy()
+        return runtime
+
+    @property
+    def _numpy_learns(self) -> bool:
+        """Whether later processes may answer their first texts by numpy, without torch."""
+        if self._first is not None or self.source is None or self.source.pairs:
+            return False
+        return self.config.takes_numpy and not self.source.runs_remote_code
+
+    def _describe_for_numpy(self) -> None:
+        """Remember the model if numpy gives its vectors."""
+        from searchengine.trainer.runtimes.numpy_check import described
+
+        assert self.source is not None
+        model = described(cast("Model", self.model), self.source, self.fingerprint, self.tokens)
+        if model is not None:
+            keep_described(self.source, model, self._files)
 
     @property
     def _choice_is_free(self) -> bool:
@@ -299,8 +324,10 @@ def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:
 class FirstTexts:
     """Says what numpy runs, and starts the fastest runtime beside it when there is more."""
 
-    def __init__(self, packaged: Packaged):
-        self.packaged = packaged
+    def __init__(self, model: Described):
+        self.model = model
+        # A larger network takes longer: as many tokens as numpy reads in a few seconds.
+        self._share = min(1.0, Network().size / model.network.size)
         self._tokens = 0
         self._numpy: NumpyRuntime | None = None
         self._starting: Thread | None = None
@@ -324,11 +351,12 @@ class FirstTexts:
         fastest runtime has started. If that fails, the result is None: the caller starts it again,
         which raises the error. Raises ModelError.
         """
+        most = FIRST_TOKENS * self._share
         with self._lock:
             self._tokens += max(tokens, CALL_TOKENS)
-            if tokens > FIRST_TOKENS:
+            if tokens > most:
                 return None
-            if self._tokens > FIRST_TOKENS:
+            if self._tokens > most:
                 if self._starting is None:
                     self._starting = Thread(target=start, name="start")
                     self._starting.start()
@@ -336,7 +364,7 @@ class FirstTexts:
                 elif not self._starting.is_alive():
                     return None
             if self._numpy is None:
-                self._numpy = NumpyRuntime(self.packaged)
+                self._numpy = NumpyRuntime(self.model)
             return self._numpy
 
 

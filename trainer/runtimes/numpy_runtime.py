@@ -1,11 +1,13 @@
-"""What numpy runs: static models, and the packaged network at a tenth of the speed of the others.
+"""What numpy runs: static models, and networks like BERT at a tenth of the speed of the others.
 
 torch takes seconds to import, and OpenVINO's graph is compiled by it. A small first job, such as a
 few notes and a question, is over before that. The network is BERT's (Devlin et al., arXiv
-1810.04805), in float32. A static model is the mean of its token vectors.
+1810.04805), in float32; RoBERTa's differs in where positions begin. A static model is the mean of
+its token vectors.
 """
 
 import os
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from threading import Lock
@@ -16,13 +18,7 @@ from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.numpy_models import (
-    CLS_NORM,
-    CLS_WEIGHT,
-    EPSILON,
-    HEADS,
-    LAYERS,
-    MEAN_NORM,
-    Packaged,
+    Described,
     StaticModel,
     read_static,
 )
@@ -67,11 +63,14 @@ class Norm(NamedTuple):
 
     weight: Array
     bias: Array
+    epsilon: float
 
     def __call__(self, x: Array) -> Array:
         centred = x - x.mean(axis=-1, keepdims=True)
         variance = np.square(centred).mean(axis=-1, keepdims=True)
-        normal: Array = centred / np.sqrt(variance + np.float32(EPSILON)) * self.weight + self.bias
+        normal: Array = (
+            centred / np.sqrt(variance + np.float32(self.epsilon)) * self.weight + self.bias
+        )
         return normal
 
 
@@ -86,8 +85,32 @@ class Layer(NamedTuple):
     second_norm: Norm
 
 
+class Dense(NamedTuple):
+    """A layer of the head; without a linear part it gives vectors unit length."""
+
+    linear: Linear | None = None
+    activation: str = ""
+
+    def __call__(self, x: Array) -> Array:
+        if self.linear is None:
+            return _unit(x)
+        return ACTIVATIONS[self.activation](self.linear(x))
+
+
+def _unit(x: Array) -> Array:
+    unit: Array = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(1e-12))
+    return unit
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "torch.nn.modules.linear.Identity": lambda x: x,
+    "torch.nn.modules.activation.Tanh": np.tanh,
+}
+"""What numpy computes behind a layer of the head, by the names of model folders."""
+
+
 class NumpyRuntime:
-    """Runs the packaged model. Safe to use from several threads."""
+    """Runs a described network. Safe to use from several threads."""
 
     kind = NumpyKind.NUMPY
     precision = Precision.FP32
@@ -95,26 +118,31 @@ class NumpyRuntime:
     multiple = 1
     packs = True  # padding costs attention alone
 
-    def __init__(self, packaged: Packaged):
+    def __init__(self, model: Described):
         """Raises ModelError."""
-        self._widened = packaged.widened
-        weights = packaged.weights()
+        network = self._network = model.network
+
+        def tensors(kind: str, names: Sequence[str]) -> list[Array]:
+            full = [f"{network.prefix}{name}.{kind}" for name in names]
+            return list(model.tensors(network.place, full))
 
         def linear(*names: str) -> Linear:
-            matrices = [weights[f"{name}.weight"] for name in names]
-            biases = [weights[f"{name}.bias"] for name in names]
+            matrices, biases = tensors("weight", names), tensors("bias", names)
+            if len(names) == 1:  # as they are: no copy
+                return Linear(matrices[0].T, biases[0])
             return Linear(np.concatenate(matrices).T, np.concatenate(biases))
 
         def norm(name: str) -> Norm:
-            return Norm(weights[f"{name}.weight"], weights[f"{name}.bias"])
+            (weight,), (bias,) = tensors("weight", [name]), tensors("bias", [name])
+            return Norm(weight, bias, network.epsilon)
 
-        self._words = weights["embeddings.word_embeddings.weight"]
+        parts = ("word_embeddings", "token_type_embeddings", "position_embeddings")
+        self._words, types, positions = tensors("weight", [f"embeddings.{part}" for part in parts])
         # A text is one sentence to the network: all tokens are of type 0.
-        types = weights["embeddings.token_type_embeddings.weight"][0]
-        self._positions = weights["embeddings.position_embeddings.weight"] + types
+        self._positions = positions[network.first_position :] + types[0]
         self._norm = norm("embeddings.LayerNorm")
         self._layers = []
-        for i in range(LAYERS):
+        for i in range(network.layers):
             at = f"encoder.layer.{i}"
             qkv = [f"{at}.attention.self.{part}" for part in ("query", "key", "value")]
             self._layers.append(
@@ -127,17 +155,30 @@ class NumpyRuntime:
                     norm(f"{at}.output.LayerNorm"),
                 )
             )
+        self._head = []
+        for activation, place, biased in network.head:
+            dense = Dense()
+            if activation:
+                names = ("linear.weight", "linear.bias") if biased else ("linear.weight",)
+                weight, *bias = model.tensors(place, names)
+                none = np.zeros(len(weight), np.float32)
+                dense = Dense(Linear(weight.T, bias[0] if bias else none), activation)
+            self._head.append(dense)
 
     def run(self, batch: Padded) -> Vectors:
         """Unit rows (B, dim) float32."""
         with one_thread:
             hidden = self._hidden(batch.ids, batch.mask.astype(bool))  # (B, T, H), padding is 0
-        vectors: Vectors = hidden.sum(axis=1) / batch.mask.sum(axis=1, keepdims=True)
-        if self._widened:
-            halves = (hidden[:, 0] * (CLS_WEIGHT / CLS_NORM), vectors / MEAN_NORM)
-            vectors = np.concatenate(halves, axis=1)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return np.asarray(vectors / lengths, np.float32)
+        pooled = []
+        for mode, scale in zip(self._network.pooling, self._network.scales, strict=True):
+            rows = hidden[:, 0]
+            if mode == "mean":
+                rows = hidden.sum(axis=1) / batch.mask.sum(axis=1, keepdims=True)
+            pooled.append(rows if scale == 1 else rows * scale)
+        vectors = np.concatenate(pooled, axis=1)
+        for layer in self._head:
+            vectors = layer(vectors)
+        return np.asarray(_unit(vectors), np.float32)
 
     def _hidden(self, ids: NDArray[np.int64], real: NDArray[np.bool_]) -> Array:
         """Token vectors. All but attention sees the real tokens alone, (N, H)."""
@@ -148,7 +189,8 @@ class NumpyRuntime:
         spread = np.zeros((rows, width, 3 * x.shape[1]), np.float32)
         for layer in self._layers:
             spread[real] = layer.attention(x)
-            mixed = _attention(spread.reshape(rows, width, 3, HEADS, -1), padding)
+            heads = spread.reshape(rows, width, 3, self._network.heads, -1)
+            mixed = _attention(heads, padding)
             x = layer.first_norm(x + layer.attended(mixed[real]))
             x = layer.second_norm(x + layer.outer(_gelu(layer.inner(x))))
         hidden = np.zeros((rows, width, x.shape[1]), np.float32)

@@ -186,7 +186,7 @@ class Collection(WritableView):
         self,
         measured: Measured,
         config: SegmentConfig,
-        tuning: Mapping[str, Any],
+        tuning: Mapping[str, Any] | None = None,
         building: Progress | None = None,
     ) -> None:
         """Build all segments again with another index config, in one commit.
@@ -196,7 +196,7 @@ class Collection(WritableView):
         Args:
             measured: the segments that were measured, with their live rows.
             config: the index config.
-            tuning: the measurements behind it, stored in every manifest.
+            tuning: the measurements behind it, stored in every manifest; None: it was not tuned.
             building: progress callback: step, rows just done, rows in all segments.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends import contract
+from searchengine.backends import contract, limits
 from searchengine.backends.contract import Ids, WordScores
 from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import joins_words
@@ -157,6 +157,7 @@ class Snapshot(contract.Snapshot):
         rotatable = Queries(queries)
 
         def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
+            limits.check()
             allowed = live if matching is None else matching[row]
             if exact:
                 return segment.exact(rotatable, k, allowed)

@@ -185,12 +185,13 @@ class Writer:
         self,
         measured: Measured,
         config: SegmentConfig,
-        tuning: Mapping[str, Any],
+        tuning: Mapping[str, Any] | None,
         progress: Progress | None = None,
     ) -> None:
         """Build the segments again with another index config, also for later ones.
 
-        Raises CollectionError if segments or deleted rows have changed since they were measured.
+        `tuning`: the measurements behind the config; None: it was not tuned. Raises CollectionError
+        if segments or deleted rows have changed since they were measured.
         """
         expected = {
             row: row.rows if live is None else live.size for row, (_, live) in measured.items()
@@ -203,8 +204,10 @@ class Writer:
             )
         self.changes.set("index", config.as_dict())
         for row, (segment, live) in measured.items():
-            if live is not None:  # only the rows that were measured, in their present basis
-                self.merge([row], refit=False, tuning=tuning, progress=progress)
+            built = segment.config
+            rotate = (built.rotation, built.blocks) != (config.rotation, config.blocks)
+            if live is not None or rotate:  # only the rows that were measured
+                self.merge([row], refit=rotate, tuning=tuning, progress=progress)
                 continue
             self.changes.remove_segments([row], keep_tombstones=True)
 
@@ -212,6 +215,9 @@ class Writer:
                 return segment.rebuild(path, config, tuning=tuning, progress=progress)
 
             self._add(row.base, build)
+        if tuning is None:
+            self.changes.unset(TUNED)
+            return
         names = [row.manifest_sha256 for row in self.opened]
         commit = int(self.store.settings().get("commit", 0)) + 1  # the one that this ends in
         self.changes.set(TUNED, {"commit": commit, "segments": names, "tuning": dict(tuning)})

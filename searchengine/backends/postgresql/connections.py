@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
+from searchengine.backends import limits
 from searchengine.backends.folder.documents.connections import inherit
 from searchengine.errors import BackendUnavailable, CollectionError, CorpusError
 from searchengine.trainer.errors import install_line
@@ -108,6 +109,7 @@ class Connections:
         with self.borrow() as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
+                _limit(connection)
                 yield connection
             finally:
                 if not connection.closed:
@@ -173,6 +175,9 @@ class Connections:
                 "answer or is busy; try again later"
             ) from error
         except errors.QueryCanceled as error:
+            call = limits.current()
+            if call is not None and call.expired():
+                raise call.exceeded() from None
             raise CollectionError(
                 f"{self.name}: a statement took longer than statement_timeout allows; allow more "
                 "with ?options=-c%20statement_timeout%3DMILLISECONDS in the URL"
@@ -305,3 +310,17 @@ def _reason(error: Exception) -> str:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+
+def _limit(connection: "Connection") -> None:
+    """Let no statement of the transaction take longer than the call may still take."""
+    call = limits.current()
+    if call is None or call.deadline is None:
+        return
+    limits.check()
+    milliseconds = int(1e3 * (call.deadline.at - time.monotonic())) + 1
+    connection.execute(
+        "SELECT set_config('statement_timeout', least(%s, nullif(setting::int, 0))::text, true) "
+        "FROM pg_settings WHERE name = 'statement_timeout'",
+        (milliseconds,),
+    )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from searchengine.backends import limits
 from searchengine.backends.contract import Ids, Known, Passage, Tables
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql.filters import condition
@@ -102,6 +103,7 @@ class PostgresTables(Tables):
 
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a statement."""
+        limits.check()
         return self._connection.execute(sql, parameters).fetchall()
 
     def _in_order(self, stored: dict[int, Any], order: Sequence[int], what: str) -> list[Any]:

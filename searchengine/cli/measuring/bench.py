@@ -121,8 +121,9 @@ def bench(
 ) -> None:
     """Measure recall, latency and cost of operating points on your own data.
 
-    All figures are those of searches by vectors (mode vector), even where the
-    collection's default is another mode; `evaluate retrieval` measures the others.
+    Recall and latency are those of searches by vectors, which mode hybrid makes too.
+    nDCG@10 and the time of a whole question are those of the collection's default mode.
+    It prints the command that applies the recommended point: `searchengine tune --apply`.
 
     Every operating point is measured in turns with exact search over the full width.
     --out writes a page, its plots and results.json, which is updated after every
@@ -157,7 +158,7 @@ def _measure(
     from searchengine.cli.console import note, show_json, steps
     from searchengine.measure.rounds import Bench
 
-    out, target = options["out"], options["target"]
+    out = options["out"]
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -172,44 +173,47 @@ def _measure(
         except (KeyboardInterrupt, SystemExit):
             results = bench.results(complete=False)
             if out is not None and results.rows:
-                note(f"Interrupted; the results so far are in {_write(results, out, target)}")
+                note(f"Interrupted; the results so far are in {_write(results, out)}")
             raise
     if out is not None:
-        note(f"Written: {_write(results, out, target)}")
+        note(f"Written: {_write(results, out)}")
     if as_json:
         show_json(results.as_dict())
         return
-    _show(results, target)
+    _show(results, out)
 
 
-def _show(results: "Results", target: float) -> None:
+def _show(results: "Results", out: Path | None) -> None:
     """Print the tables, the recommendation, and the points left out."""
     from searchengine.cli.console import note, say, show_rows
-    from searchengine.measure.bench_tables import table
-    from searchengine.measure.recommend import answer, recommend
+    from searchengine.measure.bench_tables import answer_rows, table
+    from searchengine.measure.recommend import command, recommend, sentence
+    from searchengine.measure.report import reading
 
     about = results.subject
     size = f"{about['rows']:,} rows × {about['dim']} dimensions"
-    title = f"{about['name']}: {size}, {about['queries']} queries by vectors (mode vector)"
-    advice = recommend(results, target)
+    mode = f", nDCG@10 in mode {about['mode']}" if about["judged"] else ""
+    title = f"{about['name']}: {size}, {about['queries']} queries by vectors{mode}"
+    advice = recommend(results)
     show_rows(table(results, recommended=advice.name), title)
-    short = answer(results, advice)
-    show_rows(short.lines())
-    for text in filter(None, (short.reading, short.sentence, short.command)):
+    rows = answer_rows(results, advice)
+    show_rows(rows)
+    names = [row["operating point"] for row in rows]
+    apply = command(results, advice, out)
+    for text in filter(None, (reading(results, names), sentence(results, advice), apply)):
         say(text)
-    if about["default_mode"] not in (None, Mode.VECTOR):
-        note(
-            f"These figures are for mode vector; the default mode of {about['name']} is "
-            f"{about['default_mode']}, which searchengine evaluate retrieval measures"
-        )
+    if out is None and advice.name not in (None, results.now):
+        note("Add --out DIR to write results.json, from which `searchengine tune` applies a point")
+    if about["default_mode"] == Mode.TEXT:
+        note(f"The default mode of {about['name']} is text, which uses no vectors")
     for name, reason in results.missing.items():
         note(f"Left out: {name}: {reason}")
 
 
-def _write(results: "Results", out: Path, target: float) -> str:
+def _write(results: "Results", out: Path) -> str:
     from searchengine.measure.report import write
 
-    return ", ".join(map(str, write(results, out, target)))
+    return ", ".join(map(str, write(results, out)))
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, as_json
 from searchengine.backends.filters.parser import parse
 from searchengine.backends.filters.sql import Filter
+from searchengine.backends.limits import Deadline, limited
 from searchengine.backends.postgresql import connections as connecting
 from searchengine.backends.postgresql import schema, writing
 from searchengine.backends.postgresql.filters import compiled, condition, dates_of
@@ -33,6 +34,7 @@ from searchengine.errors import (
     EncoderMismatch,
     FilterError,
     QueryError,
+    SearchTimeout,
 )
 
 DIM = 32
@@ -342,6 +344,11 @@ def test_a_statement_may_not_run_for_ever(url: str) -> None:
         with pytest.raises(CollectionError, match="statement_timeout%3DMILLISECONDS"):
             with engine.collection.reading() as snapshot:
                 snapshot.store.read("SELECT pg_sleep(30)")
+        for seconds in (0.02, 60):
+            expected = SearchTimeout if seconds < 1 else CollectionError
+            with limited(Deadline.after(seconds)), pytest.raises(expected):
+                with engine.collection.reading() as snapshot:
+                    snapshot.store.read("SELECT pg_sleep(30)")
         assert len(engine) == 0
 
 

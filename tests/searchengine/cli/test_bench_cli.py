@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import COMMAND, run
+
+from searchengine.measure.results import Results
 
 
 def sentence(done: subprocess.CompletedProcess[str]) -> str:
@@ -44,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reported(folder: Path) -> Path:
-    """A report of the collection."""
+    """A report of the collection, which has so few documents that it searches exactly."""
     done = run(
         *("bench", folder / "c.index", "--queries", folder / "queries.jsonl"),
         *("--qrels", folder / "qrels.tsv", "--prefixes", "64,128", "--shortlists", "10,20"),
@@ -54,22 +57,60 @@ def reported(folder: Path) -> Path:
     assert "× measured" in done.stdout and "flat fp16" in done.stdout
     assert "exact" in done.stdout  # what to take, or that a scan is as fast
     assert "report.html" in done.stderr
-    assert "6 queries by vectors (mode vector)" in done.stdout
-    assert "the default mode of c.index is hybrid, which searchengine evaluate" in done.stderr
+    assert "6 queries by vectors, nDCG@10 in mode hybrid" in done.stdout
     return folder / "report"
 
 
 def test_a_report_of_a_collection(reported: Path) -> None:
     results = json.loads((reported / "results.json").read_text())
     assert results["complete"] and results["subject"]["name"] == "c.index"
-    assert results["subject"]["judged"] == 6 and results["encode_ms"]["median"] > 0
+    assert results["subject"]["judged"] == 6 and results["overhead_ms"]["median"] > 0
     rows = {row["name"]: row for row in results["rows"]}
     assert {"exact", "flat fp16 64 → 10", "flat fp16 128 → 20"} <= rows.keys()
     assert rows["exact"]["ndcg"] > 0.9 and rows["exact"]["recall"] == 1
     page = (reported / "report.html").read_text()
     assert "<svg" in page and "flat fp16 64 → 10" in page and "c.index" in page
-    assert results["subject"]["default_mode"] == "hybrid"
-    assert "default mode of the collection" in page and "searches by vectors" in page
+    assert results["subject"]["default_mode"] == results["subject"]["mode"] == "hybrid"
+    assert "default mode of the collection" in page and "nDCG@10, hybrid" in page
+    assert results["now"] == "exact" and "Leave it as it is, it searches exactly" in page
+
+
+def test_a_point_of_the_report_is_applied(folder: Path, reported: Path, tmp_path: Path) -> None:
+    collection = tmp_path / "c.index"
+    shutil.copytree(folder / "c.index", collection)
+    for name in ("flat fp16 64 -> 10", "exact"):
+        done = run("tune", collection, "--apply", f"{reported / 'results.json'}#{name}")
+        assert done.returncode == 0, done.stderr
+        name = name.replace("->", "→")
+        (row,) = [row for row in Results.read(reported).rows if row.name == name]
+        assert f"searches by {name}: flat fp16 over" in " ".join(done.stdout.split())
+        stats = json.loads(run("info", collection, "--json").stdout)
+        assert stats["index_config"] == row.config.as_dict() and stats["exact"] is (name == "exact")
+        done = run(
+            *("bench", collection, "--queries", folder / "queries.jsonl", "--prefixes", "64"),
+            *("--shortlists", "10", "--repeats", "1", "--cold", "0", "--json"),
+        )
+        assert json.loads(done.stdout)["now"] == name
+    assert "shortlist all rows" in run("info", collection).stdout
+    applied = ("tune", collection, "--apply", f"{reported}#recommended")
+    found = json.loads(run(*applied, "--json").stdout)["operating_point"]
+    assert (found["name"], found["config"]) == ("exact", stats["index_config"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gone.json#recommended",), "gone.json: no such file; searchengine bench --out DIR"),
+        (("REPORT#nobody",), "the bench has no point 'nobody'; its points are recommended, exact"),
+        (("REPORT", "--target-recall", "0.9"), "--target-recall does not go with --apply"),
+        (("REPORT", "--queries", "q.txt"), "--queries does not go with --apply; leave one out"),
+    ],
+)
+def test_a_point_that_cannot_be_applied(
+    folder: Path, reported: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    point, *others = (argument.replace("REPORT", str(reported)) for argument in arguments)
+    assert message in sentence(run("tune", folder / "c.index", "--apply", point, *others))
 
 
 def test_json_is_what_the_report_holds(folder: Path) -> None:
@@ -80,7 +121,7 @@ def test_json_is_what_the_report_holds(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
     names = [row["name"] for row in results["rows"]]
-    assert names[:2] == ["exact", "as configured: flat fp16 32 → 100"]
+    assert names[:2] == ["exact", "flat fp16 32 → 100"] and results["now"] == names[1]
     assert {"flat int8 8 → 50", "flat int8 8 → 50, not rotated", "hnsw fp32 32, ef 32"} <= {*names}
     assert results["subject"]["rows"] == 1080 and results["subject"]["queries"] == 120
     assert results["settings"]["prefixes"] == [8] and results["machine"]["cores"] >= 1

@@ -95,7 +95,7 @@ def test_info_and_verify(folder: Path) -> None:
     )
     lines = run("info", folder / "c.index").stdout.splitlines()
     assert "index config flat fp16 over 128 of 384 dimensions, shortlist measured" in lines
-    assert "search       exact: few enough rows to score each at full width" in lines
+    assert "search       exact: every row is scored at full width" in lines
     assert "hot          256 bytes per row, should stay in memory" in lines
     assert "cold         768 bytes per row, may stay on the disk" in lines
     assert run("verify", folder / "c.index").stdout.strip().endswith("is whole")

@@ -1,7 +1,7 @@
 """The bench: what it measures, in what order, and what it says of it."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from searchengine import SearchEngine
 from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import evenly
-from searchengine.indexer.config import Code, SegmentConfig, Structure
+from searchengine.indexer.config import ALL_ROWS, Code, SegmentConfig, Structure
+from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.points import ColdRows, _drop, recalls
 from searchengine.ingest.passages import PassageConfig
@@ -31,7 +32,6 @@ from searchengine.measure.bench_tables import frontier, table
 from searchengine.measure.operating_points import (
     FULL_EFFORTS,
     Grid,
-    PlannedPoint,
 )
 from searchengine.measure.results import Kind, Results, Spread
 from searchengine.measure.retrieval import measure, task
@@ -76,7 +76,7 @@ def results(subject: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Resul
 
 def test_all_requested_points_are_measured(results: Results) -> None:
     names = [row.name for row in results.rows]
-    assert names[:2] == ["exact", "as configured: flat fp16 8 → 100"]
+    assert names[:2] == ["exact", "flat fp16 8 → 100"] and results.now == names[1]
     for structure in ("flat", "hnsw", "ivf"):
         assert {f"{structure} int8 8 → {size}" for size in (20, 100)} <= {*names}
     assert {f"hnsw int8 8 → {size}, not rotated" for size in (20, 100)} <= {*names}
@@ -84,13 +84,12 @@ def test_all_requested_points_are_measured(results: Results) -> None:
         assert sum(name.startswith(f"{structure} fp32 {DIM}, ") for name in names) == len(efforts)
     assert len(names) == len({*names})
     assert results.complete and results.subject["rows"] == ROWS
-    assert results.subject["queries"] == 40 and results.encode_ms is None
+    assert results.subject["queries"] == 40 and results.overhead_ms is None
 
 
 def test_what_is_said_of_each(results: Results) -> None:
     exact = results.rows[0]
-    assert (exact.kind, exact.structure, exact.code) == (Kind.EXACT, "exact", "float16")
-    assert (exact.prefix, exact.shortlist) == (DIM, ROWS)
+    assert (exact.kind, exact.config.shortlist) == (Kind.EXACT, ALL_ROWS)
     assert (exact.recall, exact.recall_low, exact.theoretical) == (1, 1, 1)
     assert exact.measured == Spread(1, 1, 1) and exact.build_s is None
     for row in results.rows:
@@ -116,27 +115,18 @@ def test_recall_is_that_of_the_searches_themselves(subject: Dataset, results: Re
     (segment,) = subject.segments
     exact = segment.exact(subject.queries, 5).rows
     for row in results.rows:
-        if row.kind is not Kind.CASCADE or row.name.startswith("as configured"):
+        if row.kind is not Kind.CASCADE:
             continue
-        config = replace(
-            segment.config,
-            prefix=row.prefix,
-            structure=Structure(row.structure),
-            code=Code(row.code),
-            effort=row.effort,
-        )
-        found = segment.over(config).search(subject.queries, 5, row.shortlist).rows
+        found = segment.over(row.config).search(subject.queries, 5).rows
         assert row.recall == pytest.approx(recalls(found, exact).mean(), abs=0.02), row.name
 
 
 def test_a_rotation_is_undone_for_comparison(subject: Dataset, results: Results) -> None:
     """The first numbers of these vectors hold the least: cut off as they are, they find little."""
-    back = np.concatenate(list(subject.unrotated()))
-    unit = random_rows(ROWS, 1) / np.linalg.norm(random_rows(ROWS, 1), axis=1, keepdims=True)
-    assert np.abs(back - unit).max() < 2e-3  # float16
     by_name = {row.name: row for row in results.rows}
     turned, bare = by_name["hnsw int8 8 → 100"], by_name["hnsw int8 8 → 100, not rotated"]
     assert (turned.kind, bare.kind) == (Kind.CASCADE, Kind.TRUNCATED)
+    assert (turned.config.rotation, bare.config.rotation) == ("pca", "identity")
     assert bare.recall_high < turned.recall_low
 
 
@@ -296,49 +286,30 @@ def test_a_collection_with_judgements(engine: SearchEngine, tmp_path: Path) -> N
     qrels = {"q1": {"c": 1}, "q2": {"b2": 1}}
     with collection_dataset(engine, questions, qrels) as subject:
         assert subject.rows == 40 and len(subject.queries) == 2 and subject.judged == 2
-        assert subject.encode_ms is not None
-        numbers = subject.live_numbers()
-        assert len(numbers) == 40 and len({*numbers.tolist()}) == 40
+        assert subject.overhead_ms is not None and subject.sizes == [20, 19, 1]
         bench_settings = Settings(Grid.fitting(40, 16, 10, prefixes=(4,)), repeats=1, cold=0)
         found = Bench(subject, bench_settings, tmp_path, silent).run()
-    assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.shortlist == 40)
+    assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.config.shortlist >= 40)
     assert found.subject["judged"] == 2
 
 
 def test_the_loss_of_ndcg_is_paired(subject: Dataset, tmp_path: Path) -> None:
-    def judge(rankings: Iterable[np.ndarray]) -> np.ndarray:
-        scores: np.ndarray = (next(iter(rankings)) % 7 == 0).mean(axis=1)
+    def judge(segments: Sequence[Segment]) -> np.ndarray:
+        found = segments[0].search(subject.queries, 5).rows
+        scores: np.ndarray = (found % 7 == 0).mean(axis=1)
         return scores
 
     judged = replace(subject, judge=judge, judged=40)
     asked = settings(subject, structures=[Structure.FLAT], baselines=False, cold=0, repeats=1)
     found = Bench(judged, asked, tmp_path, silent).run()
     (segment,) = subject.segments
-    exact = judge([segment.exact(subject.queries, 5).rows])
+    exact = (segment.exact(subject.queries, 5).rows % 7 == 0).mean(axis=1)
     short = segment.over(SegmentConfig(prefix=8, code="int8", shortlist=20))  # type: ignore[arg-type]
-    loss = interval(exact - judge([short.search(subject.queries, 5).rows]))
+    loss = interval(exact - judge([short]))
     losses = {row.name: row.ndcg_loss for row in found.rows}
     assert losses["exact"] == (0, 0)
     assert losses["flat int8 8 → 20"] == pytest.approx(loss) and loss[0] < loss[1]
     assert Results.read(found.write(tmp_path)).rows == found.rows
-
-
-def test_the_judges_rows_are_the_documents(engine: SearchEngine) -> None:
-    with collection_dataset(engine, {"q": "a"}, {"q": {"b5": 1}}) as subject:
-        assert subject.judge is not None
-        snapshot = engine.collection._current()
-        order = list(snapshot.segments)
-        document = snapshot.store.ids_of(["b5"])["b5"]
-        passage = snapshot.store.passages_of([document])[0].id
-        start = 0
-        for row in order:
-            if row.base <= passage < row.base + row.rows:
-                number = start + passage - row.base
-            start += row.rows
-        best = np.full((1, 40), -1)
-        assert subject.judge([best]) == [0]
-        best[0, 0] = number
-        assert subject.judge([best]) == [1]
 
 
 def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
@@ -356,17 +327,74 @@ def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
         engine.add([{"_id": str(i + 40), "text": text} for i, text in enumerate(texts[40:])])
         judged = task(engine, questions, qrels)
         assert judged.exclude_self
-        exact, configured = measure(engine, judged, modes=["vector"])
-        with collection_dataset(engine, questions, qrels) as subject:
-            assert subject.notes == judged.notes and subject.mode == "hybrid"
-            grid = Grid.fitting(subject.rows, 16, 10, prefixes=(8,), shortlists=(10,))
-            bench_settings = Settings(grid, repeats=1, cold=0)
-            found = Bench(subject, bench_settings, tmp_path, silent).run()
-    rows = {row.name: row for row in found.rows}
-    assert rows["exact"].ndcg == pytest.approx(exact.ndcg_10) != 1
-    assert rows["as configured: flat fp16 3 → 12"].ndcg == pytest.approx(configured.ndcg_10)
-    assert rows["exact"].ndcg_loss == (0, 0)
-    assert found.subject["default_mode"] == "hybrid"
+        exact, configured, hybrid = measure(engine, judged, modes=["vector", "hybrid"])
+        found = {}
+        for mode in ("vector", "hybrid"):
+            engine.set_default(mode)
+            with collection_dataset(engine, questions, qrels) as subject:
+                assert subject.notes == judged.notes and subject.mode == mode
+                grid = Grid.fitting(subject.rows, 16, 10, prefixes=(8,), shortlists=(10,))
+                bench_settings = Settings(grid, repeats=1, cold=0)
+                found[mode] = Bench(subject, bench_settings, tmp_path, silent).run()
+    by_vector, by_both = found["vector"], found["hybrid"]
+    assert by_vector.rows[0].ndcg == pytest.approx(exact.ndcg_10) != 1
+    now = by_vector.named("flat fp16 3 → 12, not rotated")
+    assert now and now.name == by_vector.now and now.ndcg == pytest.approx(configured.ndcg_10)
+    assert by_vector.rows[0].ndcg_loss == (0, 0)
+    now = by_both.named(by_both.now)
+    assert now and now.ndcg == pytest.approx(hybrid.ndcg_10) != configured.ndcg_10
+    assert (by_both.subject["default_mode"], by_both.subject["mode"]) == ("hybrid", "hybrid")
+
+
+def test_every_point_can_be_applied(tmp_path: Path) -> None:
+    """The collection then has its config, and another bench finds it there."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join("x" * n for n in rng.integers(1, 17, 12)) for _ in range(1300)]
+    questions = {str(i): texts[i][:40] for i in range(0, 200, 10)}
+    grid: dict[str, Any] = {"prefixes": (4, 8), "shortlists": (40,), "funnels": [((8, 20),)]}
+    path = tmp_path / "c"
+    with SearchEngine.create(path, WordLengths(), SegmentConfig(prefix=4, shortlist=30)) as engine:
+        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
+        engine.delete(["5", "1299"])
+
+        def bench(number: int) -> Results:
+            scratch = tmp_path / str(number)
+            scratch.mkdir()
+            with collection_dataset(engine, questions) as subject:
+                settings = Settings(
+                    Grid.fitting(subject.rows, 16, 10, **grid, baselines=not number), 1, 0
+                )
+                return Bench(subject, settings, scratch, silent).run()
+
+        first = bench(0)
+        assert first.now == "flat fp16 4 → 30"
+        names = [
+            "hnsw int8 8 → 40",
+            "hnsw int8 8 → 40, not rotated",
+            "ivf int8 4 → 40 → 8: 20",
+            "hnsw fp32 16, ef 64",
+            "exact",
+            "flat fp16 4 → 30",
+        ]
+        scores = [hit.score for hit in engine.search(texts[7], mode="vector", exact=True)]
+        for number, name in enumerate(names, start=1):
+            point = first.named(name)
+            assert point is not None, (name, [row.name for row in first.rows])
+            engine.apply(point.config.as_dict() if number == 1 else point.config)
+            assert engine.stats().index_config == point.config.as_dict()
+            (segment,) = engine.collection.segments.values()  # type: ignore[attr-defined]
+            assert segment.config == point.config and segment.rows == 1298
+            hits = engine.search(texts[7], mode="vector", exact=True)
+            assert [hit.score for hit in hits] == pytest.approx(scores, abs=2e-3)  # float16
+            again = bench(number)
+            assert again.now == name, name
+            assert len({row.name for row in again.rows}) == len(again.rows)
+        assert engine.stats().tuning is None
+        with pytest.raises(SegmentConfigError, match="prefix 17 is wider than the vectors"):
+            engine.apply(SegmentConfig(prefix=17))
+        assert engine.stats().index_config == point.config.as_dict()
+    with SearchEngine.open(path, WordLengths()) as engine:
+        assert len(engine) == 1298 and engine.verify() == 0
 
 
 def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
@@ -456,7 +484,7 @@ def test_a_grid_always_fits(rows: int, dim: int, k: int) -> None:
     assert 1 <= grid.k <= rows and all(p <= dim for p in grid.prefixes)
     assert all(grid.k <= size <= rows for size in grid.shortlists)
     recipes = list(grid.cascades(SegmentConfig(), rows))
-    assert all(isinstance(recipe, PlannedPoint) for recipe in recipes)
+    assert all(isinstance(config, SegmentConfig) for _, _, config in recipes)
     assert len(recipes) >= len(grid.prefixes) * len(grid.shortlists)
 
 
@@ -486,14 +514,14 @@ def test_few_rows_and_narrow_funnels_are_reported(tmp_path: Path) -> None:
         bench_settings = Settings(grid, repeats=1, cold=0)
         found = Bench(few, bench_settings, tmp_path, silent).run()
     assert "searched exactly" in found.missing["graphs, lists and baselines"]
-    assert found.missing["funnel 8:20"] == "its first stage is no wider than any prefix"
+    assert found.missing["funnel 8: 20"] == "its first stage is no wider than any prefix"
 
 
 def test_the_table_shows_what_one_would_choose_among(results: Results) -> None:
     shown = table(results)
     assert [row[""] for row in shown[:2]] == [row.name for row in results.rows[:2]]
     assert {"recall@5", "p50 ms", "× theory", "× measured"} <= shown[0].keys()
-    assert "ndcg@10" not in shown[0]  # nobody has one
+    assert "nDCG@10" not in shown[0]  # nobody has one
     best = frontier(results.rows)
     assert best[-1].recall == 1
     for row in results.rows:

@@ -15,6 +15,7 @@ from conftest import REPOSITORY
 
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
+from searchengine.measure.formatting import recall_of, short
 from searchengine.measure.recommend import recommend
 from searchengine.measure.report import Report, facts, in_html, report, write
 from searchengine.measure.results import Kind, Results, Row
@@ -105,7 +106,7 @@ def test_the_page_is_whole(sample_results: Results, text: str) -> None:
     for phrase in ("Use hnsw int8 192 → 200", "★ recommended", "0.984", "(0.978–0.989)", "9000"):
         assert phrase in words
     assert "cold latency the system keeps the rows in memory" in " ".join(words.split())
-    assert "Encoding a question takes 1.42 (1.38–1.51) ms in addition" in words
+    assert "(encoding, reading the documents) takes 1.42 (1.38–1.51) ms" in words
 
 
 def test_style_of_a_picture_stays_in_it(text: str) -> None:
@@ -119,18 +120,13 @@ def test_pictures_are_no_wider_than_the_screen(text: str) -> None:
     assert "max-width:100%" in rule and "min-width" not in rule
 
 
-def test_as_configured_of_bare_vectors_is_the_default_recipe(sample_results: Results) -> None:
-    def said(encoder: str | None, name: str) -> dict[str, str]:
-        rows = replace(sample_results.rows[1], name=name)
-        changed = replace(
-            sample_results, rows=(rows,), subject={**sample_results.subject, "encoder": encoder}
-        )
-        return dict(facts(changed)[0][1])
-
-    named = "as configured: flat fp16 64 → 100"
-    assert "default index config" in said(None, named)["as configured"]
-    assert "as configured" not in said("starter", named)
-    assert "as configured" not in said(None, "hnsw int8 64 → 100")
+def test_now_of_bare_vectors_is_the_default_of_a_new_collection(sample_results: Results) -> None:
+    chosen = sample_results.rows[1]
+    named = replace(sample_results, now=chosen.name)
+    assert ("now", chosen.name) in facts(named)[0][1]
+    bare = replace(named, subject={**named.subject, "path": None})
+    assert ("default of a new collection", chosen.name) in facts(bare)[0][1]
+    assert f"{chosen.name}</th>" not in in_html(report(bare)) and "★" in in_html(report(bare))
 
 
 def test_names_are_escaped(sample_results: Results) -> None:
@@ -155,7 +151,7 @@ def test_names_are_escaped(sample_results: Results) -> None:
     "fields",
     [
         {},
-        {"missing": {}, "encode_ms": None},
+        {"missing": {}, "overhead_ms": None},
         {"complete": False},
     ],
 )
@@ -176,11 +172,11 @@ BARE = {"ndcg": None, "cold_ms": None, "cold_reads": None, "batch_qps": None}
         (exact(), row("a", (1.0,), **BARE)),
         (exact(), row("no hope", recall=0.0, recall_low=0.0, recall_high=0.0)),
         (exact(), row("not counted", theoretical=None, multiply_adds=None)),
-        (exact(), row("a", structure="a new one", percentiles_ms=(1.0,) * 101)),
+        (exact(), row("a", percentiles_ms=(1.0,) * 101)),
     ],
 )
 def test_few_rows(rows: tuple[Row, ...], tmp_path: Path) -> None:
-    few = results(*rows, complete=False, encode_ms=None)
+    few = results(*rows, complete=False)
     written = write(few, tmp_path)
     read = checked((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "nDCG@10" not in " ".join(read.words).split("How it was measured")[0]
@@ -193,7 +189,11 @@ def test_the_folder(sample_results: Results, text: str, tmp_path: Path) -> None:
     names = ["results.json", "report.html", *(f"{name}.svg" for name in PICTURES)]
     assert [path.name for path in written] == names
     assert all(path.is_file() for path in written)
-    assert written[1].read_text(encoding="utf-8") == text
+    page = written[1].read_text(encoding="utf-8")
+    path = tmp_path / "new" / "folder" / "results.json"
+    applied = f"searchengine tune data/sentences.index --apply &#x27;{path}#recommended&#x27;"
+    assert applied in page and page.replace(applied, "").count("<pre>") == 1
+    assert text.count("<pre>") == 0  # nothing was written, so there is nothing to name
     assert json.loads(written[0].read_text(encoding="utf-8"))["subject"]["rows"] == 200_000
 
 
@@ -262,6 +262,26 @@ def test_in_a_browser(sample_results: Results, text: str, width: int, tmp_path: 
     assert f"recall@{K}" in text
 
 
+def test_the_docs_say_what_the_reports_recommend() -> None:
+    text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
+    lines = {}
+    for name in ("scifact", "papers", "synthetic"):
+        found = Results.read(REPOSITORY / "docs" / "reports" / name)
+        one, scan = found.named(recommend(found).name), found.exact
+        assert one and scan
+        cells = [
+            f"{found.subject['rows']:,} × {found.subject['dim']}",
+            one.name,
+            recall_of(one),
+            f"{one.p50_ms.median:.2f} · {one.p99_ms.median:.2f}",
+            f"{scan.p50_ms.median:.2g}",
+            short(one.measured.median),
+            short(one.hot_bytes / 2**20),
+        ]
+        lines[name] = " | ".join(cells)
+    assert [name for name, line in lines.items() if line not in text] == [], lines
+
+
 def test_the_docs_run(
     sample_results: Results,
     tmp_path: Path,
@@ -269,9 +289,9 @@ def test_the_docs_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = (REPOSITORY / "docs" / "tuning.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text[text.index("## Bench") :], re.DOTALL)
+    *_, program = re.findall(r"```python\n(.*?)```", text[text.index("## Bench") :], re.DOTALL)
     monkeypatch.chdir(tmp_path)
     replace(sample_results, rows=sample_results.rows[:9]).write(tmp_path / "report")
     exec(program, {})
     assert (tmp_path / "report-098" / "report.html").is_file()
-    assert "Only exact search holds recall@10 ≥ 0.98" in capsys.readouterr().out
+    assert "Nothing else holds recall@10 ≥ 0.98" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from random import random
 from time import monotonic, sleep
 from typing import Any, Self
 
+from searchengine.backends import limits
 from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.connections import (
     Identity,
@@ -35,6 +36,7 @@ FOLDED = 4 << 20
 # Bytes of the log, and times those of the file, from which readers are waited for; seconds after
 # which a reader of the same commit begins again meanwhile.
 OVERGROWN, REOPENED = (32 << 20, 2), 0.1
+_STEPS = 20_000  # instructions of SQLite between two looks at the clock: about a millisecond
 _PATIENCE, _POLL = 1.0, 0.05  # seconds to wait for readers; between two looks at them
 
 
@@ -120,6 +122,9 @@ class Database:
         try:
             yield
         except sqlite3.OperationalError as error:
+            call = limits.current()
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT and call is not None:
+                raise call.exceeded() from None
             if "locked" in str(error):
                 raise CollectionBusy(
                     f"{self.path.parent} is being written to by another process; "
@@ -194,7 +199,7 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """The connection, for statements of a transaction."""
-        with self.named_errors(), self._pool.borrow() as connection:
+        with self.named_errors(), self._pool.borrow() as connection, _interrupted(connection):
             yield connection
 
     def execute(self, sql: str) -> None:
@@ -349,7 +354,11 @@ class Database:
         """Fetches all: an unfinished statement would hold later ones of its connection at an older
         snapshot."""
         self._check_frozen()
-        with self.named_errors(), self._pool.borrow(long=long) as connection:
+        with (
+            self.named_errors(),
+            self._pool.borrow(long=long) as connection,
+            _interrupted(connection),
+        ):
             rows = connection.execute(sql, parameters).fetchall()
         self._check_frozen()
         return rows
@@ -361,6 +370,21 @@ class Database:
                 f"{self.path} was changed since it was opened, in a folder that cannot be written "
                 "from here; refresh, or open it again"
             )
+
+
+@contextmanager
+def _interrupted(connection: sqlite3.Connection) -> Iterator[None]:
+    """Interrupt the statements of the block when the time of the call is over."""
+    call = limits.current()
+    if call is None or call.deadline is None:
+        yield
+        return
+    limits.check()
+    connection.set_progress_handler(call.expired, _STEPS)
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None, 0)
 
 
 def _sync_fully(connection: sqlite3.Connection) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from searchengine.backends import limits
 from searchengine.backends.contract import Ids, Known, Passage, Tables
 from searchengine.backends.filters import fields
 from searchengine.backends.filters.parser import field_name, field_named, parse
@@ -19,6 +20,7 @@ from searchengine.corpus.documents import Document
 _COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
 _KEYS = 50_000  # keys of a folder read at a time
 _CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
+_TEXTS = 16  # documents a statement, where their text is counted
 
 T = TypeVar("T")
 
@@ -66,10 +68,13 @@ class Store(Database, Tables):
         order = [int(i) for i in ids]
         sql = "SELECT id, key, title, text, metadata FROM documents WHERE id IN ({})"
         documents: dict[int, Document] = {}
+        call = limits.current()
+        chunk = _CHUNK if call is None or call.characters is None else _TEXTS
         with self.named_errors():
-            for i, key, title, text, metadata in self._rows(sql, _distinct(order)):
+            for i, key, title, text, metadata in self._rows(sql, _distinct(order), chunk=chunk):
                 if not (type(key) is type(title) is type(text) is str):
                     raise self.damaged(f"document {i} has a key, title or text that is not text")
+                limits.count_text(len(text) + len(metadata))
                 documents[i] = Document.stored(key, text, title, json.loads(metadata))
         return self._in_order(documents, order, self._lost_document)
 
@@ -295,15 +300,19 @@ class Store(Database, Tables):
         return f"passage {passage} is missing"
 
     def _rows(
-        self, sql: str, values: Sequence[Any], before: Sequence[Any] = ()
+        self,
+        sql: str,
+        values: Sequence[Any],
+        before: Sequence[Any] = (),
+        chunk: int = _CHUNK,
     ) -> Iterator[tuple[Any, ...]]:
         """The rows of a statement that ends in `IN ({})`, queried in chunks that SQLite can bind.
 
-        `before`: parameters that come before the list.
+        `before`: parameters that come before the list. `chunk`: values a statement.
         """
-        for start in range(0, len(values), _CHUNK):
-            chunk = values[start : start + _CHUNK]
-            yield from self.read(sql.format(", ".join("?" * len(chunk))), (*before, *chunk))
+        for start in range(0, len(values), chunk):
+            part = values[start : start + chunk]
+            yield from self.read(sql.format(", ".join("?" * len(part))), (*before, *part))
 
 
 def _distinct(values: Iterable[T]) -> list[T]:

@@ -1,0 +1,104 @@
+"""Responses as JSON: built in pieces, in the thread that has the values, up to a limit."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from searchengine.engine import limits
+from searchengine.server.refusals import Refused
+from searchengine.server.server_settings import MAX_RESPONSE
+
+_SENT = 1 << 18  # bytes sent at a time: the next ones wait until the caller has read
+
+
+class Content:
+    """The body of a response, known to fit its model: it is not validated again.
+
+    Attributes:
+        pieces: what was written.
+        size: their bytes.
+    """
+
+    __slots__ = ("pieces", "size")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.size = 0
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes. Raises Refused if the response is too large, SearchTimeout if it is late."""
+        self.size += len(piece)
+        if self.size > MAX_RESPONSE:
+            raise Refused(
+                422,
+                f"the response would have more than {MAX_RESPONSE >> 20} MiB; ask for fewer at "
+                'once, or leave out the texts of hits: "texts": false',
+            )
+        self.pieces.append(piece)
+        limits.check()
+
+    def write_json(self, value: Any) -> None:
+        """Add a value as JSON."""
+        self.write(to_json(value))
+
+    def write_list(self, values: Iterable[Any]) -> None:
+        """Add a list, one value after the other."""
+        before = b"["
+        for value in values:
+            self.write(before + to_json(value))
+            before = b","
+        self.write(b"]" if before == b"," else b"[]")
+
+    def write_facets(self, facets: Mapping[str, Mapping[Any, int]]) -> None:
+        """Add field → its values and their counts, most frequent first."""
+        before = b"{"
+        for name, counts in facets.items():
+            self.write(before + to_json(name) + b":")
+            self.write_json([{"value": value, "count": count} for value, count in counts.items()])
+            before = b","
+        self.write(b"}" if before == b"," else b"{}")
+
+
+def as_json(value: Any) -> Response:
+    """A small response that is known to fit its model: it is not validated again."""
+    return Response(to_json(value), media_type="application/json")
+
+
+def json_response(*contents: Content) -> Response:
+    """The response of what was written, one content after the other."""
+    size = sum(content.size for content in contents)
+    pieces = chain.from_iterable(content.pieces for content in contents)
+    if size <= _SENT:
+        return Response(b"".join(pieces), media_type="application/json")
+    return _Large(pieces, size)
+
+
+class _Large(Response):
+    """A body that is sent in parts, as fast as the caller reads."""
+
+    def __init__(self, pieces: Iterable[bytes], size: int) -> None:
+        super().__init__(headers={"content-length": str(size)}, media_type="application/json")
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        for part in _parts(self._pieces):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body"})
+
+
+def _parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces, joined or cut into parts of _SENT bytes."""
+    waiting = bytearray()
+    for piece in pieces:
+        waiting += piece
+        while len(waiting) >= _SENT:
+            yield bytes(waiting[:_SENT])
+            del waiting[:_SENT]
+    yield bytes(waiting)

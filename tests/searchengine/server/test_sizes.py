@@ -1,0 +1,79 @@
+"""What one request may ask for, and that no work goes on after its time."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from searchengine.backends import limits
+from searchengine.server import responses, served
+
+Serve = Callable[..., TestClient]
+AT = "/v1/collections/words/documents"
+
+
+def test_a_batch_has_a_number_of_hits(client: TestClient) -> None:
+    body = {"queries": ["a bee"] * 256, "k": 1000}
+    response = client.post("/v1/search/batch", json=body)
+    assert response.status_code == 422
+    assert "questions times offset + k must be at most 25,600, got 256,000" in response.text
+    assert client.post("/v1/search/batch", json={**body, "k": 100}).status_code == 200
+    response = client.post("/v1/search/batch", json={**body, "k": 100, "offset": 1})
+    assert response.status_code == 422
+
+
+def test_a_response_has_a_size(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than that is refused, whoever asks; a smaller part of it is not."""
+    text = "bee " * 2000
+    assert client.put(f"{AT}/long", json={"text": text}).status_code == 200
+    search = {"query": "bee", "mode": "text", "k": 1}
+    requests: list[tuple[str, str, Any]] = [
+        ("POST", "/v1/search", search),
+        ("POST", "/v1/search/batch", {"queries": ["bee"], "mode": "text"}),
+        ("GET", AT, None),
+        ("POST", "/v1/embeddings", {"input": ["x"] * 200}),
+    ]
+    monkeypatch.setattr(responses, "_SENT", 1000)  # so that they are sent in parts
+    for method, path, body in requests:
+        response = client.request(method, path, json=body)
+        assert response.status_code == 200 and response.json()
+        assert len(response.content) == int(response.headers["content-length"]) > 5000
+    assert client.post("/v1/search", json=search).json()["hits"][0]["text"] == text
+    monkeypatch.setattr(responses, "MAX_RESPONSE", 5000)
+    for method, path, body in requests:
+        response = client.request(method, path, json=body)
+        assert response.status_code == 422 and '\\"texts\\": false' in response.text
+    assert client.post("/v1/search", json={**search, "texts": False}).status_code == 200
+    monkeypatch.setattr(served, "MAX_TEXT", 5000)
+    for method, path, body in requests[:3]:
+        response = client.request(method, path, json=body)
+        assert response.status_code == 422 and "ask for fewer" in response.text
+
+
+def test_work_ends_when_the_time_of_its_request_is_over(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, ended = serve(timeout=0.2), threading.Semaphore(0)
+
+    def endless(*_: Any) -> Any:
+        try:
+            while True:
+                limits.check()
+        finally:
+            ended.release()
+
+    monkeypatch.setattr("searchengine.engine.hits", endless)
+    begin = time.monotonic()
+    for path, body in (
+        ("/v1/search", {"query": "a bee"}),
+        ("/v1/search/batch", {"queries": ["a bee"]}),
+    ):
+        response = client.post(path, json=body)
+        assert response.status_code == 503 and "within 0.2 seconds" in response.text
+        assert ended.acquire(timeout=5)
+    assert time.monotonic() - begin < 5
+    text = client.get("/metrics").text
+    assert 'searchengine_refused_total{reason="timeout"} 2.0' in text
