@@ -10,8 +10,7 @@ import pytest
 from searchengine import SearchEngine
 from searchengine.backends.contract import Passage
 from searchengine.errors import QueryError
-from searchengine.indexer.search.depths import part_size
-from searchengine.query.paging import Ranked, Ranking, in_parts
+from searchengine.query.paging import Ranked, Ranking, in_parts, part_size
 
 COUNT, DIM = 1200, 24
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide", "krill", "reef"]
