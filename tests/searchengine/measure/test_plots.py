@@ -283,10 +283,11 @@ def pictures(history: History) -> dict[str, Figure]:
 
 def test_same_figures_give_the_same_file(history: History, tmp_path: Path) -> None:
     for suffix, magic in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
+        again = pictures(history)
         for name, figure in pictures(history).items():
             first = save(figure, tmp_path / "new" / f"{name}{suffix}").read_bytes()
-            again = save(pictures(history)[name], tmp_path / f"{name}{suffix}").read_bytes()
-            assert first == again and first.startswith(magic)
+            second = save(again[name], tmp_path / f"{name}{suffix}").read_bytes()
+            assert first == second and first.startswith(magic)
             assert len(first) < 200_000
 
 

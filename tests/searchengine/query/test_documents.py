@@ -170,13 +170,13 @@ def _list_in_child(engine: SearchEngine, answers: Any) -> None:
 def test_other_processes_list_too(engine: SearchEngine, method: str) -> None:
     context = multiprocessing.get_context(method)
     answers: Any = context.Queue()
-    children = [context.Process(target=_list_in_child, args=(engine, answers)) for _ in range(4)]
+    children = [context.Process(target=_list_in_child, args=(engine, answers)) for _ in range(2)]
     for child in children:
         child.start()
     results = [answers.get(timeout=120) for _ in children]
     for child in children:
         child.join()
-    assert results == [(["a", "b", "c", "d"], 2, "whale")] * 4
+    assert results == [(["a", "b", "c", "d"], 2, "whale")] * 2
 
 
 def test_a_folder_replaced_underneath(engine: SearchEngine, tmp_path: Path) -> None:
