@@ -17,6 +17,7 @@ from searchengine.trainer.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import BboxBase
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -268,7 +269,9 @@ def put_labels(axes: "Axes", labels: Sequence[Label], lines: Iterable[Line]) -> 
     assert figure is not None
     figure.draw_without_rendering()
     spots = np.concatenate([_dotted(axes.transData.transform(list(line))) for line in lines])
-    frame, taken, written = axes.get_window_extent(), [], []
+    frame = axes.get_window_extent()
+    taken: list[BboxBase] = []
+    written = []
     for label in labels:
         for number, (right, up) in enumerate(PLACES if label.needed else PLACES[:NEAR]):
             note = axes.annotate(
