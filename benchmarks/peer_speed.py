@@ -76,7 +76,8 @@ def started(file: Path, dataset: Dataset, k: int, scratch: Path) -> Peer:
     """A peer with the rows of the data set."""
     vectors, queries = scratch / "vectors.npy", scratch / "queries.npy"
     if not queries.exists():
-        np.save(vectors, np.concatenate(list(dataset.unrotated())).astype(np.float32))
+        rows = [block for segment in dataset.segments for block in segment.verified()]
+        np.save(vectors, np.concatenate(rows).astype(np.float32))
         np.save(queries, unit_rows(dataset.queries))
     return Peer.start(file, vectors, queries, k=k, folder=scratch / file.stem)
 
