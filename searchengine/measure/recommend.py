@@ -403,7 +403,14 @@ def sentence(results: Results, advice: Recommendation) -> str:
         begin = "Leave it as it is" + (", it searches exactly" if row is exact else "")
     else:
         begin = "Search exactly" if row is exact else f"Use {row.name}"
-    return f"{begin}: {listed([time, *gains])}."
+    same = now is not None and (fraction(now.recall), fraction(now.ndcg)) == (
+        fraction(row.recall),
+        fraction(row.ndcg),
+    )
+    leave = ""
+    if now not in (None, row) and same and not faster(row, now, results.overhead):
+        leave = " It gains nothing noticeable: you may as well leave it as it is."
+    return f"{begin}: {listed([time, *gains])}.{leave}"
 
 
 def command(results: Results, advice: Recommendation, folder: Path | None) -> str:

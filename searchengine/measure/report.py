@@ -5,6 +5,7 @@ It has the answer, the reasons, plots, tables, and facts about data, method and 
 
 import io
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
@@ -385,7 +386,11 @@ def _answer(content: Report) -> Iterator[str]:
     if content.reading:
         yield f'<p class="caption">{escape(content.reading)}</p>'
     if content.command:
-        yield f"<pre><code>{escape(content.command)}</code></pre>"
+        # No line ends within a word, such as after its hyphens.
+        words = (
+            f"<span>{escape(shlex.quote(word))}</span>" for word in shlex.split(content.command)
+        )
+        yield f"<pre><code>{' '.join(words)}</code></pre>"
         yield (
             '<p class="caption">This applies the recommended point to the collection. With the '
             f"name of another point of this page after <code>{RESULTS}#</code> it applies that "
@@ -401,8 +406,8 @@ def _folded(heading: str, parts: Iterable[str], *, open: bool = False) -> str:
 
 def _figure(picture: Picture) -> str:
     caption = f"<figcaption>{escape(picture.caption)}</figcaption>"
-    card = f'<div class="card">\n{inlined(picture)}\n</div>'
-    return f"<figure>\n{card}\n{caption}\n</figure>"
+    card = '<div class="card" tabindex="0" role="group" aria-label="plot">'
+    return f"<figure>\n{card}\n{inlined(picture)}\n</div>\n{caption}\n</figure>"
 
 
 def inlined(picture: Picture) -> str:

@@ -267,6 +267,10 @@ def test_exact_search_is_recommended_to_those_who_do_not_search_exactly() -> Non
     said, rows, applied = answered(replace(found, now="exact"))
     assert said.startswith("Leave it as it is, it searches exactly: a search takes 0.200 ms and no")
     assert rows[0][0] == "now = recommended = exact" and applied == ""
+    better = row("b", times(0.195), recall=1.0, recall_low=1.0, recall_high=1.0)
+    said, _, applied = answered(replace(found, rows=(*found.rows, better), now="exact"))
+    assert said.startswith("Use b: a search takes 0.195 ms (now 0.200)") and applied
+    assert said.endswith(" It gains nothing noticeable: you may as well leave it as it is.")
     low = row("a", recall=0.9, recall_low=0.2)
     assert answered(results(low))[0].startswith("Nothing holds recall@10 ≥ 0.95")
     assert "and no other point holds the target." in answered(results(exact(), low))[0]
