@@ -33,9 +33,10 @@ def rooms() -> Iterator[tuple[str, ast.AST]]:
 
 def imported(node: ast.AST) -> set[str]:
     """The rooms that a statement imports from."""
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return set()
     prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-    aliases = node.names if isinstance(node, ast.Import | ast.ImportFrom) else []
-    parts = [f"{prefix}{alias.name}.".split(".") for alias in aliases]
+    parts = [f"{prefix}{alias.name}.".split(".") for alias in node.names]
     named = {path.stem for folder in searchengine.__path__ for path in Path(folder).iterdir()}
     tops = {
         top if top in named else "__init__" for name, top, *_ in parts if name == "searchengine"
