@@ -590,6 +590,22 @@ class SearchEngine:
         _warn(answer.notes)
         return answer
 
+    @staticmethod
+    def to_encode(questions: Sequence[str], mode: Mode) -> Sequence[str]:
+        """What a search in this mode encodes: no marks around phrases, where words count too."""
+        return Query(mode=mode).to_encode(questions)
+
+    @staticmethod
+    def rank(
+        snapshot: Snapshot, questions: Sequence[str], vectors: Floats, k: int, mode: Mode
+    ) -> list[list[str]]:
+        """For each question, the keys of the first k documents of a snapshot, as a search ranks.
+
+        `vectors`: of the questions, (q, D)."""
+        rankings = rank(snapshot, Query(k, mode=mode), questions, vectors)
+        found = ([each.passage.document for each in ranking.documents] for ranking in rankings)
+        return [snapshot.store.keys_of(documents) for documents in found]
+
     def rank_by_weights(
         self, questions: Sequence[str], weights: Sequence[float], depth: int
     ) -> list[dict[float, list[str]]]:
@@ -597,7 +613,7 @@ class SearchEngine:
 
         As a search in the mode hybrid ranks them with that weight; with 0 as by words alone, with 1
         as by vectors alone. Each question is encoded and searched once."""
-        vectors = self.encode_questions(Query(mode=Mode.HYBRID).to_encode(questions))
+        vectors = self.encode_questions(self.to_encode(questions, Mode.HYBRID))
         with self.collection.reading() as snapshot:
             return rank_by_weights(snapshot, questions, vectors, weights, depth)
 

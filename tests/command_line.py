@@ -47,11 +47,16 @@ def run_json(*arguments: str | Path) -> Any:
 
 
 def shared_encoder(
-    source: str | Path, *, layers: int | None = None, route: Any = None, **options: Any
+    source: str | Path,
+    *,
+    layers: int | None = None,
+    route: Any = None,
+    shared: bool = False,
+    **options: Any,
 ) -> Encoder:
     """Encoder.load; the packaged encoders stay loaded: each start measures bf16 for seconds."""
     if str(source) not in ("starter", "starter-768"):
-        return _load(source, layers=layers, route=route, **options)
+        return _load(source, layers=layers, route=route, shared=shared, **options)
     if options.get("precision", "auto") == "auto" and os.environ.get(VARIABLE) == "torch":
         options["precision"] = "fp32"  # nothing is measured
     return _packaged(str(source), RuntimeConfig(**options), layers)

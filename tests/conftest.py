@@ -1,6 +1,7 @@
 """Shared fixtures: where the real data is stored, and an encoder a human can compute."""
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
     from searchengine import SearchEngine
+
+# Collecting imports and makes millions of objects that stay: no search for garbage among them.
+gc.disable()
 
 # `make test-long` chooses the second, by pytest's --hypothesis-profile.
 settings.register_profile("fast", max_examples=16, deadline=None)
@@ -49,6 +53,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if name in slow else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -104,11 +113,14 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def traced_once() -> Iterator[None]:
-    """Trace each tiny network for OpenVINO once in this process."""
+    """Trace each tiny network for OpenVINO once in this process, and time each graph once."""
     from traced import remember_graphs
+
+    from searchengine.trainer.runtimes import runtime
 
     with pytest.MonkeyPatch.context() as patch:
         remember_graphs(patch)
+        patch.setattr(runtime, "PROBE_ROUNDS", 1)
         yield
 
 

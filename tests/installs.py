@@ -2,9 +2,10 @@
 
 `install` is the line itself, as pip does it: a minute and 1.5 GB for each. `view` takes a second: a
 virtual environment with links to the distributions of the one that runs the tests, of which it sees
-only those that the line requires, by the wheel's metadata and theirs.
+only those that the line requires, by the wheel's metadata and theirs. Its commands share a process.
 """
 
+import json
 import os
 import re
 import shutil
@@ -12,8 +13,9 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -81,15 +83,13 @@ class Environment:
         """The words of a searchengine command."""
         return [str(self.folder / "bin" / "searchengine"), *map(str, arguments)]
 
-    def run(
-        self, *arguments: str | Path, cwd: Path, input: str = "", variables: Mapping[str, str] = {}
-    ) -> Done:
+    def run(self, *arguments: str | Path, cwd: Path) -> Done:
         """Run a searchengine command in a process of its own."""
         return subprocess.run(
             self.command(*arguments),
             cwd=cwd,
-            env=self.variables(**variables),
-            input=input,
+            env=self.variables(),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=300,
@@ -112,6 +112,56 @@ class Environment:
             canonicalize_name(path.name.split("-")[0])
             for path in self.folder.glob("lib/python3*/site-packages/*.dist-info")
         }
+
+
+# Reads commands as [words, folder] and writes [exit code, stdout, stderr], each a line of JSON.
+COMMANDS = """
+import json, os, sys, traceback
+from click.testing import CliRunner
+from searchengine.cli import cli
+replies = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+for line in sys.stdin:
+    words, folder = json.loads(line)
+    os.chdir(folder)
+    result = CliRunner().invoke(cli, words, prog_name="searchengine")
+    stderr = result.stderr
+    if result.exception and not isinstance(result.exception, SystemExit):
+        stderr += "".join(traceback.format_exception(*result.exc_info))
+    print(json.dumps([result.exit_code, result.stdout, stderr]), file=replies, flush=True)
+"""
+
+
+class View(Environment):
+    """An environment whose commands run one after the other in one process.
+
+    A process for each would import torch again, for seconds.
+    """
+
+    @cached_property
+    def _process(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self.python, "-c", COMMANDS],
+            env=self.variables(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str | Path, cwd: Path) -> Done:
+        """Run a searchengine command."""
+        words = list(map(str, arguments))
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps([words, str(cwd)]), file=self._process.stdin, flush=True)
+        reply = self._process.stdout.readline()
+        assert reply, f"{words} ended the process"
+        return Done(words, *json.loads(reply))
+
+    def close(self) -> None:
+        """End the process."""
+        if "_process" in vars(self):
+            with self._process as process:
+                process.communicate()
 
 
 def requirements(extras: Iterable[str]) -> list[Requirement]:
@@ -157,8 +207,8 @@ def holds(requirement: Requirement, extras: Iterable[str]) -> bool:
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
 
 
-def view(wheel: Path, extras: Sequence[str], folder: Path) -> Environment:
-    """The environment that the wheel with these extras makes, of links to what is here."""
+def view(wheel: Path, extras: Sequence[str], folder: Path) -> None:
+    """Make the environment that the wheel with these extras makes, of links to what is here."""
     environment = _empty(folder)
     (packages,) = folder.glob("lib/python3*/site-packages")
     owners = Counter(
@@ -176,7 +226,6 @@ def view(wheel: Path, extras: Sequence[str], folder: Path) -> Environment:
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(Path(str(distribution.locate_file(part))).resolve())
     pip("install", "--quiet", "--no-deps", "--no-index", wheel, python=environment.python)
-    return environment
 
 
 def install(wheel: Path, extras: Sequence[str], folder: Path) -> Environment:

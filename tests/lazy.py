@@ -8,12 +8,17 @@ import pytest
 
 
 class Lazy:
-    """A module that is imported when one of its names is first asked for."""
+    """A module that is imported when one of its public names is first asked for.
+
+    pytest asks every name of a test file for `_mock_name` and `__wrapped__` while it collects.
+    """
 
     def __init__(self, module: str) -> None:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(import_module(self._module), name)
 
 

@@ -33,16 +33,13 @@ def rooms() -> Iterator[tuple[str, ast.AST]]:
 
 def imported(node: ast.AST) -> set[str]:
     """The rooms that a statement imports from."""
-    names: list[str] = []
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and node.module == "searchengine":
-        names = [f"searchengine.{alias.name}" for alias in node.names]
-    elif isinstance(node, ast.ImportFrom):
-        names = [node.module or ""]
-    parts = [name.split(".") for name in names if name.split(".")[0] == "searchengine"]
+    prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+    aliases = node.names if isinstance(node, ast.Import | ast.ImportFrom) else []
+    parts = [f"{prefix}{alias.name}.".split(".") for alias in aliases]
     named = {path.stem for folder in searchengine.__path__ for path in Path(folder).iterdir()}
-    tops = {top[1] if top[1:] and top[1] in named else "__init__" for top in parts}
+    tops = {
+        top if top in named else "__init__" for name, top, *_ in parts if name == "searchengine"
+    }
     return tops - {"indexer", "trainer"}
 
 

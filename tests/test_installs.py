@@ -17,7 +17,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import docx
@@ -29,13 +28,13 @@ import pytest
 from conftest import REPOSITORY
 from document_files import write_epub
 from filelock import FileLock
-from installs import Done, Environment, closure, project, requirements
+from installs import Done, Environment, View, closure, project, requirements
 from reportlab.pdfgen.canvas import Canvas
 from tiny_model import write_cross_encoder, write_model2vec, write_sentence_transformer
 
 from searchengine.cli import cli
 
-View = Callable[[str], Environment]
+ViewOf = Callable[[str], View]
 Check = Callable[[Environment, Path], None]
 MAIN = {"base": (), "starter": ("starter",), "all": ("all",)}
 FOR_WORK = {"dev", "docs", "fuzz", "peers"}
@@ -134,18 +133,20 @@ def at(tmp_path: Path, inputs: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def view(wheel: Path, shared: Path) -> View:
+def view(wheel: Path, shared: Path) -> Iterator[ViewOf]:
     """The view of a main line, by its name."""
+    views: dict[str, View] = {}
 
-    @cache
-    def made(line: str) -> Environment:
+    def view_of(line: str) -> View:
         folder = shared / f"view-{line}"
         with FileLock(f"{folder}.lock"):
             if not folder.is_dir():
                 installs.view(wheel, MAIN[line], folder)
-        return Environment(folder)
+        return views.setdefault(line, View(folder))
 
-    return made
+    yield view_of
+    for each in views.values():
+        each.close()
 
 
 # What a line promises.
@@ -491,7 +492,7 @@ def name(check: Check) -> str:
 @pytest.mark.parametrize(
     "check", [*BASE, *(pytest.param(each, marks=pytest.mark.long) for each in LONGER)], ids=name
 )
-def test_base(check: Check, view: View, at: Path) -> None:
+def test_base(check: Check, view: ViewOf, at: Path) -> None:
     check(view("base"), at)
 
 
@@ -501,12 +502,12 @@ def test_base(check: Check, view: View, at: Path) -> None:
     ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
 )
 def test_base_names_the_missing_extra(
-    extra: str, words: tuple[str, ...], view: View, at: Path
+    extra: str, words: tuple[str, ...], view: ViewOf, at: Path
 ) -> None:
     refuses(view("base"), at, extra, words)
 
 
-def test_a_folder_is_indexed_without_what_cannot_be_read(view: View, at: Path) -> None:
+def test_a_folder_is_indexed_without_what_cannot_be_read(view: ViewOf, at: Path) -> None:
     (at / "mixed").mkdir()
     for file in ("papers/whale.pdf", "notes/whale.txt"):
         (at / "mixed" / Path(file).name).write_bytes((at / file).read_bytes())
@@ -519,16 +520,16 @@ def test_a_folder_is_indexed_without_what_cannot_be_read(view: View, at: Path) -
     [(line, check) for line in ("starter", "all") for check in EXTRAS[line]],
     ids=lambda value: value if isinstance(value, str) else name(value),
 )
-def test_main_lines(line: str, check: Check, view: View, at: Path) -> None:
+def test_main_lines(line: str, check: Check, view: ViewOf, at: Path) -> None:
     check(view(line), at)
 
 
-def test_int8_is_refused_where_only_openvino_is_there(view: View, at: Path) -> None:
+def test_int8_is_refused_where_only_openvino_is_there(view: ViewOf, at: Path) -> None:
     words = ("index", "notes", "x.index", "--encoder", "tiny", "--precision", "int8")
     refuses(view("all"), at, "int8", words)
 
 
-def test_a_view_has_what_its_line_requires_and_no_more(view: View) -> None:
+def test_a_view_has_what_its_line_requires_and_no_more(view: ViewOf) -> None:
     for line, extras in MAIN.items():
         expected = closure(requirements(extras)) | {"searchengine"}
         assert view(line).distributions() == expected

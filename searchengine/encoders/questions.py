@@ -53,7 +53,7 @@ class QuestionEncoder:
         """Float32 (q, D). Raises QueryError for vectors that are zero or not finite."""
         if len(questions) > MAX_CACHED_BATCH:
             self.encoded += len(questions)
-            return self._encoded(questions)
+            return encoded(self._encoder, questions, "query")
         with self._lock:
             known = {text: self._cache[text] for text in questions if text in self._cache}
             for text in known:
@@ -62,16 +62,14 @@ class QuestionEncoder:
             self.encoded += len(set(questions)) - len(known)
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
             # Copies: a view would keep its whole batch.
-            encoded = dict(zip(missing, map(np.copy, self._encoded(missing)), strict=True))
+            rows = encoded(self._encoder, missing, "query")
+            new = dict(zip(missing, map(np.copy, rows), strict=True))
             with self._lock:
-                self._cache.update(encoded)
+                self._cache.update(new)
                 while len(self._cache) > CACHE_SIZE:
                     self._cache.popitem(last=False)
-            known |= encoded
+            known |= new
         return np.stack([known[text] for text in questions])
-
-    def _encoded(self, texts: Sequence[str]) -> Floats:
-        return encoded(self._encoder, texts, "query")
 
 
 def encoded(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Floats:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from searchengine.backends.mode import Mode
-from searchengine.engine import SearchEngine, Snapshot
+from searchengine.engine import Mode, SearchEngine, Snapshot
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly, unit_rows
 from searchengine.indexer.config import SegmentConfig
@@ -21,8 +20,6 @@ from searchengine.indexer.tuning.points import OperatingPoint
 from searchengine.measure.judgements import Task
 from searchengine.measure.results import Spread
 from searchengine.measure.retrieval import task
-from searchengine.query.ranking import rank
-from searchengine.query.request import Query
 from searchengine.trainer.evaluation.ranking import MAIN, Qrels, per_question
 
 MAX_QUERIES = 1000
@@ -103,13 +100,14 @@ def collection_dataset(
     with engine.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
-        encoded = engine.encoder.encode(Query(mode=mode).to_encode(texts), role="query")
+        encoded = engine.encoder.encode(engine.to_encode(texts, mode), role="query")
         vectors = np.asarray(encoded, np.float32)
         segments = tuple(snapshot.segments.values())
         live = tuple(snapshot.live[row] for row in snapshot.segments)
         judge = None
         if judged is not None:
-            judge = _judge(snapshot, judged, dict(zip(keys, texts, strict=True)), mode, vectors)
+            asked = dict(zip(keys, texts, strict=True))
+            judge = _judge(engine, snapshot, judged, asked, mode, vectors)
         yield Dataset(
             engine.folder.path.name,
             segments,
@@ -141,10 +139,14 @@ def _overhead(
 
 
 def _judge(
-    snapshot: Snapshot, task: Task, questions: Mapping[str, str], mode: Mode, vectors: Floats
+    engine: SearchEngine,
+    snapshot: Snapshot,
+    task: Task,
+    questions: Mapping[str, str],
+    mode: Mode,
+    vectors: Floats,
 ) -> Judge:
     """A function from views of the segments to nDCG@10, as a search in this mode ranks."""
-    query = Query(_FIRST + task.exclude_self, mode=mode)
     texts, keys = list(questions.values()), list(questions)
     _ = snapshot.words, snapshot.unrelated  # computed here once, for all views
 
@@ -152,8 +154,8 @@ def _judge(
         view = copy(snapshot)
         view.segments = dict(zip(snapshot.segments, segments, strict=True))
         run = {}
-        for key, ranking in zip(keys, rank(view, query, texts, vectors), strict=True):
-            names = snapshot.store.keys_of(each.passage.document for each in ranking.documents)
+        rankings = engine.rank(view, texts, vectors, _FIRST + task.exclude_self, mode)
+        for key, names in zip(keys, rankings, strict=True):
             others = (name for name in names if not (task.exclude_self and name == key))
             run[key] = dict.fromkeys(list(others)[:_FIRST], 0.0)
         return per_question(run, keys, task.qrels, [MAIN])[MAIN]

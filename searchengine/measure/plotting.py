@@ -17,6 +17,7 @@ from searchengine.trainer.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import BboxBase
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -234,11 +235,10 @@ def log_scale(axes: "Axes", which: str) -> None:
 
 
 SIZE = 8.0  # points
-DISTANCES = (7.0, 14.0, 24.0, 36.0)  # points from mark to name
-SIDES = ((0, -1), (1, -1), (1, 0), (-1, 0), (0, 1), (-1, 1), (1, 1), (-1, -1))
-MARK = 4.0  # points: half the side of a mark
+PLACES = [(side, up) for up in (-8, 8, -20, 20, 0) for side in (9, -9, 0) if (side, up) != (0, 0)]
+"""Offsets of a name from its mark, in points: the first free one is taken."""
+NEAR = 6  # the places beside the mark; only a needed name may be farther away
 
-Box = tuple[float, float, float, float]  # left, bottom, right, top; pixels
 Line = Sequence[tuple[float, float]]
 
 
@@ -258,89 +258,59 @@ class Label:
 def put_labels(axes: "Axes", labels: Sequence[Label], lines: Iterable[Line]) -> list[str]:
     """Write the labels that fit, in order of priority; return their texts.
 
-    A label takes the first free position beside its point, where it covers no line or label and
-    stays within the axes; a needed one may be farther away. lines: all lines and marks in data
-    coordinates; a mark is a line of one point. Call it last: it needs the final layout.
+    A label takes the first place beside its point where it covers no other label, no mark and no
+    line, and stays within the axes. lines: all lines and marks in data coordinates; a mark is a
+    line of one point. Call it last: it needs the final layout.
     """
     from matplotlib.patheffects import withStroke
+    from matplotlib.text import Text
 
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()
-    scale = figure.dpi / 72
+    spots = np.concatenate([_dotted(axes.transData.transform(list(line))) for line in lines])
     frame = axes.get_window_extent()
-    bounds: Box = (frame.x0, frame.y0, frame.x1, frame.y1)
-    boxes = [box for line in lines for box in _boxes(axes.transData.transform(list(line)), scale)]
+    taken: list[BboxBase] = []
     written = []
     for label in labels:
-        place = _place(axes, label, boxes, bounds, scale)
-        if place is None:
+        for number, (right, up) in enumerate(PLACES if label.needed else PLACES[:NEAR]):
+            note = axes.annotate(
+                label.text,
+                (label.x, label.y),
+                (right, up),
+                textcoords="offset points",
+                color=label.colour,
+                fontsize=SIZE,
+                weight="bold" if label.bold else "normal",
+                ha={9: "left", -9: "right", 0: "center"}[right],
+                va="center" if not up else "bottom" if up > 0 else "top",
+                zorder=6,
+                path_effects=[withStroke(linewidth=2, foreground="white")],
+                arrowprops={"arrowstyle": "-", "color": label.colour, "lw": 0.6, "shrinkB": 4}
+                if number >= NEAR
+                else None,
+            )
+            note.set_in_layout(False)
+            note.get_window_extent()  # which moves the text to its place
+            box = Text.get_window_extent(note)  # without the arrow
+            within = frame.containsx(box.x0) and frame.containsx(box.x1)
+            free = within and frame.containsy(box.y0) and frame.containsy(box.y1)
+            free = free and not any(box.overlaps(other) for other in taken)
+            if free and not box.padded(2).count_contains(spots):
+                break
+            if label.needed and number == len(PLACES) - 1:
+                break
+            note.remove()
+        else:
             continue
-        box, (right, up) = place
-        boxes.append(box)
+        taken.append(box)
         written.append(label.text)
-        look: dict[str, Any] = {"weight": "bold"} if label.bold else {}
-        if max(abs(right), abs(up)) > DISTANCES[0]:
-            look["arrowprops"] = {"arrowstyle": "-", "color": label.colour, "lw": 0.6, "shrinkB": 4}
-        note = axes.annotate(
-            label.text,
-            (label.x, label.y),
-            (right, up),
-            textcoords="offset points",
-            color=label.colour,
-            fontsize=SIZE,
-            ha=("right", "center", "left")[(right > 0) - (right < 0) + 1],
-            va=("top", "center", "bottom")[(up > 0) - (up < 0) + 1],
-            zorder=6,
-            path_effects=[withStroke(linewidth=2, foreground="white")],
-            **look,
-        )
-        note.set_in_layout(False)
     return written
 
 
-def _place(
-    axes: "Axes", label: Label, boxes: Sequence[Box], bounds: Box, scale: float
-) -> tuple[Box, tuple[float, float]] | None:
-    """The position of a label: its box in pixels, and its offset from the point, in points."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import TextPath
-
-    font = FontProperties(family="DejaVu Sans", weight="bold" if label.bold else "normal")
-    outline = TextPath((0, 0), label.text, size=SIZE, prop=font).get_extents()
-    wide, high = outline.width + 3, SIZE + 3
-    x, y = axes.transData.transform((label.x, label.y))
-    best: tuple[float, Box, tuple[float, float]] | None = None
-    far = len(DISTANCES) if label.needed else 1
-    for distance, (right, up) in itertools.product(DISTANCES[:far], SIDES):
-        left = x + scale * (distance * right + (right - 1) * wide / 2)
-        low = y + scale * (distance * up + (up - 1) * high / 2)
-        box = (left, low, left + scale * wide, low + scale * high)
-        covered = sum(_shared(box, other) for other in boxes) + 4 * _outside(box, bounds)
-        if best is None or covered < best[0]:
-            best = covered, box, (distance * right, distance * up)
-        if not covered:
-            break
-    assert best is not None
-    return best[1:] if label.needed or not best[0] else None
-
-
-def _boxes(line: NDArray[np.float64], scale: float) -> list[Box]:
-    """Small boxes along a line (n, 2) in pixels; one box for a line of one point."""
-    half = scale * (MARK if len(line) == 1 else 1.0)
-    spots = [line[:1]]
+def _dotted(line: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Points along a line (n, 2) in pixels, at most 5 apart."""
+    pieces = [line[:1]]
     for start, end in itertools.pairwise(line):
-        count = 1 + math.ceil(float(np.hypot(*(end - start))) / (4 * scale))
-        spots.append(np.linspace(start, end, count))
-    return [(x - half, y - half, x + half, y + half) for x, y in np.concatenate(spots).tolist()]
-
-
-def _shared(first: Box, second: Box) -> float:
-    """Area that two boxes share, in pixels."""
-    wide = min(first[2], second[2]) - max(first[0], second[0])
-    high = min(first[3], second[3]) - max(first[1], second[1])
-    return max(0.0, wide) * max(0.0, high)
-
-
-def _outside(box: Box, bounds: Box) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1]) - _shared(box, bounds)
+        pieces.append(np.linspace(start, end, 2 + int(np.hypot(*(end - start)) / 5)))
+    return np.concatenate(pieces)

@@ -134,27 +134,6 @@ def names(
     return list(dict.fromkeys(settings))
 
 
-def ndcg_10(
-    snapshot: Snapshot, task: Task, rankings: Iterable[npt.NDArray[np.int64]]
-) -> npt.NDArray[np.float64]:
-    """nDCG@10 of every question, by its first ten documents, as the other functions measure it.
-
-    `rankings`: passage ids (q, depth) padded with −1, deeper and deeper up to all passages. Several
-    passages of a document count as one, at the rank of the first; so a ranking is read only if a
-    question has fewer than ten documents in those before it.
-    """
-    run: dict[str, dict[str, float]] = {key: {} for key in task.queries}
-    for ids in rankings:
-        for key, documents in zip(run, documents_of(snapshot, ids), strict=True):
-            if len(run[key]) < _FIRST:
-                # Those of the ranking before keep their ranks, as on the pages of a search.
-                candidates = [name for name in documents if not (task.exclude_self and name == key)]
-                run[key] |= {name: 0.0 for name in candidates if name not in run[key]}
-        if all(len(documents) >= _FIRST for documents in run.values()):
-            break
-    return per_question(run, task.keys, task.qrels, [MAIN])[MAIN]
-
-
 def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:
     """The prefix lengths below the full width, without repeats."""
     full = engine.collection.settings["encoder"]["dim"]

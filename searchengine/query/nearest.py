@@ -8,8 +8,7 @@ import numpy as np
 from searchengine.backends import limits
 from searchengine.backends.contract import Passage, Snapshot
 from searchengine.indexer.arrays import Floats, RowNumbers
-from searchengine.indexer.search.depths import part_size
-from searchengine.query.paging import MIN_FIRST, Label, Ranked, distinct
+from searchengine.query.paging import MIN_FIRST, Label, Ranked, distinct, part_size
 from searchengine.query.request import Query
 
 

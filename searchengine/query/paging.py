@@ -14,8 +14,10 @@ from typing import NamedTuple, TypeVar
 from searchengine.backends import limits
 from searchengine.backends.contract import Passage
 
-MIN_FIRST = 10
-"""Minimum rows of the first part."""
+MIN_FIRST, MIN_SECOND, GROWTH = 10, 100, 4
+"""Minimum rows of the first part and of the second; factor from each part to the next one."""
+MAX_DEPTH = 1 << 40
+"""More documents than a collection holds; SQLite's integers end at 2⁶³."""
 T = TypeVar("T")
 
 
@@ -48,6 +50,14 @@ Part = Callable[[Sequence[int], int, int], list[Ranking]]
 
 Of a part, the first `depth` documents are enough.
 """
+
+
+def part_size(first: int, number: int) -> int:
+    """The size of a part, if the first one has the size `first`."""
+    if number == 0:
+        return first
+    second = max(MIN_SECOND, GROWTH * first)
+    return min(second * int(GROWTH ** (number - 1)), MAX_DEPTH)
 
 
 def distinct(items: Iterable[T], names: Iterable[Hashable], limit: int) -> list[T]:

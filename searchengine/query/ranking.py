@@ -13,12 +13,19 @@ from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.search.depths import MAX_DEPTH, part_size
 from searchengine.indexer.search.diversity import mmr
 from searchengine.query import fusion
 from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
-from searchengine.query.paging import Part, Ranked, Ranking, distinct, in_parts
+from searchengine.query.paging import (
+    MAX_DEPTH,
+    Part,
+    Ranked,
+    Ranking,
+    distinct,
+    in_parts,
+    part_size,
+)
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-Values = NDArray[np.float64]
+from searchengine.trainer.evaluation.significance import CONFIDENCE, Values
+
 Interval = tuple[float, float]
 
-CONFIDENCE = 0.95
 RESAMPLES = 1999
 """Draws of the bootstrap."""
 MIN_PAIRS = 10

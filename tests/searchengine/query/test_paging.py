@@ -10,8 +10,7 @@ import pytest
 from searchengine import SearchEngine
 from searchengine.backends.contract import Passage
 from searchengine.errors import QueryError
-from searchengine.indexer.search.depths import part_size
-from searchengine.query.paging import Ranked, Ranking, in_parts
+from searchengine.query.paging import Ranked, Ranking, in_parts, part_size
 
 COUNT, DIM = 1200, 24
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide", "krill", "reef"]
@@ -72,11 +71,11 @@ def whole(engine: SearchEngine, k: int, **options: Any) -> list[tuple[str, float
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
 @pytest.mark.parametrize("where", [None, "n >= 300"])
-def test_pages_of_23_are_the_parts_of_one_answer_of_a_thousand(
+def test_pages_are_the_parts_of_one_answer(
     engine: SearchEngine, mode: str, where: str | None
 ) -> None:
     hits = whole(engine, 1000, mode=mode, where=where)
-    assert pages(engine, 1000, 23, mode=mode, where=where) == hits
+    assert pages(engine, 1000, 97, mode=mode, where=where) == hits
     keys = [key for key, _ in hits]
     matching = list(engine.keys(where))
     assert len(keys) == len({*keys}) and {*keys} <= {*matching}
@@ -95,11 +94,11 @@ def test_pages_of_23_are_the_parts_of_one_answer_of_a_thousand(
 def test_pages_with_options(engine: SearchEngine, mode: str, options: dict[str, Any]) -> None:
     hits = whole(engine, 300, mode=mode, **options)
     assert len({key for key, _ in hits}) == len(hits) >= 200
-    assert pages(engine, 300, 30, mode=mode, **options) == hits
+    assert pages(engine, 300, 70, mode=mode, **options) == hits
     least = hits[97][1]
     above = whole(engine, 1000, mode=mode, min_score=least, **options)
-    further = len(above) + 40  # two pages behind the last one
-    assert pages(engine, further, 20, mode=mode, min_score=least, **options) == above
+    further = len(above) + 80  # two pages behind the last one
+    assert pages(engine, further, 40, mode=mode, min_score=least, **options) == above
     assert all(score >= least for _, score in above)
     facets = engine.search(QUESTION, 1, mode=mode, facets=["n"], **options).facets
     deep = engine.search(QUESTION, 5, mode=mode, facets=["n"], offset=200, **options)
@@ -111,7 +110,7 @@ def test_scores_fall_from_page_to_page_where_rows_are_compared_exactly(
     engine: SearchEngine, mode: str
 ) -> None:
     options = {"mode": mode, "shortlist": 10_000} if mode != "text" else {"mode": mode}
-    scores = [score for _, score in pages(engine, 1000, 50, **options)]
+    scores = [score for _, score in pages(engine, 1000, 97, **options)]
     assert np.diff(scores).max() <= 0
 
 
@@ -121,7 +120,7 @@ def test_diversity_orders_all_documents(engine: SearchEngine, mode: str) -> None
     plain = {key for key, _ in whole(engine, 1000, **options)}
     diverse = whole(engine, 1000, diversity=0.3, **options)
     assert {key for key, _ in diverse} == plain and len(diverse) == len(plain) > 110
-    assert pages(engine, 1000, 50, diversity=0.3, **options) == diverse
+    assert pages(engine, 1000, 97, diversity=0.3, **options) == diverse
 
 
 def test_batches_have_the_same_pages(engine: SearchEngine) -> None:

@@ -21,8 +21,7 @@ from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment
 from searchengine.upkeep.copies import copy
 
-_PAUSE = 0.1  # seconds for a file
-SLOW: dict[str, tuple[object, str]] = {
+WAITING: dict[str, tuple[object, str]] = {
     "backup": (shutil, "copyfileobj"),
     "verify": (hashlib, "file_digest"),
     "export": (Segment, "verified"),
@@ -53,21 +52,26 @@ def writing(path: Path, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("writing")
-@pytest.mark.parametrize("name", list(SLOW))
+@pytest.mark.parametrize("name", list(WAITING))
 def test_another_process_merges_meanwhile(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    slow, target = getattr(*SLOW[name]), tmp_path / "target"
+    read, target = getattr(*WAITING[name]), tmp_path / "target"
     calls = Counter[object]()
 
-    def slowly(*arguments: Any, **named: Any) -> Any:
-        calls[getattr(arguments[0], "name", arguments[0])] += 1  # a file's path, or a segment
-        time.sleep(_PAUSE)
-        return slow(*arguments, **named)
-
     with SearchEngine.open(path, WordLengths()) as engine:
+        first = [segment.path for segment in engine.folder.segments.values()]
+
+        def read_after_a_merge(*arguments: Any, **named: Any) -> Any:
+            calls[getattr(arguments[0], "name", arguments[0])] += 1  # a file's path, or a segment
+            until = time.monotonic() + 60
+            while all(folder.exists() for folder in first):
+                assert time.monotonic() < until, "nothing was merged"
+                time.sleep(0.01)
+            return read(*arguments, **named)
+
         with monkeypatch.context() as patch:
-            patch.setattr(*SLOW[name], slowly)
+            patch.setattr(*WAITING[name], read_after_a_merge)
             if name == "copy":
                 copy(path, target)
             elif name == "verify":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from conftest import WordLengths
 from expected import merged
 from hypothesis import HealthCheck, settings
@@ -212,7 +213,7 @@ class Living(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-TestLiving = Living.TestCase
+TestLiving = pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")(Living.TestCase)
 TestLiving.settings = settings(
     stateful_step_count=16,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -18,7 +18,7 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.writer import WritableView
 from searchengine.corpus.files import read_corpus
-from searchengine.encoders.loading import CollectionEncoder
+from searchengine.encoders.loading import CollectionEncoder, load_given
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.ingest.bulk import encode_corpus
 from searchengine.ingest.ingestion import FolderIngestion
@@ -264,8 +264,8 @@ def test_two_reindexes_of_one_engine_follow_each_other(
 def test_a_reindex_that_begins_before_the_one_before_is_shown_keeps_its_encoder(
     engine: SearchEngine,
 ) -> None:
-    encoder, narrow = engine._encoder, WordLengths(8, "narrow")
-    first = encoder.expect(Remainders(), None)
+    encoder, narrow = engine._encoder, load_given(WordLengths(8, "narrow"))
+    first = encoder.expect(load_given(Remainders()), None)
     second = encoder.expect(narrow, None)
     with SearchEngine.open(engine.collection.path, WordLengths()) as other:
         other.reindex(Remainders())
