@@ -21,7 +21,7 @@ from record import REPOSITORY, record, spread
 from searchengine.cli.console import show_rows, steps
 from searchengine.indexer.arrays import RowNumbers, unit_rows
 from searchengine.indexer.config import Code, SegmentConfig, Structure
-from searchengine.indexer.tuning.points import recalls
+from searchengine.indexer.tuning.points import OperatingPoint, recalls
 from searchengine.measure.bench_data import Dataset, vectors_dataset
 from searchengine.measure.operating_points import Grid, Searchers
 
@@ -69,14 +69,24 @@ def own(dataset: Dataset, k: int, scratch: Path) -> dict[str, tuple[Timed, Timed
     with steps() as report:
         searchers = Searchers(dataset, grid, scratch, report)
         searchers.build()
-    return {str(s.fields["name"]): (s.one_by_one, s.at_once) for s in searchers.searchers}
+    return {str(s.fields["name"]): timed(s.point, dataset) for s in searchers.searchers}
+
+
+def timed(point: OperatingPoint, dataset: Dataset) -> tuple[Timed, Timed]:
+    """The first queries searched one by one, and in one call."""
+    queries = dataset.queries
+    return (
+        lambda count: point.one_by_one(queries[:count]),
+        lambda count: point.at_once(queries[:count]),
+    )
 
 
 def started(file: Path, dataset: Dataset, k: int, scratch: Path) -> Peer:
     """A peer with the rows of the data set."""
     vectors, queries = scratch / "vectors.npy", scratch / "queries.npy"
     if not queries.exists():
-        np.save(vectors, np.concatenate(list(dataset.unrotated())).astype(np.float32))
+        rows = [block for segment in dataset.segments for block in segment.verified()]
+        np.save(vectors, np.concatenate(rows).astype(np.float32))
         np.save(queries, unit_rows(dataset.queries))
     return Peer.start(file, vectors, queries, k=k, folder=scratch / file.stem)
 
