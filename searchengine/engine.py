@@ -415,7 +415,7 @@ class SearchEngine:
         deleted = self.collection.delete(checked, where)
         if not deleted and where is not None:
             with self.collection.reading() as snapshot:
-                _warn(listing.unknown_fields(snapshot.store, where))
+                _warn(listing.unknown_fields(snapshot.store, where), 4)
         return deleted
 
     @hinted

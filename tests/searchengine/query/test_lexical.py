@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.contract import WordScores
+from searchengine.backends.contract import COMMON, WordScores
 from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents import questions, text_index
 from searchengine.backends.folder.lexical import Scored

@@ -202,4 +202,4 @@ def test_representation(engine: SearchEngine) -> None:
 
 def test_progress_as_a_bar(engine: SearchEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.add([{"_id": "three", "text": "a dog"}], progress=True)
-    assert "1 documents" in capsys.readouterr().err and "three" in engine
+    assert "1/1" in capsys.readouterr().err and "three" in engine
