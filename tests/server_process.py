@@ -1,6 +1,7 @@
 """A real server process on loopback, and a collection of vectors for it to serve."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -76,15 +77,22 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, collections: Sequence[object], *options: object) -> Iterator[Server]:
-    """A server of collections, with the tokens above; it is ready."""
+def running(
+    folder: Path, collections: Sequence[object], *options: object, before: str = "", **environ: str
+) -> Iterator[Server]:
+    """A server of collections, with the tokens above; it is ready.
+
+    `before`: what its process runs first. `environ`: variables of its environment.
+    """
     tokens = folder / "tokens.txt"
     tokens.write_text(TOKENS)
     arguments = ["serve", *collections, "--port", 0, "--tokens", tokens, *options]
-    program = "import sys; from searchengine.cli import cli; cli(sys.argv[1:])"
+    program = f"import sys; from searchengine.cli import cli; {before}\ncli(sys.argv[1:])"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     pipe = subprocess.PIPE
-    server = Server(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True))
+    environment = {**os.environ, **environ}
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+    server = Server(process)
     try:
         server.wait_until_ready()
         yield server

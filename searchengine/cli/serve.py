@@ -143,6 +143,7 @@ def serve(
     settings = ServerSettings(
         collections=named,
         tokens=() if tokens is None else read_tokens(tokens),
+        tokens_file=None if tokens is None else tokens.absolute(),
         benches=named_benches(benches, named),
         query_encoders=of_collections("--query-encoder", query_encoders, named),
         runtime=runtime,

@@ -1,8 +1,10 @@
 """The ASGI application: routes behind the guard, what starts and stops with it, its OpenAPI."""
 
 import asyncio
+import faulthandler
 import gc
 import logging
+import multiprocessing
 import os
 import signal
 import warnings
@@ -24,10 +26,14 @@ from searchengine.server.counting import Metrics, Shared
 from searchengine.server.guard import OPEN, Guard
 from searchengine.server.refusals import add_handlers
 from searchengine.server.served import Served, State
-from searchengine.server.server_settings import ServerSettings
+from searchengine.server.server_settings import SPARE_TOKENS, ServerSettings
+from searchengine.server.systemd import notify, reloading
 
 REFRESH = 0.5
 """Seconds between looks for commits of other processes."""
+HARD_END = 34.0
+"""Seconds after a signal to stop at which the process ends whatever it does: 4 more than requests
+have."""
 _DESCRIPTION = "Search, documents and embeddings of searchengine collections."
 _log = logging.getLogger(__name__)
 
@@ -35,7 +41,8 @@ _log = logging.getLogger(__name__)
 def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
     """The application. `numbers`: the file that its workers share; None: there is one."""
     warnings.simplefilter("ignore", FieldWarning)  # responses have them as `notes`
-    shared = Shared(len(settings.collections), len(settings.tokens), numbers)
+    slots = len(settings.tokens) + SPARE_TOKENS
+    shared = Shared(len(settings.collections), slots, numbers)
     here = State(settings, shared, Metrics())
     app = FastAPI(
         title="searchengine",
@@ -51,7 +58,10 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         app.include_router(routes.router)
     add_handlers(app)
     _describe(app, bool(settings.tokens))
-    guarded: Any = Guard(app, settings, shared, here.metrics)
+    guarded: Any = Guard(app, settings, shared, here.metrics, slots)
+    here.reload = guarded.reload
+    if numbers is not None:  # a worker may begin long after the server was started
+        here.reload()
     if settings.origins:
         guarded = CORSMiddleware(
             guarded,
@@ -77,6 +87,8 @@ async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
     _on_signal(here)
     warming = asyncio.create_task(_warm(here))
     refreshing = asyncio.create_task(_refresh(here))
+    if settings.workers == 1:
+        notify("READY=1")
     yield
     here.stopping.set()
     for task in (refreshing, warming):
@@ -95,7 +107,7 @@ async def _warm(here: State) -> None:
 
 async def _refresh(here: State) -> None:
     """Show what other processes commit, and count. A worker stops, too, if its parent has died."""
-    parent = os.getppid()
+    started_by = multiprocessing.parent_process()
     while True:
         await asyncio.sleep(REFRESH)
         for served in here.collections.values():
@@ -104,7 +116,7 @@ async def _refresh(here: State) -> None:
             except Exception:  # the next look may succeed
                 _log.exception("%s was not refreshed", served.name)
         here.count_vectors()
-        if here.settings.workers > 1 and os.getppid() != parent:
+        if started_by is not None and os.getppid() != started_by.pid:
             signal.raise_signal(signal.SIGTERM)
 
 
@@ -119,10 +131,39 @@ def _on_signal(here: State) -> None:
             continue
 
         def stop(number: int, frame: Any, before: Any = before) -> None:
+            if not here.stopping.is_set():
+                _end_in(HARD_END)
+                if here.settings.workers == 1:
+                    notify("STOPPING=1")
             loop.call_soon_threadsafe(here.stopping.set)
             before(number, frame)
 
         signal.signal(number, stop)
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        _on_hangup(here, loop)
+
+
+def _on_hangup(here: State, loop: asyncio.AbstractEventLoop) -> None:
+    """Read the tokens again at SIGHUP."""
+
+    def reload(*_: Any) -> None:
+        if here.settings.workers == 1:
+            reloading()
+        here.reload()
+        if here.settings.workers == 1:
+            notify("READY=1")
+
+    signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(reload))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # blocked while a worker starts
+
+
+def _end_in(seconds: float) -> None:
+    """End this process after some seconds, by a thread that needs no lock of the interpreter.
+
+    It writes where each thread was: something has not ended in time.
+    """
+    with suppress(RuntimeError, ValueError, OSError):  # there is no stderr
+        faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 def _describe(app: FastAPI, tokens: bool) -> None:

@@ -17,9 +17,15 @@ from typing import Any
 
 from starlette.responses import Response
 
+from searchengine.errors import QueryError
 from searchengine.server.counting import Metrics, Shared
 from searchengine.server.refusals import INTERNAL, RETRY, Refused, error_response
-from searchengine.server.server_settings import ServerSettings, token_position
+from searchengine.server.server_settings import (
+    MAX_BUFFERED,
+    ServerSettings,
+    token_position,
+    with_new_tokens,
+)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -31,6 +37,7 @@ OPEN = ("/healthz", "/readyz", "/openapi.json")
 # Of all that is not GET, only this reads.
 _READS = re.compile(r"/v1/(search|search/batch|embeddings|collections/[^/]+/map)")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_SMALL = 1 << 16  # bytes of a body that is received however many others are
 _WATCH = 0.1  # seconds until a request is watched for a caller that leaves
 _HEADERS = {
     b"x-content-type-options": b"nosniff",
@@ -51,12 +58,15 @@ class Guard:
     Attributes:
         app, settings, shared, metrics: as passed.
         ids: an id of 16 characters for each request.
+        buffered: bytes of bodies that are in memory.
     """
 
     def __init__(
-        self, app: App, settings: ServerSettings, shared: Shared, metrics: Metrics
+        self, app: App, settings: ServerSettings, shared: Shared, metrics: Metrics, slots: int
     ) -> None:
+        """`slots`: tokens that `shared` has room for."""
         self.app, self.settings, self.shared, self.metrics = app, settings, shared, metrics
+        self.buffered, self._slots = 0, slots
         # Random for each process, then counted: to read random numbers takes longer than all else.
         prefix = secrets.token_hex(4)
         self.ids = (f"{prefix}{number:08x}" for number in count())
@@ -67,6 +77,23 @@ class Guard:
             await self.app(scope, receive, send)
             return
         await Passing(self, scope, receive, send).run()
+
+    def reload(self) -> None:
+        """Read the tokens again; requests under way have been admitted, and go on.
+
+        If the file has an error, it is logged and the former tokens stay.
+        """
+        try:
+            settings = with_new_tokens(self.settings)
+            if (count := len(settings.tokens)) > self._slots:
+                raise QueryError(
+                    f"{settings.tokens_file} has {count} tokens, and the server has room for "
+                    f"{self._slots}; restart it"
+                )
+        except QueryError as error:
+            _log.error("the tokens stay as they are: %s", error)
+        else:
+            self.settings = settings
 
     def admit(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> str | None:
         """The name of the caller's token; None: no token is needed. Raises Refused."""
@@ -118,28 +145,27 @@ class Passing:
         self._read = 0  # bytes of the body
         # Whether the body has been read; that of a GET or DELETE is nobody's.
         self._complete = scope["method"] in ("GET", "HEAD", "DELETE")
-        self._exceeded = False
-        self._streams = False
+        self._refused: Refused | None = None  # while the body was read
+        self._streams = self._awaits_continue = False
+        self._entered = False  # whether it counts as a request under way
+        self._timer: asyncio.TimerHandle | None = None
         self._token: str | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._left = False
 
     async def run(self) -> None:
         """Answer, log and count."""
-        counted = self._scope["path"].startswith("/v1/")
-        entered = False
         try:
             headers = dict(self._scope["headers"])
+            self._awaits_continue = b"expect" in headers
             self._token = self._guard.admit(self._scope, headers)
             self._check_length(headers)
-            if counted:
-                entered = self._guard.shared.enter(self._settings.max_requests)
-                if not entered:
-                    self._guard.metrics.refused.labels("queue").inc()
-                    raise Refused(429, "too many requests under way; try again", RETRY)
+            if self._complete or self._streams:
+                self._enter()
             await self._answer()
-            if self._exceeded and not self._status:
-                raise self._too_large()
+            if self._refused is not None and not self._status:
+                raise self._refused
         except Refused as error:
             await self._refuse(error.status, error.message, error.headers)
         except Left:
@@ -151,9 +177,27 @@ class Passing:
             _log.exception("request %s failed", self._identity)
             await self._refuse(500, INTERNAL)
         finally:
-            if entered:
-                self._guard.shared.leave()
+            self._leave()
+            self._guard.buffered -= self._read
             self._record()
+
+    def _enter(self) -> None:
+        """Count the request as under way. Raises Refused if too many are.
+
+        From the end of its body on, which may come slowly, to the beginning of its response, which
+        may be read slowly; those of a bulk add are one stream.
+        """
+        if not self._scope["path"].startswith("/v1/"):
+            return
+        self._entered = self._guard.shared.enter(self._settings.max_requests)
+        if not self._entered:
+            self._guard.metrics.refused.labels("queue").inc()
+            raise Refused(429, "too many requests under way; try again", RETRY)
+
+    def _leave(self) -> None:
+        if self._entered:
+            self._guard.shared.leave()
+            self._entered = False
 
     def _check_length(self, headers: dict[bytes, bytes]) -> None:
         length = headers.get(b"content-length", b"0")
@@ -171,8 +215,10 @@ class Passing:
         if self._streams:
             await self._guard.app(self._scope, self._receive, self._sending)
             return
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(_WATCH, self._watch, asyncio.current_task())
+        self._task = asyncio.current_task()
+        self._scope["abandon"] = self._abandon
+        if self._complete:
+            self._watch_later()
         try:
             async with asyncio.timeout(self._settings.timeout):
                 await self._guard.app(self._scope, self._receiving, self._sending)
@@ -182,28 +228,32 @@ class Passing:
                 503, f"not answered within {self._settings.timeout:g} seconds", RETRY
             ) from None
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._left and task is not None and task.uncancel() == 0:
+            if self._left and self._task is not None and self._task.uncancel() == 0:
                 raise Left from None
             raise
         finally:
-            timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             if self._watching is not None:
                 self._watching.cancel()
 
-    def _watch(self, task: asyncio.Task[Any] | None) -> None:
-        """Cancel the request when its caller leaves, once its body was read."""
+    def _watch_later(self) -> None:
+        """Watch for a caller that leaves, if the request is not answered soon."""
+        self._timer = asyncio.get_running_loop().call_later(_WATCH, self._watch)
 
+    def _watch(self) -> None:
         async def watch() -> None:
-            while not self._complete:
-                await asyncio.sleep(_WATCH)
             while (await self._receive())["type"] != "http.disconnect":
                 pass
-            self._left = True
-            if task is not None:
-                task.cancel()
+            self._abandon()
 
         self._watching = asyncio.get_running_loop().create_task(watch())
+
+    def _abandon(self) -> None:
+        """End the request; its caller has left, or does not read."""
+        self._left = True
+        if self._task is not None:
+            self._task.cancel()
 
     async def _receiving(self) -> Message:
         """A part of the body, within the limit."""
@@ -211,16 +261,32 @@ class Passing:
             await asyncio.Event().wait()
         message = await self._receive()
         if message["type"] == "http.request":
-            self._read += len(message.get("body", b""))
-            if self._read > self._settings.max_body:
-                self._exceeded = True
-                raise self._too_large()
-            self._complete = not message.get("more_body", False)
+            received = len(message.get("body", b""))
+            self._read += received
+            self._guard.buffered += received
+            try:
+                self._check_received()
+                if not message.get("more_body", False):
+                    self._complete = True
+                    self._watch_later()
+                    self._enter()
+            except Refused as error:  # which the framework would call a body it cannot parse
+                self._refused = error
+                raise
         return message
+
+    def _check_received(self) -> None:
+        """Raise Refused if this body is too long, or all those in memory are."""
+        if self._read > self._settings.max_body:
+            raise self._too_large()
+        most = max(MAX_BUFFERED, 2 * self._settings.max_body)
+        if self._read > _SMALL and self._guard.buffered > most:
+            self._guard.metrics.refused.labels("queue").inc()
+            raise Refused(429, "too many large requests under way; try again", RETRY)
 
     async def _sending(self, message: Message) -> None:
         """Add the headers that every response has."""
-        if self._exceeded and not self._status:
+        if self._refused is not None and not self._status:
             return  # the framework answers that the body cannot be parsed
         if message["type"] == "http.response.start":
             self._status = message["status"]
@@ -230,12 +296,16 @@ class Passing:
                 (b"x-request-id", self._identity.encode()),
                 *((name, value) for name, value in _HEADERS.items() if name not in present),
             ]
+            if self._awaits_continue and not self._complete:  # the body may come, or may not
+                message["headers"].append((b"connection", b"close"))
+            if not self._streams:
+                self._leave()
         await self._send(message)
 
     async def _refuse(self, status: int, message: str, headers: Any = None) -> None:
         if self._status:  # a response has begun: all that is left is to end the connection
             return
-        self._exceeded = False
+        self._refused = None
         refusal: Response = error_response(status, message, self._identity, headers)
         await refusal(self._scope, self._receive, self._sending)
 

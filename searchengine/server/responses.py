@@ -1,6 +1,6 @@
 """Responses as JSON: built in pieces, in the thread that has the values, up to a limit."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -10,9 +10,12 @@ from starlette.types import Receive, Scope, Send
 
 from searchengine.engine import limits
 from searchengine.server.refusals import Refused
-from searchengine.server.server_settings import MAX_RESPONSE
+from searchengine.server.server_settings import MAX_RESPONSE, MAX_UNSENT
 
 _SENT = 1 << 18  # bytes sent at a time: the next ones wait until the caller has read
+
+
+_unsent: dict[Callable[[], None], int] = {}  # what ends a large response → its bytes, oldest first
 
 
 class Content:
@@ -82,10 +85,20 @@ class _Large(Response):
 
     def __init__(self, pieces: Iterable[bytes], size: int) -> None:
         super().__init__(headers={"content-length": str(size)}, media_type="application/json")
-        self._pieces = pieces
+        self._pieces, self._size = pieces, size
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send it; if callers do not read theirs, the oldest ones are given up."""
+        while _unsent and sum(_unsent.values()) + self._size > MAX_UNSENT:
+            _unsent.pop(abandon := next(iter(_unsent)))
+            abandon()
+        _unsent[scope["abandon"]] = self._size
+        try:
+            await self._send(send)
+        finally:
+            _unsent.pop(scope["abandon"], None)
+
+    async def _send(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         for part in _parts(self._pieces):

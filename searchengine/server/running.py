@@ -2,11 +2,15 @@
 
 import asyncio
 import os
+import signal
 import socket
 import tempfile
-from collections.abc import Callable
-from functools import partial
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
+from time import monotonic
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -14,9 +18,10 @@ from uvicorn.supervisors import Multiprocess
 
 from searchengine.engine import CrossEncoders, SearchEngine
 from searchengine.errors import QueryError
-from searchengine.server.app import create
+from searchengine.server.app import HARD_END, create
 from searchengine.server.counting import FOLDER, Shared
-from searchengine.server.server_settings import ServerSettings
+from searchengine.server.server_settings import SPARE_TOKENS, ServerSettings
+from searchengine.server.systemd import notify, reloading
 
 _BACKLOG = 1024  # connections that wait to be accepted
 _GRACE = 30  # seconds that requests under way have to end
@@ -24,6 +29,12 @@ HEAD_SECONDS = 10.0
 """Time for the first line and the headers of a request, from the connection or the first byte."""
 MAX_HEAD = 1 << 17
 """Bytes of them."""
+BODY_SECONDS = 2.0
+"""Time for the rest of a body that nobody reads, since the request was refused."""
+WRITE_SECONDS, MIN_WRITTEN = 10.0, 4096
+"""Time in which a caller must read that many bytes of its responses."""
+MAX_CONNECTIONS, _OTHER_FILES = 16_384, 256
+"""Connections of a process, and descriptors that are kept for all else."""
 
 
 def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
@@ -36,6 +47,9 @@ def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
         SearchEngine.open(path).close()  # raises now, in one sentence
     if settings.cross_encoding is not None:
         CrossEncoders(settings.runtime).check(settings.cross_encoding.source)
+    _allow_files()
+    if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are tokens to read again
     with _listen(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
         on_address(f"http://{f'[{host}]' if ':' in host else host}:{port}")
@@ -43,6 +57,27 @@ def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
             _run_here(settings, listener)
         else:
             _run_workers(settings, listener)
+
+
+def _allow_files() -> None:
+    """Raise the number of open files to what this user may have."""
+    with suppress(ImportError, OSError, ValueError):  # on Windows there is no such number
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+@cache
+def max_connections() -> int:
+    """Connections that this process may hold, so that descriptors are left for all else."""
+    with suppress(ImportError):
+        import resource
+
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files != resource.RLIM_INFINITY:
+            return max(16, min(MAX_CONNECTIONS, files - _OTHER_FILES))
+    return MAX_CONNECTIONS
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -67,35 +102,111 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class Connection(HttpToolsProtocol):
-    """HTTP as uvicorn speaks it, with limits for what comes before the guard sees a request.
+    """HTTP as uvicorn speaks it, with limits for what the guard does not see.
 
-    A connection is closed if the head of a request takes too long or is too long: else slow callers
-    could hold connections for ever, and endless headers fill the memory.
+    Slow callers could hold connections for ever, and endless headers fill the memory. So a
+    connection is closed if the head of a request takes too long or is too long, if the rest of a
+    body takes too long whose request is answered already, and if responses are not read. If there
+    are too many connections, the one that has been idle for the longest time is closed.
     """
 
     _timer: asyncio.TimerHandle | None = None  # runs while the head is incomplete
     _head = 0  # bytes of it, and of what came with them
+    _body_open = False  # whether the body of the last request is incomplete
+    _ending: asyncio.TimerHandle | None = None  # runs while nobody reads it
+    _writing: asyncio.TimerHandle | None = None  # runs while responses wait to be read
+    _since = 0.0  # when the connection was made, or had its last response
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
+        self._since = monotonic()
         self.on_message_begin()
+        if len(self.connections) > max_connections():
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        """Close the connection that is idle, or else waits for its caller, for the longest time."""
+        others = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, Connection) and connection is not self
+        ]
+        waiting = [connection for connection in others if connection.idleness is not None]
+        oldest = min(waiting, key=lambda connection: connection.idleness or (0, 0), default=self)
+        self.connections.discard(oldest)  # now: several may be made before this one is lost
+        oldest.transport.abort()
+
+    @property
+    def idleness(self) -> tuple[int, float] | None:
+        """Orders connections that wait for their callers: without a request first, then by time.
+
+        None: the server is to answer.
+        """
+        if self.cycle is None or self.cycle.response_complete:
+            return 0, self._since
+        if self._body_open or self.flow.write_paused:
+            return 1, self._since
+        return None
 
     def on_message_begin(self) -> None:
         """The first byte of a request has come."""
         super().on_message_begin()
-        if self._timer is None:
-            self._head = 0
-            self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        self._begin_head()
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
         self._end_head()
+        self._body_open = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The body is complete."""
+        self._body_open = False
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The response was handed over: the rest of the body is not read by anybody."""
+        super().on_response_complete()
+        self._since = monotonic()
+        if self._body_open and self.cycle.response_complete and self._ending is None:
+            self._ending = self.loop.call_later(BODY_SECONDS, self.transport.close)
+        self._watch_writing()
+
+    def pause_writing(self) -> None:
+        """Much waits to be read."""
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        """Most of it was read."""
+        super().resume_writing()
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+
+    def _watch_writing(self) -> None:
+        """Close the connection if its caller reads less than MIN_WRITTEN in WRITE_SECONDS."""
+        waiting = self.transport.get_write_buffer_size()
+        if waiting and self._writing is None:
+            self._writing = self.loop.call_later(WRITE_SECONDS, self._check_writing, waiting)
+
+    def _check_writing(self, before: int) -> None:
+        self._writing = None
+        if self.transport.get_write_buffer_size() > max(0, before - MIN_WRITTEN):
+            self.transport.abort()
+        else:
+            self._watch_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse the received bytes; the parser calls the methods above."""
         super().data_received(data)
+        answered = self.cycle is None or self.cycle.response_complete
+        if answered and not self._body_open and self.timeout_keep_alive_task is None:
+            self._begin_head()  # with empty lines, which begin no request
         if self._timer is not None:
             self._head += len(data)
             if self._head > MAX_HEAD:
@@ -104,7 +215,15 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed."""
         self._end_head()
+        for timer in (self._ending, self._writing):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+
+    def _begin_head(self) -> None:
+        if self._timer is None:
+            self._head = 0
+            self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
     def _end_head(self) -> None:
         if self._timer is not None:
@@ -142,15 +261,58 @@ def _run_here(settings: ServerSettings, listener: socket.socket) -> None:
 def _run_workers(settings: ServerSettings, listener: socket.socket) -> None:
     with tempfile.TemporaryDirectory(prefix="searchengine-") as folder:
         numbers = Path(folder) / "numbers"
-        Shared.create(numbers, settings.workers, len(settings.collections), len(settings.tokens))
+        slots = len(settings.tokens) + SPARE_TOKENS
+        Shared.create(numbers, settings.workers, len(settings.collections), slots)
         os.environ[FOLDER] = folder  # for the workers, which import prometheus-client
         _Workers(_config(settings, numbers), sockets=[listener]).run()
 
 
 class _Workers(Multiprocess):
-    """Processes that answer; Ctrl-C raises KeyboardInterrupt when they have ended."""
+    """Processes that answer; Ctrl-C raises KeyboardInterrupt when they have ended.
 
-    _interrupted = False
+    SIGHUP is passed on to them. After SIGTERM or SIGINT all end within HARD_END seconds.
+    """
+
+    _interrupted = _notified = False
+    _killing: threading.Timer | None = None
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+
+    def _stop(self, number: int, _: object) -> None:
+        self.signal_queue.append(number)
+        if self._killing is None:
+            notify("STOPPING=1")
+            self._killing = threading.Timer(HARD_END, self._kill)
+            self._killing.daemon = True
+            self._killing.start()
+
+    def _kill(self) -> None:
+        for process in self.processes:
+            process.process.kill()
+
+    def init_processes(self) -> None:
+        """Start the workers."""
+        with _deferred_hangup():
+            super().init_processes()
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace workers that have died; tell systemd when all of them answer."""
+        with _deferred_hangup():
+            super().keep_subprocess_alive()
+        if not self._notified and all(process.is_ready() for process in self.processes):
+            self._notified = True
+            notify("READY=1")
+
+    def handle_hup(self) -> None:
+        """Let every worker read the tokens again."""
+        reloading()
+        for process in self.processes:
+            if process.pid is not None and process.process.is_alive():
+                os.kill(process.pid, signal.SIGHUP)
+        notify("READY=1")
 
     def handle_int(self) -> None:
         """Note SIGINT, and stop."""
@@ -162,3 +324,13 @@ class _Workers(Multiprocess):
         super().run()
         if self._interrupted:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def _deferred_hangup() -> Iterator[None]:
+    """Let processes that the block starts get SIGHUP when they handle it: before, it ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -213,6 +213,7 @@ class State:
     metrics: Metrics
     collections: Mapping[str, Served] = field(default_factory=dict)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    reload: Callable[[], None] = lambda: None
 
     def served(self, name: str | None) -> Served:
         """A collection by name; None: the only one. Raises Refused."""

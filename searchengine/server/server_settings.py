@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,9 @@ MAX_PAIRS = 2000  # questions times candidates of a cross-encoder; some seconds
 MAX_HITS = 25_600  # questions of a batch times the hits of each, with those to skip
 MAX_TEXT = 32 << 20  # characters of the documents that one request reads
 MAX_RESPONSE = 32 << 20  # bytes
+MAX_BUFFERED = 64 << 20  # bytes of large requests that are being received at a time
+MAX_UNSENT = 128 << 20  # bytes of large responses that are being sent at a time
+SPARE_TOKENS = 64  # tokens that a reload may add
 MAX_FACETS = 20
 MAX_PAGE = 1000  # documents in one list
 MAX_DIMENSIONS = 8192
@@ -57,9 +60,11 @@ class ServerSettings:
         collections: name → folder.
         host, port: where to listen; port 0 takes a free one.
         tokens: who may read and write; none: everyone on this machine may read.
+        tokens_file: where they come from, to be read again; None: they stay.
         workers: processes that answer.
         max_body: bytes of a request, and of a line of a bulk add.
-        max_requests: requests under way in the whole server; others get 429.
+        max_requests: requests under way in the whole server, from the end of their body to the
+            beginning of their response; others get 429.
         timeout: seconds that a request may take.
         rate: requests per second for each token, over all workers; None: no limit.
         wait: seconds that a change waits for another writer.
@@ -77,6 +82,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8080
     tokens: tuple[Token, ...] = ()
+    tokens_file: Path | None = None
     workers: int = 1
     max_body: int = 8 << 20
     max_requests: int = 64
@@ -101,6 +107,13 @@ class ServerSettings:
                 raise QueryError(
                     f"an origin must be like https://example.org, without a path, got {origin!r}"
                 )
+
+
+def with_new_tokens(settings: ServerSettings) -> ServerSettings:
+    """The settings with the tokens that their file holds now. Raises QueryError."""
+    if settings.tokens_file is None:
+        return settings
+    return replace(settings, tokens=read_tokens(settings.tokens_file))
 
 
 def is_loopback(host: str) -> bool:

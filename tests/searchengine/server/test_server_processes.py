@@ -10,18 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
-import uvicorn
 from click.testing import CliRunner
-from server_process import DIM, TOKEN, Server, running, vectors_collection
+from server_process import DIM, READER, TOKEN, TOKENS, Server, running, vectors_collection
 from tiny_model import static_table, write_model2vec
 
 from searchengine import Client, SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import CorpusError
-from searchengine.server import running as running_module
-from searchengine.server.server_settings import ServerSettings
 
 AT = "/v1/collections/vectors/documents"
 
@@ -208,41 +206,72 @@ def test_another_encoder_is_loaded(tmp_path: Path) -> None:
             assert any("another encoder" in line for line in server.log)
 
 
-def test_a_head_that_never_ends(vectors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections are closed that send the head of a request too slowly, or endless headers."""
-    monkeypatch.setattr(running_module, "HEAD_SECONDS", 0.3)
-    server = uvicorn.Server(
-        running_module._config(ServerSettings({"v": vectors}, log="none"), None)
-    )
-    with running_module._listen("127.0.0.1", 0) as listener:
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        address = listener.getsockname()[:2]
-        health = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        try:
-            for begin in (b"", b"GET /hea", health + health[:20]):
-                assert _until_closed(address, begin).count(b"200 OK") == begin.count(b"\r\n\r\n")
-            endless = b"GET /healthz HTTP/1.1\r\n" + b"X-Y: z\r\n" * 40_000
-            monkeypatch.setattr(running_module, "HEAD_SECONDS", 3600)
-            assert _until_closed(address, endless) == b""
-            huge = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n"
-            assert b" 413 " in _until_closed(address, huge + b"Connection: close\r\n\r\n")
-            assert b"200 OK" in _until_closed(
-                address, health.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-            )
-        finally:
-            server.should_exit = True
-            thread.join(60)
+def test_sighup_reads_the_tokens_again(tmp_path: Path, vectors: Path) -> None:
+    """No request fails meanwhile; systemd is told; an error in the file changes nothing."""
+    address, file = tmp_path / "notify", tmp_path / "tokens.txt"
+    new = "0123456789abcdef-new"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(address))
+        told.settimeout(30)
+        with running(tmp_path, [vectors], NOTIFY_SOCKET=str(address)) as server:
+            assert told.recv(1000) == b"READY=1"
+            with server.client() as client, server.client(new) as other:
+                assert other.get(AT).status_code == 401
+
+                def reload(text: str) -> None:
+                    file.write_text(text)
+                    server.process.send_signal(signal.SIGHUP)
+                    while told.recv(1000) != b"READY=1":
+                        assert client.get(AT).status_code == 200
+
+                reload(TOKENS + f"other read {new}\n")
+                assert other.get(AT).status_code == 200
+                reload("not a token")
+                assert client.get(AT).status_code == other.get(AT).status_code == 200
+                reload(TOKENS)
+                assert client.get(AT).status_code == 200 and other.get(AT).status_code == 401
+            assert server.stop() == 0
+            assert told.recv(1000) == b"STOPPING=1"
+            assert any("stay as they are" in entry for entry in server.log)
+            assert not any(new in entry for entry in server.log)
 
 
-def _until_closed(address: tuple[str, int], begin: bytes) -> bytes:
-    """What a server sends until it closes a connection on which `begin` has been sent."""
-    received = b""
-    with socket.create_connection(address, 60) as connection:
-        try:
-            connection.sendall(begin)
-            while part := connection.recv(65536):
-                received += part
-        except ConnectionError:
-            pass  # closed with bytes of ours unread
-    return received
+def test_sighup_reaches_every_worker(tmp_path: Path, vectors: Path) -> None:
+    with running(tmp_path, [vectors], "--workers", 2) as server:
+        pids = _answering(server, 2)
+        (tmp_path / "tokens.txt").write_text(TOKENS.replace(READER, "0123456789abcdef-other"))
+        server.process.send_signal(signal.SIGHUP)
+        end, refused = time.monotonic() + 30, 0
+        while refused < 20:  # in a row: each connection reaches any of the workers
+            with server.client(READER) as client:
+                refused = refused + 1 if client.get(AT).status_code == 401 else 0
+            assert time.monotonic() < end
+        assert _answering(server, 2) == pids
+        assert server.stop() == 0
+
+
+STUCK = """
+import time, searchengine.server.app
+from searchengine import SearchEngine
+searchengine.server.app.HARD_END = 0.5
+SearchEngine.search_batch = lambda *_, **__: time.sleep(60)
+"""
+
+
+def test_after_a_signal_it_ends_whatever_it_does(tmp_path: Path, vectors: Path) -> None:
+    with running(tmp_path, [vectors], before=STUCK) as server, server.client() as client:
+        body = {"vectors": [[1.0] * DIM]}
+        asking = threading.Thread(target=_failing, args=(client, "/v1/search/batch", body))
+        asking.start()
+        with server.client() as other:
+            while "requests_under_way 1.0" not in other.get("/metrics").text:
+                pass
+        begin = time.monotonic()
+        assert server.stop() == 1 and time.monotonic() - begin < 20
+        asking.join(60)
+        assert any("most recent call first" in entry for entry in server.log)
+
+
+def _failing(client: Any, path: str, body: Any) -> None:
+    with pytest.raises(httpx2.HTTPError):
+        client.post(path, json=body)
