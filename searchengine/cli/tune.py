@@ -177,7 +177,7 @@ def _apply(collection: Path | str, address: str, as_json: bool) -> None:
                 f"{address} was measured on vectors of {subject['dim']} dimensions, and "
                 f"{collection} has {dim}; bench this collection"
             )
-        if subject["path"] and Path(subject["path"]).name != engine.collection.path.name:
+        if subject["path"] and Path(subject["path"]).name != Path(engine.collection.path).name:
             note(f"{address} was measured on {subject['path']}: other documents, other figures")
         engine.apply(row.config, building=progress)
         stats = engine.stats()
