@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
     from searchengine.encoders.functions import FunctionEncoder, SentenceTransformerEncoder
     from searchengine.encoders.http import HttpEncoder
-    from searchengine.engine import Hit, SearchEngine
+    from searchengine.engine import Hit, Hits, SearchEngine, Stats
     from searchengine.errors import SearchEngineError
     from searchengine.indexer.tuning.goal import Goal
     from searchengine.server.client import Client
@@ -28,10 +28,12 @@ _MODULES = {
     "FunctionEncoder": "searchengine.encoders.functions",
     "Goal": "searchengine.indexer.tuning.goal",
     "Hit": "searchengine.engine",
+    "Hits": "searchengine.engine",
     "HttpEncoder": "searchengine.encoders.http",
     "SearchEngine": "searchengine.engine",
     "SearchEngineError": "searchengine.errors",
     "SentenceTransformerEncoder": "searchengine.encoders.functions",
+    "Stats": "searchengine.engine",
     "TrainConfig": "searchengine.trainer.training.train_config",
     "train": "searchengine.trainer.training.loop",
 }
@@ -42,10 +44,12 @@ __all__ = [
     "FunctionEncoder",
     "Goal",
     "Hit",
+    "Hits",
     "HttpEncoder",
     "SearchEngine",
     "SearchEngineError",
     "SentenceTransformerEncoder",
+    "Stats",
     "TrainConfig",
     "train",
 ]

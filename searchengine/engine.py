@@ -7,7 +7,7 @@ engine.search("how do whales sleep", k=5)
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from searchengine.backends import limits, listing
 from searchengine.backends.contract import Backend, Tables
-from searchengine.backends.filters.parser import field_name, field_named
+from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.snapshot import Snapshot
@@ -378,7 +378,8 @@ class SearchEngine:
         if progress is True:
             from tqdm.auto import tqdm
 
-            with tqdm(unit=" documents") as bar:
+            total = len(documents) if isinstance(documents, Sized) else None
+            with tqdm(total=total, unit=" documents") as bar:
 
                 def advance(read: int, _: int) -> None:
                     bar.update(read)
@@ -404,17 +405,20 @@ class SearchEngine:
             self.collection, documents, options, readers=readers, vectors=vectors, passages=passages
         )
 
+    @hinted
     def delete(self, keys: Iterable[Key] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""
         if (keys is None) == (where is None):
             raise QueryError("delete takes either keys or a filter")
+        _check_filter(where)
         checked = None if keys is None else checked_keys(keys, "delete")
         deleted = self.collection.delete(checked, where)
         if not deleted and where is not None:
             with self.collection.reading() as snapshot:
-                _warn(listing.unknown_fields(snapshot.store, where))
+                _warn(listing.unknown_fields(snapshot.store, where), 4)
         return deleted
 
+    @hinted
     def update(self, metadata: Patches) -> None:
         """Merge into the metadata of documents, by key; nothing is encoded.
 
@@ -768,11 +772,14 @@ class SearchEngine:
         Of a list each element counts. Reads the metadata of all documents, but for fields that
         are indexed. Raises FilterError.
         """
-        for field in fields:
-            field_named(field)
+        Query(facets=fields)
         _check_filter(where)
         with self.collection.reading() as snapshot:
-            return {field: listing.facet(snapshot.store, field, where) for field in fields}
+            counts = {field: listing.facet(snapshot.store, field, where) for field in fields}
+            for field, values in counts.items():
+                if not values:
+                    _warn(listing.unknown_fields(snapshot.store, field))
+        return counts
 
     def __len__(self) -> int:
         return self.count()

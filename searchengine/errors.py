@@ -29,6 +29,7 @@ For names that other libraries use, the message has the one that is used here.
 """
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
@@ -148,6 +149,9 @@ METHODS = {
     **dict.fromkeys(("load", "connect", "get_or_create_collection"), "SearchEngine.open_or_create"),
     **dict.fromkeys(("query", "similarity_search", "ask"), "search"),
     "batchsearch": "search_batch",
+    "head": "documents(limit=…)",
+    "info": "stats()",
+    "path": "collection.path",
     "create_index": "tune",
     "remove": "delete",
     "peek": "sample",
@@ -161,7 +165,11 @@ HIT_NAMES = {
     **dict.fromkeys(("content", "page_content", "document", "body", "contents"), "text"),
     **dict.fromkeys(("distance", "similarity", "_distance"), "score, which is higher for nearer"),
     **dict.fromkeys(("payload", "meta", "fields"), "metadata"),
-    **dict.fromkeys(("to_list", "tolist", "to_dict"), "to_dicts"),
+    **dict.fromkeys(("to_list", "tolist"), "to_dicts"),
+    "to_dict": "as_dict of a hit, to_dicts of hits",
+    "limit": "k of the search, or hits[:k]",
+    "ids": "[hit.key for hit in hits]",
+    "to_polars": "to_arrow",
     **dict.fromkeys(("to_df", "df"), "to_pandas"),
 }
 """Attribute of a hit, or of hits, in another library → its name here."""
@@ -180,6 +188,10 @@ def hinted(call: Callable[P, R]) -> Callable[P, R]:
             if name not in known and name in OPTIONS:
                 raise TypeError(
                     f"{call.__name__} has no argument {name!r}; here it is {OPTIONS[name]}"
+                )
+            if name not in known and (close := get_close_matches(name, known, 1)):
+                raise TypeError(
+                    f"{call.__name__} has no argument {name!r}; did you mean {close[0]!r}?"
                 )
         return call(*arguments, **options)
 

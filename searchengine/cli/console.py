@@ -92,7 +92,10 @@ def steps() -> Iterator[StepProgress]:
         TextColumn("{task.fields[rate]}", markup=False),
     )
     console = stderr_console()
-    with Progress(*columns, console=console, speed_estimate_period=_SPEED_WINDOW) as bar:
+    hidden = not console.is_terminal  # cron would send the bars every night
+    with Progress(
+        *columns, console=console, speed_estimate_period=_SPEED_WINDOW, disable=hidden
+    ) as bar:
         tasks: dict[str, TaskID] = {}
 
         def report(step: str, done: int, total: int | None, rate: str = "") -> None:

@@ -220,7 +220,7 @@ def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
             for name, counts in hits.facets.items()
         }
         found = {"hits": hits.to_dicts(), "facets": facets}
-        show_json(found | {"exact": hits.exact, "read": hits.read})
+        show_json(found | {"exact": hits.exact, "read": hits.read, "notes": hits.notes})
     else:
         for hit in hits:
             say(_indented(hit))

@@ -166,10 +166,19 @@ def _check_alone(ctx: click.Context, option: str, others: tuple[str, ...] = ()) 
 def _apply(collection: Path | str, address: str, as_json: bool) -> None:
     """Rebuild a collection with an operating point of a bench."""
     from searchengine.engine import SearchEngine
-    from searchengine.measure.recommend import row_at
+    from searchengine.errors import QueryError
+    from searchengine.measure.recommend import point_at
 
-    row = row_at(address)
+    row, subject = point_at(address)
     with SearchEngine.open(collection) as engine, steps() as progress:
+        dim = engine.collection.settings["encoder"]["dim"]
+        if subject["dim"] != dim:
+            raise QueryError(
+                f"{address} was measured on vectors of {subject['dim']} dimensions, and "
+                f"{collection} has {dim}; bench this collection"
+            )
+        if subject["path"] and Path(subject["path"]).name != Path(engine.collection.path).name:
+            note(f"{address} was measured on {subject['path']}: other documents, other figures")
         engine.apply(row.config, building=progress)
         stats = engine.stats()
     if as_json:

@@ -68,10 +68,10 @@ class Document:
     text: str
     title: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    origin: str = field(default="", compare=False)
-    root: str = field(default="", compare=False)
-    file: str = field(default="", compare=False)
-    derived: bool = field(default=False, compare=False)
+    origin: str = field(default="", compare=False, repr=False)
+    root: str = field(default="", compare=False, repr=False)
+    file: str = field(default="", compare=False, repr=False)
+    derived: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if (number := integer(self.key)) is not None:
@@ -238,7 +238,8 @@ def numbered(count: int, prefix: str = "", first: int = 0) -> Iterator[Document]
 
 def _meant(record: Mapping[str, Any], name: str) -> str:
     """A hint if a record has a field that other libraries name so."""
-    other = next((field for field in record if HIT_NAMES.get(field) == name), None)
+    fields = (field for field in record if field != "_id" and HIT_NAMES.get(field) == name)
+    other = next(fields, None)
     shown = "_id" if name == "key" else name
     return "" if other is None else f"; rename {other!r} to {shown!r}"
 

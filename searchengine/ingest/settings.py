@@ -163,8 +163,8 @@ class CollectionSettings:
             different.append(("layers", self.layers or "all", layers))
         for name, present, wanted in different:
             raise CollectionError(
-                f"{path} has {name} {present}, got {wanted}; "
-                "leave it out, or index into a new folder"
+                f"{path} has {name} {present}, got {wanted}; leave the option out, or index into "
+                "a new folder"
             )
 
 

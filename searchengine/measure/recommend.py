@@ -7,10 +7,11 @@ recommended. No other row beats the recommended one in all that the report shows
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from searchengine.errors import QueryError
 from searchengine.measure.formatting import (
@@ -125,8 +126,14 @@ def row_at(address: str) -> Row:
 
     Raises QueryError.
     """
+    return point_at(address)[0]
+
+
+def point_at(address: str) -> tuple[Row, Mapping[str, Any]]:
+    """The row of `row_at`, and `Results.subject`: what it was measured on."""
     path, _, name = address.partition("#")
-    return named_row(Results.read(Path(path)), name or RECOMMENDED)
+    results = Results.read(Path(path))
+    return named_row(results, name or RECOMMENDED), results.subject
 
 
 def ranked(results: Results, target: float | None = None) -> tuple[tuple[str, ...], ...]:
@@ -421,6 +428,7 @@ def command(results: Results, advice: Recommendation, folder: Path | None) -> st
     if folder is None or advice.name is None or advice.name == results.now:
         return ""
     collection = results.subject["path"]
-    quoted = "COLLECTION" if collection is None else shlex.quote(collection)
     point = shlex.quote(f"{folder / RESULTS}#{RECOMMENDED}")
-    return f"searchengine tune {quoted} --apply {point}"
+    if collection is None:
+        return f"searchengine tune COLLECTION --apply {point}  # COLLECTION: one of these vectors"
+    return f"searchengine tune {shlex.quote(collection)} --apply {point}"

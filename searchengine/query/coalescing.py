@@ -26,6 +26,8 @@ PATIENCE = 0.1
 
 BACKGROUND_PATIENCE = 0.2
 """The same where answers reach their callers through an event loop, and often a network."""
+MAX_PATIENCE = 0.5
+"""Maximum seconds of it: after a search of half a minute nobody should wait for six seconds."""
 ENOUGH = 32
 """Items of a background call that are not worth waiting for more: two halves of 64 callers then
 alternate, and an encoder needs half the memory."""
@@ -148,7 +150,8 @@ class BackgroundCoalescer(Generic[Item, Result]):
             self._do(batch)
             ended = monotonic()
             self._callers = min(len(batch) + len(self._waiting), ENOUGH)
-            self._patient_until = ended + BACKGROUND_PATIENCE * (ended - start)
+            patience = min(BACKGROUND_PATIENCE * (ended - start), MAX_PATIENCE)
+            self._patient_until = ended + patience
 
     def _next(self) -> list[tuple[Item, Future[Result]]]:
         """The items of the next call; none: the thread ends."""

@@ -290,9 +290,9 @@ def _grouped(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
 
 
 def _parts(cosine: float | None, bm25: float | None) -> dict[str, float]:
-    """The parts of a document's score, by name: cosine, BM25 or both."""
-    parts = {"vector": cosine, "text": bm25}
-    return {name: score for name, score in parts.items() if score is not None}
+    """The parts of a document's score: its cosine, if it has one, and BM25, or 0."""
+    text = {"text": 0.0 if bm25 is None else bm25}
+    return text if cosine is None else {"vector": cosine, **text}
 
 
 def _above(part: Part, score: float) -> Part:

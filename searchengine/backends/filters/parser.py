@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 
 from searchengine.backends.filters.dates import Date
 from searchengine.backends.filters.sql import (
+    COLUMNS,
     And,
     Between,
     Compare,
@@ -255,6 +256,11 @@ class _Parser:
         if word == "in":
             return In(field, self._values())
         if word == "contains":
+            if field in COLUMNS:
+                name = field[0]
+                raise self._error(
+                    f"{name} is a text, not an array; write {name} like '%…%'", self._peek()[2]
+                )
             return Contains(field, self._value())
         if word == "like":
             kind, _, position = self._peek()

@@ -182,12 +182,12 @@ class Dialect(ABC):
                 return _joined(parts, loose=isinstance(node, And) is not holds)
             case Compare(field, "!=", value):
                 return self.condition(Compare(field, "=", value), not holds)
+            case Contains(field, value):
+                checks = [self.item(field, compared("=", value))]
             case _ if node.field in COLUMNS:
                 checks = [self.column(COLUMNS[node.field], check) for check in _column_checks(node)]
             case Exists(field):
                 checks = [self.existence(field)]
-            case Contains(field, value):
-                checks = [self.item(field, compared("=", value))]
             case _:
                 checks = [self.value(node.field, check) for check in checks_of(node)]
         text = " OR ".join(check.text for check in checks) or self.nothing
@@ -311,10 +311,8 @@ def _joined(parts: list[Condition], *, loose: bool) -> Condition:
     )
 
 
-def _column_checks(node: Compare | Between | In | Like | Contains | Exists | Truthy) -> list[Check]:
+def _column_checks(node: Compare | Between | In | Like | Exists | Truthy) -> list[Check]:
     """The ways for a test of a column to hold. A number compares with keys as the text it is."""
-    if isinstance(node, Contains):
-        return []
     if isinstance(node, Exists | Truthy):
         return [Check(("text",), ">", ("",))]
     checks = []

@@ -185,7 +185,7 @@ class Merging:
             if monotonic() > until and not all(here(work.folder) for work in merges):
                 raise CollectionBusy(
                     f"the segments of {self.view.path} are being merged by another process; "
-                    "try again when it has finished, or wait for it: --wait SECONDS"
+                    "try again when it has finished, or wait for it: --wait SECONDS, open(…, wait=)"
                 )
             sleep(_POLL)
         pages = -_PAGES  # negative: begin a merge of all

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from searchengine.cli.console import Terminated, erase, print_line, stderr_console
+from searchengine.cli.console import Terminated, erase, note, print_line, stderr_console
 from searchengine.cli.training.logs import LOGS
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingWarning, install_line
@@ -44,6 +44,8 @@ def train_with_progress(
     config, measure = judged_by_search(config)
     if launched_rank() > 0:
         return train(config, resume=resume, measure=measure)
+    if (config.out / "modules.json").exists():
+        note(f"{config.out} holds a model, which this training will replace when it ends")
     console = stderr_console()
     with ExitStack() as stack:
         stack.enter_context(_resumable(config, console))

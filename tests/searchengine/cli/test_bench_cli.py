@@ -170,3 +170,10 @@ def test_bad_input_is_reported_in_one_sentence(folder: Path, tmp_path: Path) -> 
     ]
     for arguments, message in cases:
         assert message in sentence(run(*arguments)), arguments
+
+
+def test_a_point_of_other_vectors_is_refused(reported: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.eye(8, dtype=np.float32))
+    run("index", tmp_path / "rows.npy", tmp_path / "rows.index")
+    done = run("tune", tmp_path / "rows.index", "--apply", f"{reported}#exact")
+    assert "dimensions, and" in sentence(done) and "has 8; bench this" in sentence(done)

@@ -167,7 +167,7 @@ def test_how_a_collection_is_cut_is_fixed(template: Path, collection: Path, tmp_
     assert "expected a field such as" in one_sentence(run("index", corpus, new, "--field", ""))
     assert not new.exists()
     for wish in (("--tokenizer", "trigram"), ("--no-passages",), ("--passage-tokens", "64")):
-        assert "leave it out" in one_sentence(run("index", corpus, collection, *wish))
+        assert "leave the option out" in one_sentence(run("index", corpus, collection, *wish))
 
 
 def test_interrupted_index_goes_on_after_its_last_commit(tmp_path: Path) -> None:
@@ -255,7 +255,10 @@ def test_a_second_writer_is_refused_or_waits(
     assert (waiting.returncode, stderr) == (0, f"whale updated in {collection}\n")
 
 
-def test_a_step_that_comes_again_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_comes_again_counts_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     with pytest.raises(KeyboardInterrupt), console.steps() as progress:
         for done in (20, 5):
             progress("Building", done, 20)
@@ -266,6 +269,7 @@ def test_a_step_that_comes_again_counts_on(capsys: pytest.CaptureFixture[str]) -
 def test_stored_documents_do_not_lower_the_shown_rate(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
     clock = iter([0.0, 10.0, 20.0, 22.0])
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with console.indexing(3000) as (read, _):
@@ -273,6 +277,12 @@ def test_stored_documents_do_not_lower_the_shown_rate(
             read(1000, tokens)
     shown = capsys.readouterr().err
     assert "3000/3000" in shown and "2,000 tokens/s" in shown
+
+
+def test_no_bars_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.steps() as progress:
+        progress("Building", 5, 20)
+    assert capsys.readouterr().err == ""
 
 
 def test_counted() -> None:

@@ -62,7 +62,7 @@ def test_tune_by_judgements_refuses(folder: Path) -> None:
     alone = run("tune", folder / "c", "--qrels", folder / "qrels.tsv")
     assert alone.returncode == 2 and "--qrels needs the questions; add --queries" in alone.stderr
     both = run(*arguments(folder), "--target-recall", "0.9")
-    assert both.returncode == 2 and "--target-recall belongs to a recall target" in both.stderr
+    assert both.returncode == 2 and "--target-recall does not go with --qrels" in both.stderr
     (folder / "few.tsv").write_text("q1\td1\t1\n")
     queries = ("--queries", folder / "questions.jsonl")
     few = run("tune", folder / "c", *queries, "--qrels", folder / "few.tsv")

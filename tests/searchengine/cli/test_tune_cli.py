@@ -36,7 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     (folder / "corpus.jsonl").write_text("\n".join(lines))
     (folder / "questions.txt").write_text("\n".join(sentences(120, 2)))
-    done = run("index", folder / "corpus.jsonl", folder / "c", "--encoder", folder / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORCE_COLOR", "1")  # bars, as on a terminal
+        done = run("index", folder / "corpus.jsonl", folder / "c", "--encoder", folder / "model")
     assert done.returncode == 0, done.stderr
     assert "Indexing" in done.stderr and "Rotating" in done.stderr and "Building" in done.stderr
     return folder
@@ -202,7 +204,7 @@ def test_an_existing_collection_keeps_its_recipe(folder: Path) -> None:
     ):
         done = run("index", folder / "corpus.jsonl", folder / "c", *options.split())
         assert done.returncode == 2
-        assert f"{message}; leave it out, or index into a new folder" in done.stderr
+        assert f"{message}; leave the option out, or index into a new folder" in done.stderr
 
 
 def test_blocks_need_an_encoder_that_was_trained_for_some(folder: Path, tmp_path: Path) -> None:

@@ -228,7 +228,8 @@ def test_the_answer_is_a_sentence_three_rows_and_a_command() -> None:
             ["recommended", "hnsw int8 64 → 50", "1.00", "0.970", "1.00 MiB"],
             ["exact", "exact", "10.0", "1.000", "0 bytes"],
         ],
-        "searchengine tune COLLECTION --apply 'my report/results.json#recommended'",
+        "searchengine tune COLLECTION --apply 'my report/results.json#recommended'  "
+        "# COLLECTION: one of these vectors",
     )
     assert [*answer_rows(found, recommend(found))[0]][1:] == [
         "operating point", "search, ms", "recall@10", "in memory",

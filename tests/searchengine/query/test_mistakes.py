@@ -177,6 +177,15 @@ def test_fields_that_no_document_has_are_named(engine: SearchEngine) -> None:
         assert engine.count("yeer = 1999 or year = 2016") == 1  # something matches
 
 
+def test_a_word_of_all_documents_ranks_none(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "acme.index", WordLengths()) as engine:
+        engine.add({"_id": i, "text": "acme " + "x" * (1 + i % 9)} for i in range(150))
+        engine.add([{"_id": "last", "text": "acme yyyyy"}])
+        for mode in ("hybrid", "vector"):
+            hits = engine.search("acme zzzzz", 20, mode=mode)
+            assert "last" in [hit.key for hit in hits if hit.scores["vector"] > 0.999]
+
+
 def test_part_of_the_hits_are_hits(engine: SearchEngine) -> None:
     hits = engine.search("cat", facets=["lang"])
     first = hits[:1]
@@ -193,4 +202,4 @@ def test_representation(engine: SearchEngine) -> None:
 
 def test_progress_as_a_bar(engine: SearchEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.add([{"_id": "three", "text": "a dog"}], progress=True)
-    assert "1 documents" in capsys.readouterr().err and "three" in engine
+    assert "1/1" in capsys.readouterr().err and "three" in engine

@@ -128,10 +128,15 @@ def log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
+def accessible(path: Path, mode: int) -> bool:
+    """Whether the user that this process acts as may do this; as os.access."""
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
 def is_frozen(path: Path) -> bool:
     """Whether the folder cannot be written, and no process is writing."""
     log, shared = log_of(path).exists(), _shared(path).exists()
-    return not os.access(path.parent, os.W_OK) and not (log and (shared or os.name != "posix"))
+    return not accessible(path.parent, os.W_OK) and not (log and (shared or os.name != "posix"))
 
 
 def frozen_state(path: Path) -> State:
@@ -311,6 +316,6 @@ def way_out(path: Path) -> str:
     present = (path.parent, *filter(os.path.exists, files))
     for action, mode in (("read", os.R_OK), ("write", os.W_OK)):
         for entry in present:
-            if not os.access(entry, mode):
+            if not accessible(entry, mode):
                 return f"this user cannot {action} {entry}: change its owner or its mode"
     return "check that the disk has room and the folder can be written"

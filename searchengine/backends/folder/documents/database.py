@@ -128,7 +128,7 @@ class Database:
             if "locked" in str(error):
                 raise CollectionBusy(
                     f"{self.path.parent} is being written to by another process; "
-                    "try again when it has finished, or wait for it: --wait SECONDS"
+                    "try again when it has finished, or wait for it: --wait SECONDS, open(…, wait=)"
                 ) from error
             raise CollectionError(f"{self.path}: {error}; {way_out(self.path)}") from error
         except sqlite3.ProgrammingError as error:
