@@ -8,16 +8,16 @@ import pytest
 
 
 class Lazy:
-    """A module that is imported when one of its public names is first asked for.
+    """A module that is imported when one of its names is first used.
 
-    pytest asks every name of a test file for `_mock_name` and `__wrapped__` while it collects.
+    What pytest looks for in every object of a test file, while it collects, imports nothing.
     """
 
     def __init__(self, module: str) -> None:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name == "_mock_name" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(import_module(self._module), name)
 

@@ -100,6 +100,7 @@ class Sleeper:
 
 
 def test_the_fastest_turn_counts_without_its_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("searchengine.trainer.runtimes.runtime.PROBE_ROUNDS", 3)
     clock = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     runtimes: dict[str, Runtime] = {
