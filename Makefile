@@ -4,8 +4,7 @@ BIN := .venv/bin
 PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/pytest -p xdist -p _hypothesis_pytestplugin
 # The tests' files are in memory where there is room for them: a disk takes milliseconds for each of their many syncs.
 ROOM := $(shell grep -qs ' /dev/shm tmpfs [^ ]*noexec' /proc/mounts || df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4096 { print "/dev/shm" }')
-FAST := $(if $(ROOM),PYTEST_DEBUG_TEMPROOT=$(ROOM)) PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(getconf _NPROCESSORS_ONLN) + 1)) \
-	$(PYTEST) -n auto --maxprocesses 4 --dist worksteal
+FAST := $(if $(ROOM),PYTEST_DEBUG_TEMPROOT=$(ROOM)) $(PYTEST) -n auto --maxprocesses 4 --dist worksteal
 INSTALL := $(BIN)/pip install -c constraints.txt
 AXE := 4.11.0
 GENERATED := README.md docs/cli.md docs/training-reference.md
