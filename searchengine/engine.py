@@ -143,8 +143,7 @@ class SearchEngine:
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime, query_encoder)
         self.cross_encoders = CrossEncoders(runtime)
-        for loaded in (self._encoder, self.cross_encoders):
-            inherit(loaded)
+        inherit(self._encoder)
         self._calls: Coalescers[tuple[Any, ...], tuple[Any, Deadline | None], Any] = Coalescers()
 
     def __reduce__(self) -> tuple[Any, ...]:

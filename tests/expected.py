@@ -213,17 +213,20 @@ class State:
         total = len(self._words)
         mean = sum(size for _, size in self._words.values()) / max(1, total)
         scores: dict[str, float] = {}
-        greatest = []
+        greatest, counts_of = [], []
         for word in dict.fromkeys(question.split()):
             having = [key for key, (counts, _) in self._words.items() if word in counts]
             rarity = max(math.log((total - len(having) + 0.5) / (len(having) + 0.5)), 1e-6)
             greatest += [rarity * (_K1 + 1)] if having else []
+            counts_of += [len(having)] if having else []
             for key in having:
                 counts, size = self._words[key]
                 often = counts[word]
                 share = often * (_K1 + 1) / (often + _K1 * (1 - _B + _B * size / mean))
                 scores[key] = scores.get(key, 0.0) + rarity * share
         most = sum(sorted(greatest, reverse=True)[:4])
+        if total >= 10 and not any(count < (total + 1) // 2 for count in counts_of):
+            most = max(most, 1.0)  # no word tells anything
         return {k: s for k, s in scores.items() if holds.holds(self.records[k].metadata)}, most
 
     def expected(self, question: Question) -> tuple[dict[str, float], float]:

@@ -438,7 +438,7 @@ class Campaign:
         call.wrong_change = wrong_change
         return call
 
-    def _watcher(self, folder: Path, stop: object) -> Looks:
+    def _watcher(self, folder: Path, stop: object, _: object) -> Looks:
         """In place of mirror.Watcher: an actor looks some times, when it is its turn."""
         actor = self.stepper.actor
         assert actor is not None

@@ -24,7 +24,6 @@ what `opening.in_folder` returns. `ingest` alone distinguishes: an add to a fold
 
 import hashlib
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -120,10 +119,6 @@ class Entry:
         return hashlib.sha256(repr(parts).encode()).digest()
 
 
-COMMON = math.log(2)
-"""BM25 of a word in half of the documents: log(1 + (N − n + ½) / (n + ½)), with n = N / 2."""
-
-
 class WordScores(list[tuple[int, float]]):
     """The documents that have words of a question, with their BM25: a Scored.
 
@@ -131,8 +126,8 @@ class WordScores(list[tuple[int, float]]):
         most: what the EXPECTED most telling words of the question give a document at most, on the
             same scale; 0: unknown.
         scale: the BM25 score that weighs as much as a cosine of 1: the best, or `most` if that is
-            more, or COMMON. So the best document has the full share if it has all of these words,
-            and less if it has few of them. What phrases add exceeds it.
+            more. So the best document has the full share if it has all of these words, and less if
+            it has few of them. What phrases add exceeds it.
     """
 
     __slots__ = ("most", "scale")
@@ -146,8 +141,7 @@ class WordScores(list[tuple[int, float]]):
         super().__init__(scored)
         self.most = most
         best = self[0][1] if self else 0.0
-        least = COMMON if most else 0.0  # else a word of all documents would rank them
-        self.scale = (max(best, most, least) or 1.0) if scale is None else scale
+        self.scale = (max(best, most) or 1.0) if scale is None else scale
 
 
 class Tables(ABC):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     cls=sectioned(
         {
             "The goal": "target_recall confidence k objective max_ram",
+            "A point of a bench": "point",
             "Questions": "queries qrels",
             "The encoder and the machine": f"encoder {RUNNING} threads",
         }

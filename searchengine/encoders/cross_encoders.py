@@ -1,5 +1,6 @@
 """Cross-encoders by name, each loaded when it is first needed."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +20,11 @@ class CrossEncoders:
 
     def __init__(self, runtime: RuntimeConfig | None) -> None:
         self._config = RuntimeConfig() if runtime is None else runtime
-        self.after_fork()
+        self._begin()
 
-    def after_fork(self) -> None:
-        """In a forked child: the runtime's threads and locks are the parent's."""
-        self._lock = Lock()
+    def _begin(self) -> None:
+        """Also in a forked child, where the runtime's threads and locks are the parent's."""
+        self._process, self._lock = os.getpid(), Lock()
         self._loaded: dict[str, CrossEncoder] = {}
 
     def get(self, source: str | Path | None) -> "CrossEncoder | None":
@@ -33,6 +34,8 @@ class CrossEncoders:
         """
         if source is None:
             return None
+        if self._process != os.getpid():
+            self._begin()
         with self._lock, _named():
             scorer = self._load(source)
             scorer.start()

@@ -302,6 +302,11 @@ def _merged(candidates: Mapping[Word, float], used: Analyzer) -> dict[Word, floa
     return merged
 
 
+MANY, NOT_TELLING = 10, 1.0
+"""Where at least so many documents are, words that half of them have tell nothing: the most that
+they could give is this, and not the millionth that FTS5 leaves them."""
+
+
 def _weight(times: float) -> float:
     """The weight of a term by its number of occurrences in a question.
 
@@ -326,6 +331,8 @@ def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
     parts = [weights[term] * max_gain(documents, count) for count, term in terms_first]
     most = math.fsum(nlargest(EXPECTED, parts))
     rare = {term: weights[term] for count, term in terms_first if count < half}
+    if terms_first and not rare and documents >= MANY:
+        most = max(most, NOT_TELLING)
     scored = WordScores(index.best(rare, k) if rare else (), most)
     if len(scored) < k and len(rare) < len(terms_first):
         return _continued(scored, index.best(weights, k), k)

@@ -20,12 +20,10 @@ from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.passages import PassageConfig
 from searchengine.measure.comparison import Setting, cells, table, worst
 from searchengine.measure.retrieval import (
-    Task,
     default_dims,
     default_modes,
     measure,
     names,
-    ndcg_10,
     task,
 )
 from searchengine.trainer.evaluation.significance import compare, holm, interval, significant
@@ -315,38 +313,6 @@ def test_left_out_documents_are_reported(many: SearchEngine) -> None:
         "judgements of documents that the collection does not have: 2 of 3; 1 of them are relevant "
         "and count as not found",
     )
-
-
-def test_ndcg_of_passages(many: SearchEngine) -> None:
-    """A document counts once, at its first passage's rank, and padding not at all."""
-    with many.collection.reading() as snapshot:
-        numbers = snapshot.store.ids_of("13")
-        one, three = (snapshot.store.passages_of([numbers[key]]) for key in "13")
-        ids = np.full((3, snapshot.rows), -1)
-        ids[0, :3] = one[0].id, one[1].id, three[0].id
-        ids[1, 0] = three[0].id
-        judged = Task({"a": "x", "b": "x", "c": "x"}, {key: {"3": 1} for key in "abc"})
-        found = ndcg_10(snapshot, judged, [ids])
-        assert found is not None and found.dtype == np.float64
-        assert found == pytest.approx([1 / math.log2(3), 1, 0])
-
-
-@pytest.mark.parametrize("excluded", [True, False])
-def test_ndcg_needs_ten_documents(many: SearchEngine, excluded: bool) -> None:
-    """Rankings are read until every question has ten documents; the first ones keep their ranks."""
-    with many.collection.reading() as snapshot:
-        numbers = snapshot.store.ids_of([str(i) for i in range(14)])
-        passages = [snapshot.store.passages_of([numbers[str(i)]])[0].id for i in range(14)]
-        judged = Task({"0": "x"}, {"0": {"10": 1}}, exclude_self=excluded)
-
-        def rankings() -> Iterator[np.ndarray]:
-            for documents in ([0, 0, 1, 2], [3, 4, 1, 0, 2, 5], range(13, -1, -1), None):
-                assert documents is not None, "enough documents are known"
-                yield np.array([[passages[i] for i in documents]])
-
-        # 0 to 5 first, then 13, 12, 11 and 10, the next one.
-        ranks = 9 if excluded else 10
-        assert ndcg_10(snapshot, judged, rankings()) == pytest.approx([1 / math.log2(ranks + 1)])
 
 
 def test_rows_are_compared_with_the_baseline() -> None:

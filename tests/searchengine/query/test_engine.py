@@ -509,7 +509,7 @@ def test_a_read_only_folder_can_be_searched(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.close()
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may write anywhere
     before = sorted(path.iterdir())
     with SearchEngine.open(path, WordLengths()) as reader:
         assert keys(reader.search("one dog", k=1)) == ["threes"]

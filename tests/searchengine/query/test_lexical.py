@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.contract import COMMON, WordScores
+from searchengine.backends.contract import WordScores
 from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents import questions, text_index
 from searchengine.backends.folder.lexical import Scored
@@ -374,8 +374,6 @@ def test_fusion_orders_equal_scores_by_cosine_then_id() -> None:
 def test_the_scale_of_words_is_the_best_or_the_most() -> None:
     scored = [(1, 4.0), (2, 3.0)]
     assert WordScores(scored, 9.0).scale == 9.0
-    assert WordScores([(1, 1e-6)], 1e-6).scale == COMMON  # a word of all documents
-    assert WordScores([(1, 0.1)]).scale == 0.1  # not BM25: a server's own scores
     assert WordScores(scored).scale == WordScores(scored, 4.0).scale == 4.0  # most: unknown
     assert WordScores([], 9.0).scale == 9.0 and WordScores().scale == 1.0
     assert WordScores([(2, 12.0), *scored], 9.0, scale=9.0).scale == 9.0  # 2 has a phrase

@@ -123,7 +123,8 @@ class Database:
             yield
         except sqlite3.OperationalError as error:
             call = limits.current()
-            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT and call is not None:
+            code = getattr(error, "sqlite_errorcode", None)  # the module's own errors have none
+            if code == sqlite3.SQLITE_INTERRUPT and call is not None:
                 raise call.exceeded() from None
             if "locked" in str(error):
                 raise CollectionBusy(

@@ -165,7 +165,7 @@ def test_changes_to_a_frozen_database_are_reported(
 ) -> None:
     engine.close()
     with monkeypatch.context() as read_only:
-        read_only.setattr("os.access", lambda *_: False)
+        read_only.setattr("os.access", lambda *_, **__: False)
         reader = SearchEngine.open(path, WordLengths())
         assert len(reader.search("one dog")) == 3
     with SearchEngine.open(path, WordLengths()) as owner:

@@ -116,7 +116,7 @@ def test_a_change_while_a_frozen_file_is_read_is_reported(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.close()
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
     with Store(store.path, readers=1) as reader:
         reader.connection.set_trace_callback(lambda _: os.utime(store.path, (0, 0)))
         with pytest.raises(CollectionError, match="was changed since it was opened"):
@@ -306,7 +306,7 @@ def test_what_the_system_refuses_is_told_in_its_words(tmp_path: Path) -> None:
 def test_the_file_of_another_user_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that a killed writer left, which only its owner can write."""
     log = store.path.with_name("documents.db-wal")
-    monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (log, os.W_OK))
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: (path, mode) != (log, os.W_OK))
     log.touch()
     with pytest.raises(CollectionError) as refused, store.named_errors():
         raise sqlite3.OperationalError("attempt to write a readonly database")

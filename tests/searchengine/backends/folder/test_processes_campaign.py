@@ -14,6 +14,8 @@ from conftest import REPOSITORY
 from expected import FILTERS, Question, Record, Row, State, added, kind_of, merged, patched
 from faults import environment, missing
 
+pytestmark = pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")
+
 DRIVER = REPOSITORY / "tests" / "processes_campaign.py"
 needs_faults = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

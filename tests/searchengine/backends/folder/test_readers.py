@@ -19,6 +19,8 @@ from readers_campaign import Answer, Judge, run
 from searchengine import SearchEngine
 from searchengine.errors import CollectionBusy
 
+pytestmark = pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")
+
 SECONDS = float(os.environ.get("SEARCHENGINE_STRESS_SECONDS", "3"))
 READERS = int(os.environ.get("SEARCHENGINE_STRESS_READERS", "0"))
 

@@ -96,6 +96,7 @@ def test_a_filter_is_worked_out_once_for_a_commit(
     assert statements == ["year = 2"] * 2
 
 
+@pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")
 def test_the_filters_used_last_are_kept(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

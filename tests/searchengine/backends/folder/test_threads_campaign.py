@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from threads_campaign import POINTS, SABOTAGES, run
 
+pytestmark = pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")
+
 MEMORY = Path("/dev/shm")
 FOLDER = MEMORY if MEMORY.is_dir() else None
 
