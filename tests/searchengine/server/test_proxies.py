@@ -1,5 +1,6 @@
 """Behind a proxy: a prefix, a Unix socket, the address of the caller; nginx as the docs set it."""
 
+import getpass
 import re
 import shutil
 import socket
@@ -109,7 +110,7 @@ def nginx(folder: Path, block: str) -> Iterator[str]:
         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     (folder / "nginx.conf").write_text(
-        f"pid {folder}/nginx.pid; daemon off; events {{}}\n"
+        f"user {getpass.getuser()}; pid {folder}/nginx.pid; daemon off; events {{}}\n"
         f"http {{ access_log off; {temporary}\n{block}\n}}\n"
     )
     command = ["nginx", "-p", folder, "-e", folder / "errors", "-c", folder / "nginx.conf"]
