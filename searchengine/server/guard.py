@@ -321,7 +321,9 @@ class Passing:
         seconds = time.perf_counter() - self._start
         route = self._scope.get("route")
         template = getattr(route, "path", "other")
-        self._guard.metrics.answered(template, self._scope["method"], self._status, seconds)
+        collection = self._scope.get("collection", "")
+        method = self._scope["method"]
+        self._guard.metrics.answered(template, method, collection, self._status, seconds)
         if self._settings.log == "none":
             return
         client = self._scope.get("client") or ("-", 0)

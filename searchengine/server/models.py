@@ -355,7 +355,7 @@ class CollectionModel(BaseModel):
 
     name: str
     ready: bool
-    documents: int
+    documents: int | None = Field(description="null: the collection cannot be read now.")
     candidates: int | None = Field(
         description="Most documents that a cross-encoder orders again; null: the server has none."
     )

@@ -20,7 +20,7 @@ from searchengine.server.models import (
 from searchengine.server.projection import Projection, current_version
 from searchengine.server.refusals import RESPONSES, Refused
 from searchengine.server.responses import Content, as_json, json_response
-from searchengine.server.served import state
+from searchengine.server.served import collection_of, state
 from searchengine.server.server_settings import MAX_FACETS
 
 router = APIRouter(tags=["page"], responses=RESPONSES)
@@ -81,13 +81,13 @@ async def facets(
         content.write(b"}")
         return content
 
-    return json_response(await state(request).served(name).read(work))
+    return json_response(await collection_of(request, name).read(work))
 
 
 @router.post("/v1/collections/{name}/map", response_model=MapResponse)
 async def locate(request: Request, name: Name, body: MapRequest) -> Response:
     """A sample of documents, a question and its hits, on the two main directions of the sample."""
-    served = state(request).served(name)
+    served = collection_of(request, name)
 
     def work(engine: SearchEngine) -> dict[str, Any]:
         projection = served.projection
@@ -111,5 +111,5 @@ async def locate(request: Request, name: Name, body: MapRequest) -> Response:
 @router.get("/v1/collections/{name}/bench", response_model=BenchResponse)
 async def bench(request: Request, name: Name) -> Response:
     """Recall and latency of operating points, as `searchengine bench` measured them."""
-    here = state(request)
-    return as_json(here.settings.benches.get(here.served(name).name, BenchResponse().model_dump()))
+    bench = state(request).settings.benches.get(collection_of(request, name).name)
+    return as_json(BenchResponse().model_dump() if bench is None else bench)

@@ -23,7 +23,7 @@ from searchengine.server.models import (
 )
 from searchengine.server.refusals import RESPONSES
 from searchengine.server.responses import Content, json_response
-from searchengine.server.served import state
+from searchengine.server.served import collection_of, state
 
 router = APIRouter(tags=["search"], responses=RESPONSES)
 
@@ -32,7 +32,7 @@ router = APIRouter(tags=["search"], responses=RESPONSES)
 async def search(body: SearchRequest, request: Request) -> Response:
     """The documents nearest to a question or a vector, best first."""
     here = state(request)
-    served = here.served(body.collection)
+    served = collection_of(request, body.collection)
     start = time.perf_counter()
     question = body.query if body.query is not None else body.vector
     show = _with_texts if body.texts else _without_texts
@@ -48,7 +48,7 @@ async def search(body: SearchRequest, request: Request) -> Response:
 async def search_batch(body: BatchRequest, request: Request) -> Response:
     """The hits of many questions; faster than one by one."""
     here = state(request)
-    served = here.served(body.collection)
+    served = collection_of(request, body.collection)
     start = time.perf_counter()
     questions = (body.queries if body.queries is not None else body.vectors) or []
     options = here.options(body, len(questions))
@@ -79,7 +79,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
 
     With `dimensions`, their prefixes of that width, scaled to length 1.
     """
-    served = state(request).served(body.model)
+    served = collection_of(request, body.model)
     texts = [body.input] if isinstance(body.input, str) else body.input
 
     def work(engine: SearchEngine) -> Content:

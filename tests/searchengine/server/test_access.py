@@ -269,11 +269,11 @@ def test_metrics_count_requests_and_stages(client: TestClient) -> None:
         client.post("/v1/search", json={"query": question})
     client.post("/v1/search", json={"query": ""})
     client.get("/unknown/1")
-    text = client.get("/metrics").text
+    text, requests = client.get("/metrics").text, "searchengine_requests_total"
     for line in (
-        'searchengine_requests_total{method="POST",route="/v1/search",status="200"} 3.0',
-        'searchengine_requests_total{method="POST",route="/v1/search",status="422"} 1.0',
-        'searchengine_requests_total{method="GET",route="other",status="404"} 1.0',
+        requests + '{collection="words",method="POST",route="/v1/search",status="200"} 3.0',
+        requests + '{collection="",method="POST",route="/v1/search",status="422"} 1.0',
+        requests + '{collection="",method="GET",route="other",status="404"} 1.0',
         'searchengine_stage_seconds_count{stage="encode"} 3.0',
         "searchengine_questions_together_sum 3.0",
         'searchengine_documents{collection="words"} 3.0',
