@@ -33,7 +33,8 @@ _SUFFIX = ".index"
 @click.command(
     cls=sectioned(
         {
-            "Where and for whom": "host port workers tokens origins log",
+            "Where": "host port unix_socket root_path trust_proxy workers",
+            "For whom": "tokens origins log",
             "Limits": "max_requests max_body timeout rate",
             "What is shown and searched": "benches query_encoders cross_encoder candidates",
             "The encoder": RUNNING,
@@ -50,6 +51,27 @@ _SUFFIX = ".index"
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 takes a free one."
+)
+@click.option(
+    "--unix-socket",
+    "--uds",
+    "unix_socket",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="Unix socket to listen on, in place of an address and a port; the umask sets its mode.",
+)
+@click.option(
+    "--root-path",
+    default="",
+    metavar="PATH",
+    help="Prefix of all addresses behind a proxy: /search; the proxy may take it off, or not.",
+)
+@click.option(
+    "--trust-proxy",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Address or network of a proxy whose X-Forwarded-For and -Proto are believed, or unix; "
+    "repeatable.",
 )
 @click.option(
     "--tokens",

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from searchengine.errors import QueryError
 from searchengine.server.counting import Metrics, Shared
@@ -76,6 +76,9 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        root, path = self.settings.root_path, scope["path"]
+        if path == root or path.startswith(f"{root}/"):  # the proxy has not taken it off
+            scope = {**scope, "path": path[len(root) :]}
         await Passing(self, scope, receive, send).run()
 
     def reload(self) -> None:
@@ -212,6 +215,10 @@ class Passing:
 
     async def _answer(self) -> None:
         """Run the application within the time limit, until it ends or the caller leaves."""
+        if not self._scope["path"]:  # the page names its parts relative to a folder
+            redirect = RedirectResponse(f"{self._settings.root_path}/", 308)
+            await redirect(self._scope, self._receive, self._sending)
+            return
         if self._streams:
             await self._guard.app(self._scope, self._receive, self._sending)
             return

@@ -102,6 +102,11 @@ def _without_texts(hits: Hits) -> Content:
 
 def _hit(hit: Hit, texts: bool) -> dict[str, Any]:
     fields = hit.as_dict()
-    if not texts:
+    if not texts:  # nor what only has offsets into it
         del fields["text"]
+        fields["metadata"] = {
+            name: value
+            for name, value in hit.metadata.items()
+            if name not in ("headings", "sections")
+        }
     return fields

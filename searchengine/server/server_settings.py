@@ -5,7 +5,7 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +38,8 @@ MAX_COMMIT = 10_000  # documents
 
 _MIN_CHARACTERS = 16  # characters
 _SCOPES = ("read", "write")
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~][A-Za-z0-9_.~-]*)+")
+_TOPS = ("v1", "page", "metrics", "healthz", "readyz", "openapi.json")  # of the addresses here
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class ServerSettings:
     Attributes:
         collections: name → folder.
         host, port: where to listen; port 0 takes a free one.
+        unix_socket: a Unix socket to listen on, in place of them.
+        root_path: prefix of all addresses as callers write them, such as /search; a proxy may take
+            it off, or not.
+        trust_proxy: addresses, networks, or "unix" for the Unix socket: connections from there are
+            of a proxy, whose X-Forwarded-For and X-Forwarded-Proto name the caller.
         tokens: who may read and write; none: everyone on this machine may read.
         tokens_file: where they come from, to be read again; None: they stay.
         workers: processes that answer.
@@ -83,6 +90,9 @@ class ServerSettings:
     collections: Mapping[str, Path]
     host: str = "127.0.0.1"
     port: int = 8080
+    unix_socket: Path | None = None
+    root_path: str = ""
+    trust_proxy: tuple[str, ...] = ()
     tokens: tuple[Token, ...] = ()
     tokens_file: Path | None = None
     workers: int = 1
@@ -104,6 +114,20 @@ class ServerSettings:
                 f"{self.host} can be reached from other machines, so a token is required; "
                 "name a file of tokens: --tokens FILE, or bind to 127.0.0.1"
             )
+        if self.unix_socket is not None and (self.host, self.port) != ("127.0.0.1", 8080):
+            raise QueryError("the server listens on a Unix socket or on a port; choose one of them")
+        root = self.root_path
+        if root and (not _ROOT_PATH.fullmatch(root) or root.split("/")[1] in _TOPS):
+            raise QueryError(
+                "a root path must be like /search, without a / at the end, and must not begin with "
+                f"/{', /'.join(_TOPS)}; got {root!r}"
+            )
+        for proxy in self.trust_proxy:
+            if proxy != "unix" and not _is_network(proxy):
+                raise QueryError(
+                    "a trusted proxy must be an IP address, a network such as 10.0.0.0/8, or unix, "
+                    f"got {proxy!r}"
+                )
         for origin in self.origins:
             if not re.fullmatch(r"https?://[^/\s]+", origin):
                 raise QueryError(
@@ -126,6 +150,14 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
