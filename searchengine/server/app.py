@@ -22,7 +22,13 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from searchengine.engine import CrossEncoders
 from searchengine.errors import FieldWarning
-from searchengine.server import document_routes, page_routes, search_routes, status_routes
+from searchengine.server import (
+    document_routes,
+    openai_routes,
+    page_routes,
+    search_routes,
+    status_routes,
+)
 from searchengine.server.counting import Metrics, Shared
 from searchengine.server.guard import OPEN, Guard
 from searchengine.server.refusals import add_handlers
@@ -55,7 +61,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         redirect_slashes=False,  # a redirect would name the host that the request names
     )
     app.state.here = here
-    for routes in (search_routes, document_routes, status_routes, page_routes):
+    for routes in (search_routes, openai_routes, document_routes, status_routes, page_routes):
         app.include_router(routes.router)
     add_handlers(app)
     _describe(app, settings)

@@ -20,7 +20,7 @@ from searchengine.errors import CorpusError, QueryError, SearchEngineError
 from searchengine.indexer.arrays import Floats
 from searchengine.query.request import as_array, check_vectors
 from searchengine.server.client import COUNTS
-from searchengine.server.refusals import INTERNAL, Refused, error_body, of_engine
+from searchengine.server.refusals import INTERNAL, Refused, code_of, error_body, of_engine
 from searchengine.server.served import Served, State
 from searchengine.server.server_settings import MAX_KEY
 
@@ -123,11 +123,11 @@ class BulkAdd(Response):
             return  # the caller has left; uncommitted lines were not acknowledged
         except (SearchEngineError, OSError) as error:
             _log.exception("bulk add %s failed", scope["id"])
-            code, message = 500, INTERNAL
+            status, message, code = 500, INTERNAL, None
             if isinstance(error, SearchEngineError):
-                code, known = of_engine(error)
-                message = known or self._served.without_path(str(error))
-            last = error_body(code, message, scope["id"])
+                status, known = of_engine(error)
+                message, code = known or self._served.without_path(str(error)), code_of(error)
+            last = error_body(status, message, scope["id"], code=code)
         await self._say(last, more=False)
 
     async def _run(self, read: AsyncIterator[bytes | None]) -> dict[str, Any]:

@@ -1,23 +1,17 @@
-"""Routes that answer questions and encode texts."""
+"""Routes that answer questions."""
 
-import base64
 import time
-from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
-from searchengine.errors import QueryError
 from searchengine.query.hits import STAGES, Hit, Hits, Timing
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
-    EmbeddingsRequest,
-    EmbeddingsResponse,
     SearchRequest,
     SearchResponse,
 )
@@ -73,57 +67,6 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
     return json_response(content)
 
 
-@router.post("/v1/embeddings", response_model=EmbeddingsResponse)
-async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
-    """Vectors of texts, by the encoder of a collection, in the shape of OpenAI's API.
-
-    With `dimensions`, their prefixes of that width, scaled to length 1.
-    """
-    served = collection_of(request, body.model)
-    texts = [body.input] if isinstance(body.input, str) else body.input
-
-    def work(engine: SearchEngine) -> Content:
-        vectors, tokens = _encoded(engine, texts, body.input_type, body.dimensions)
-        written: Iterable[Any] = (row.tolist() for row in vectors)
-        if body.encoding_format == "base64":
-            written = (base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors)
-        content = Content()
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        head = to_json({"object": "list", "model": served.name, "usage": usage})
-        content.write(head[:-1] + b',"data":')
-        content.write_list(
-            {"object": "embedding", "index": i, "embedding": vector}
-            for i, vector in enumerate(written)
-        )
-        content.write(b"}")
-        return content
-
-    return json_response(await served.read(work))
-
-
-def _encoded(
-    engine: SearchEngine, texts: list[str], role: str, dimensions: int | None
-) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
-    """Unit rows (n, dimensions) float32, and the number of tokens. Raises QueryError."""
-    if not engine.encodes:
-        raise QueryError("the collection has no encoder; its documents come with vectors")
-    encoder = engine.encoder
-    if dimensions is not None and dimensions > encoder.dim:
-        raise QueryError(f"dimensions must be at most {encoder.dim}, got {dimensions}")
-    encode = engine.encode_questions if role == "query" else engine.encode_documents
-    vectors = encode(texts)
-    if dimensions is not None:
-        vectors = vectors[:, :dimensions]
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if not lengths.all():
-            raise QueryError(f"a vector has only zeros in its first {dimensions} dimensions")
-        vectors = vectors / lengths
-    tokens = 0
-    if encoder.tokenizes:
-        tokens = sum(len(spans) for spans in encoder.token_spans(texts))
-    return vectors, tokens
-
-
 def _head(collection: str, hits: Hits, seconds: float) -> bytes:
     """The beginning of a SearchResponse, which `_write_hits` completes."""
     timing = None
@@ -159,6 +102,11 @@ def _without_texts(hits: Hits) -> Content:
 
 def _hit(hit: Hit, texts: bool) -> dict[str, Any]:
     fields = hit.as_dict()
-    if not texts:
+    if not texts:  # nor what only has offsets into it
         del fields["text"]
+        fields["metadata"] = {
+            name: value
+            for name, value in hit.metadata.items()
+            if name not in ("headings", "sections")
+        }
     return fields
