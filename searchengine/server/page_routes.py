@@ -1,6 +1,7 @@
 """The search page, and what only it asks for: values to filter by, a map, results of a bench."""
 
 from collections.abc import Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any
 
@@ -11,12 +12,16 @@ from searchengine.engine import SearchEngine
 from searchengine.server.document_routes import Name
 from searchengine.server.models import (
     BenchResponse,
+    CountRequest,
+    CountResponse,
     FacetsResponse,
     FieldName,
     MapRequest,
     MapResponse,
+    OverviewResponse,
     UrlFilter,
 )
+from searchengine.server.overview import count, overview
 from searchengine.server.projection import Projection, current_version
 from searchengine.server.refusals import RESPONSES, Refused
 from searchengine.server.responses import Content, as_json, json_response
@@ -106,6 +111,19 @@ async def locate(request: Request, name: Name, body: MapRequest) -> Response:
         }
 
     return as_json(await served.read(work))
+
+
+@router.get("/v1/collections/{name}/overview", response_model=OverviewResponse)
+async def survey(request: Request, name: Name) -> Response:
+    """Fields to filter by, titles as examples of questions, and the newest documents."""
+    return as_json(await collection_of(request, name).read(overview))
+
+
+@router.post("/v1/collections/{name}/count", response_model=CountResponse)
+async def count_matches(request: Request, name: Name, body: CountRequest) -> Response:
+    """How many documents match a question, and the values of fields of the best 100 of them."""
+    work = partial(count, request=body)
+    return as_json(await collection_of(request, name).read(work))
 
 
 @router.get("/v1/collections/{name}/bench", response_model=BenchResponse)
