@@ -22,7 +22,7 @@ from searchengine.server.models import (
 )
 from searchengine.server.refusals import RESPONSES, Refused
 from searchengine.server.responses import Content, as_json, json_response
-from searchengine.server.served import Served, collection_of, state
+from searchengine.server.served import Served, collection_of, readable
 
 router = APIRouter(tags=["openai"], responses=RESPONSES)
 _BLOCK = 256  # texts encoded at a time; between blocks the time limit is checked
@@ -33,8 +33,9 @@ ENCODING = "cl100k_base"
 @router.get("/v1/models", response_model=ModelList)
 async def models(request: Request) -> Response:
     """What an embeddings request may name as `model`: the collections that have an encoder."""
-    collections = state(request).collections.values()
-    listed = [each for each in collections if each.away is None and each.engine.encodes]
+    listed = [
+        each for each in readable(request).values() if each.away is None and each.engine.encodes
+    ]
     return as_json({"object": "list", "data": [_model(served) for served in listed]})
 
 

@@ -22,6 +22,7 @@ from searchengine.server.server_settings import (
     MAX_PAIRS,
     MAX_TEXT,
     ServerSettings,
+    Token,
 )
 
 Result = TypeVar("Result")
@@ -282,14 +283,23 @@ def state(request: Request) -> State:
     return here
 
 
+def readable(request: Request) -> dict[str, Served]:
+    """The collections that the token of a request may read."""
+    token: Token | None = request.scope["token"]
+    collections = state(request).collections
+    return {
+        name: served for name, served in collections.items() if token is None or token.reads(name)
+    }
+
+
 def collection_of(request: Request, name: str | None) -> Served:
     """The collection that a request names; None: the only one. Raises Refused."""
-    collections = state(request).collections
+    collections = readable(request)
     if name is None:
         if len(collections) > 1:
             names = ", ".join(collections)
             raise Refused(422, f"the server has several collections; name one of: {names}")
-        (name,) = collections
+        name = next(iter(collections))
     served = collections.get(name)
     if served is None:
         raise Refused(404, f"there is no collection {name!r:.80}; GET /v1/collections lists them")

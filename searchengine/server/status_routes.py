@@ -13,14 +13,14 @@ from searchengine.server.document_routes import Name
 from searchengine.server.models import CollectionList, Health
 from searchengine.server.refusals import RESPONSES, Refused
 from searchengine.server.responses import as_json
-from searchengine.server.served import Served, collection_of, state
+from searchengine.server.served import Served, collection_of, readable, state
 
 router = APIRouter(tags=["server"])
 
 
 @router.get("/v1/collections", response_model=CollectionList, responses=RESPONSES)
 async def collections(request: Request) -> Response:
-    """The collections of this server."""
+    """The collections of this server that the token may read."""
     here = state(request)
     encoding = here.settings.cross_encoding
     listed = [
@@ -30,7 +30,7 @@ async def collections(request: Request) -> Response:
             "documents": None if served.away else await served.read(len),
             "candidates": None if encoding is None else encoding.candidates,
         }
-        for served in here.collections.values()
+        for served in readable(request).values()
     ]
     return as_json({"collections": listed})
 
