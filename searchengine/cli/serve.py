@@ -77,7 +77,7 @@ _SUFFIX = ".index"
     "--tokens",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File of tokens, a line NAME SCOPE TOKEN each; the scope is read or write.",
+    help="File of tokens, a line NAME SCOPE TOKEN [COLLECTION…] each; the scope is read or write.",
 )
 @click.option(
     "--bench",
