@@ -37,7 +37,7 @@ class Server:
         self.process = process
         assert process.stdout is not None
         self.line = process.stdout.readline()
-        assert " at http://" in self.line, process.communicate()
+        assert " at " in self.line, process.communicate()
         self.url = self.line.split(" at ")[1].strip()
         self.log: list[str] = []
         self._reading = threading.Thread(target=self._read)
@@ -49,7 +49,12 @@ class Server:
 
     def client(self, token: str | None = TOKEN) -> httpx2.Client:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=60)
+        url, socket = self.url, self.url.partition("unix:")[2]
+        if socket:
+            transport = httpx2.HTTPTransport(uds=socket)
+            url = "http://localhost"
+            return httpx2.Client(base_url=url, headers=headers, timeout=60, transport=transport)
+        return httpx2.Client(base_url=url, headers=headers, timeout=60)
 
     def wait_until_ready(self, seconds: float = 30) -> None:
         end = time.monotonic() + seconds
@@ -86,7 +91,8 @@ def running(
     """
     tokens = folder / "tokens.txt"
     tokens.write_text(TOKENS)
-    arguments = ["serve", *collections, "--port", 0, "--tokens", tokens, *options]
+    port = () if "--unix-socket" in options else ("--port", 0)
+    arguments = ["serve", *collections, *port, "--tokens", tokens, *options]
     program = f"import sys; from searchengine.cli import cli; {before}\ncli(sys.argv[1:])"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     pipe = subprocess.PIPE

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.layout import ROUTES, Route, is_router
 from searchengine.trainer.model.source import Source, Starter
-from searchengine.trainer.model.tokens import Ids, check_texts
+from searchengine.trainer.model.tokens import UNLIMITED, Ids, check_texts
 from searchengine.trainer.reading import integer
 from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle, share_handle
 from searchengine.trainer.runtimes.runtime import prefetched, run_batches
@@ -144,6 +144,11 @@ class Encoder:
     def max_tokens(self) -> int:
         """Most tokens of a text that are read, special tokens included; the rest is cut off."""
         return self._description.tokens.max_tokens
+
+    @property
+    def limited(self) -> bool:
+        """Whether a text is cut off after `max_tokens`; a static model reads any number."""
+        return self.max_tokens < UNLIMITED
 
     @property
     def prompts(self) -> Mapping[str, str]:

@@ -59,6 +59,12 @@ _OPTIONS = (
         multiple=True,
         help="Count the values of FIELD over all documents that match the filter; repeatable.",
     ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        help="Seconds the search may take, with the loading of its encoder [default: any].",
+    ),
     AS_JSON,
 )
 
@@ -102,7 +108,7 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
 _SECTIONS = {
     "Which documents": "where group_by min_score offset k facets",
     "Order": "mode as_you_type phrases diversity sort_by cross_encoder candidates",
-    "Effort": "shortlist exact",
+    "Effort": "shortlist exact timeout",
     "The encoder": f"encoder query_encoder layers {RUNNING}",
 }
 

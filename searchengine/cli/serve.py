@@ -33,8 +33,9 @@ _SUFFIX = ".index"
 @click.command(
     cls=sectioned(
         {
-            "Where and for whom": "host port workers tokens origins log",
-            "Limits": "max_requests max_body timeout rate",
+            "Where": "host port unix_socket root_path trust_proxy workers",
+            "For whom": "tokens origins log",
+            "Limits": "max_requests max_body timeout bulk_idle rate",
             "What is shown and searched": "benches query_encoders cross_encoder candidates",
             "The encoder": RUNNING,
         }
@@ -52,10 +53,31 @@ _SUFFIX = ".index"
     "--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 takes a free one."
 )
 @click.option(
+    "--unix-socket",
+    "--uds",
+    "unix_socket",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="Unix socket to listen on, in place of an address and a port; the umask sets its mode.",
+)
+@click.option(
+    "--root-path",
+    default="",
+    metavar="PATH",
+    help="Prefix of all addresses behind a proxy: /search; the proxy may take it off, or not.",
+)
+@click.option(
+    "--trust-proxy",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Address or network of a proxy whose X-Forwarded-For and -Proto are believed, or unix; "
+    "repeatable.",
+)
+@click.option(
     "--tokens",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File of tokens, a line NAME SCOPE TOKEN each; the scope is read or write.",
+    help="File of tokens, a line NAME SCOPE TOKEN [COLLECTION…] each; the scope is read or write.",
 )
 @click.option(
     "--bench",
@@ -90,6 +112,13 @@ _SUFFIX = ".index"
     default=30,
     metavar="SECONDS",
     help="Seconds a request may take.",
+)
+@click.option(
+    "--bulk-idle",
+    type=click.FloatRange(1, 86_400),
+    default=60,
+    metavar="SECONDS",
+    help="Seconds a bulk add waits for more to come.",
 )
 @click.option(
     "--rate", type=click.FloatRange(1), help="Requests per second of each token [default: any]."

@@ -110,6 +110,11 @@ class TextEncoder(Protocol):
         raise CollectionError("this encoder has no tokenizer: keep documents whole: passages=False")
 
     @property
+    def limited(self) -> bool:
+        """Whether `encode` leaves out what is beyond the `room` for a text."""
+        return self.tokenizes
+
+    @property
     def vocabulary_size(self) -> int:
         """Number of tokens that the tokenizer knows; 0: not known."""
         return 0

@@ -18,10 +18,17 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from searchengine.engine import CrossEncoders
 from searchengine.errors import FieldWarning
-from searchengine.server import document_routes, page_routes, search_routes, status_routes
+from searchengine.server import (
+    document_routes,
+    openai_routes,
+    page_routes,
+    search_routes,
+    status_routes,
+)
 from searchengine.server.counting import Metrics, Shared
 from searchengine.server.guard import OPEN, Guard
 from searchengine.server.refusals import add_handlers
@@ -43,7 +50,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
     warnings.simplefilter("ignore", FieldWarning)  # responses have them as `notes`
     slots = len(settings.tokens) + SPARE_TOKENS
     shared = Shared(len(settings.collections), slots, numbers)
-    here = State(settings, shared, Metrics())
+    here = State(settings, shared, Metrics(settings))
     app = FastAPI(
         title="searchengine",
         version=version("searchengine"),
@@ -54,10 +61,10 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         redirect_slashes=False,  # a redirect would name the host that the request names
     )
     app.state.here = here
-    for routes in (search_routes, document_routes, status_routes, page_routes):
+    for routes in (search_routes, openai_routes, document_routes, status_routes, page_routes):
         app.include_router(routes.router)
     add_handlers(app)
-    _describe(app, bool(settings.tokens))
+    _describe(app, settings)
     guarded: Any = Guard(app, settings, shared, here.metrics, slots)
     here.reload = guarded.reload
     if numbers is not None:  # a worker may begin long after the server was started
@@ -70,6 +77,8 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
             allow_headers=["authorization", "content-type"],
             expose_headers=["x-request-id", "retry-after"],
         )
+    if settings.trust_proxy:
+        guarded = ProxyHeadersMiddleware(guarded, list(settings.trust_proxy))
     guarded.here = here
     return guarded  # type: ignore[no-any-return]
 
@@ -81,7 +90,7 @@ async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
     here.stopping = asyncio.Event()
     cross_encoders = CrossEncoders(settings.runtime)
     here.collections = {
-        name: Served(name, path, here.shared, position, settings, cross_encoders)
+        name: Served(name, path, here.shared, position, settings, cross_encoders, here.metrics)
         for position, (name, path) in enumerate(settings.collections.items())
     }
     _on_signal(here)
@@ -166,14 +175,16 @@ def _end_in(seconds: float) -> None:
         faulthandler.dump_traceback_later(seconds, exit=True)
 
 
-def _describe(app: FastAPI, tokens: bool) -> None:
-    """Say in OpenAPI which operations need a token."""
+def _describe(app: FastAPI, settings: ServerSettings) -> None:
+    """Say in OpenAPI below which address the server is, and which operations need a token."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = generate()
-            if tokens:
+            if settings.root_path:
+                schema["servers"] = [{"url": settings.root_path}]
+            if settings.tokens:
                 parts = schema.setdefault("components", {})
                 parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 for path, operations in schema["paths"].items():

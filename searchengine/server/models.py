@@ -2,7 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.server import server_settings as limits
@@ -184,6 +192,32 @@ class BatchResponse(BaseModel):
     results: list[SearchResponse]
 
 
+Role = Literal["query", "document"]
+_Text = Annotated[str, Field(min_length=1, max_length=limits.MAX_INPUT, pattern=r"\S")]
+_Token = Annotated[int, Field(ge=0, lt=1 << 31)]
+_Tokens = Annotated[list[_Token], Field(min_length=1, max_length=limits.MAX_INPUT)]
+_INPUTS = Field(min_length=1, max_length=limits.MAX_INPUTS)
+
+
+def _kind(value: Any) -> str:
+    """Which of the four kinds of input is meant, so that an error is of that one alone."""
+    if not isinstance(value, list):
+        return "text"
+    first = value[0] if value else None
+    if isinstance(first, list):
+        return "token arrays"
+    return "tokens" if isinstance(first, int) else "texts"
+
+
+Input = Annotated[
+    Annotated[_Text, Tag("text")]
+    | Annotated[list[_Text], _INPUTS, Tag("texts")]
+    | Annotated[_Tokens, Tag("tokens")]
+    | Annotated[list[_Tokens], _INPUTS, Tag("token arrays")],
+    Discriminator(_kind),
+]
+
+
 class EmbeddingsRequest(Strict):
     """Texts to encode, in the shape of OpenAI's API."""
 
@@ -193,10 +227,12 @@ class EmbeddingsRequest(Strict):
         }
     )
     model: Name | None = Field(None, description="The collection whose encoder is used.")
-    input: Question | Annotated[list[Question], Field(min_length=1, max_length=limits.MAX_BATCH)]
+    input: Input = Field(
+        description="A text or several; in place of a text its tokens in cl100k_base."
+    )
     dimensions: Dimensions | None = Field(None, description="Prefix to keep, scaled to length 1.")
     encoding_format: Literal["float", "base64"] = "float"
-    input_type: Literal["query", "document"] = Field(
+    input_type: Role = Field(
         "document", description="Role of the texts, for encoders that tell them apart."
     )
     user: str | None = Field(None, description="Ignored.", max_length=1000)
@@ -211,7 +247,7 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens of all texts; 0 if the encoder has no tokenizer."""
+    """Tokens that were read of all texts; 0 if the encoder has no tokenizer."""
 
     prompt_tokens: int
     total_tokens: int
@@ -224,6 +260,24 @@ class EmbeddingsResponse(BaseModel):
     model: str
     data: list[Embedding]
     usage: Usage
+    truncated: list[int] = Field(description="Positions of the inputs that were not read whole.")
+    max_tokens: int | None = Field(description="Tokens read of an input; null: any number.")
+
+
+class ModelInfo(BaseModel):
+    """A model of the embeddings route; `created`: when its collection last changed."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    """All models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelInfo]
 
 
 class DocumentModel(BaseModel):
@@ -292,6 +346,58 @@ class MapResponse(BaseModel):
     explained: float = Field(description="Share of the variance of the sample that is shown.")
 
 
+class PageField(BaseModel):
+    """A metadata field to filter by; `low` and `high` are of the sample, for numbers and dates."""
+
+    name: str = Field(description="As filters write it.")
+    path: list[str] = Field(description="Its place in the metadata.")
+    kind: Literal["choice", "number", "date", "text"]
+    lists: bool = Field(description="Whether it has lists, which filters test by `contains`.")
+    low: float | str | None
+    high: float | str | None
+
+
+class NewestDocument(BaseModel):
+    """The beginning of a document."""
+
+    key: str
+    title: str
+    snippet: str
+
+
+class OverviewResponse(BaseModel):
+    """What the page shows before a question, from a sample of at most 200 documents."""
+
+    fields: list[PageField]
+    examples: list[str] = Field(description="Titles of documents, as questions.")
+    newest: list[NewestDocument]
+
+
+class CountRequest(Strict):
+    """What to count."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"query": "whales", "fields": {"lang": "year >= 2015"}}]}
+    )
+    query: Question | None = None
+    mode: Literal["auto", "vector", "text", "hybrid"] = "auto"
+    where: Filter | None = None
+    fields: Annotated[dict[FieldName, Filter | None], Field(max_length=limits.MAX_FACETS)] = Field(
+        {}, description="Fields whose values are counted, each with a filter of its own."
+    )
+
+
+class CountResponse(BaseModel):
+    """How many documents match, and how many have which values."""
+
+    total: int = Field(description="By words: with a word of the question. Else: all ranked.")
+    at_least: bool = Field(description="Whether counting stopped at `total`.")
+    best: int | None = Field(
+        description="The values are of so many best documents for the question; null: of all."
+    )
+    facets: dict[str, list[FacetValue]]
+
+
 class BenchPoint(BaseModel):
     """An operating point; `ms`: median latency of a question. The recall has a 95 % interval."""
 
@@ -355,7 +461,7 @@ class CollectionModel(BaseModel):
 
     name: str
     ready: bool
-    documents: int
+    documents: int | None = Field(description="null: the collection cannot be read now.")
     candidates: int | None = Field(
         description="Most documents that a cross-encoder orders again; null: the server has none."
     )
@@ -375,10 +481,15 @@ class Health(BaseModel):
 
 
 class ErrorDetail(BaseModel):
-    """An error. `id` is in the log of the server and in the header X-Request-Id."""
+    """An error. `id` is in the log of the server and in the header X-Request-Id.
+
+    `code`: the error of the engine, such as filter_error; null: another. `param`: the field.
+    """
 
     type: str
     message: str
+    param: str | None = None
+    code: str | None = None
     id: str
 
 
@@ -392,6 +503,8 @@ class ErrorModel(BaseModel):
                     "error": {
                         "type": "invalid",
                         "message": "k: Input should be less than or equal to 1000",
+                        "param": "k",
+                        "code": None,
                         "id": "5f0e8a1c9b2d4e37",
                     }
                 }

@@ -1,6 +1,7 @@
 """Errors as a client sees them: a status, a type, one sentence and the id of the request."""
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ TYPES = {
     503: "unavailable",
 }
 UNKNOWN_KEY = "unknown_key"
-"""The type of a 404 for a document; for another address or collection it is not_found."""
+"""The type and code of a 404 for a document; of another address or collection not_found."""
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
 _MEANINGS = {
@@ -99,9 +100,25 @@ def of_engine(error: SearchEngineError) -> tuple[int, str | None]:
     return 422, None
 
 
-def error_body(status: int, message: str, identity: str, kind: str | None = None) -> dict[str, Any]:
-    """The JSON of an error; OpenAI's clients read it too."""
-    return {"error": {"type": kind or TYPES[status], "message": message, "id": identity}}
+def code_of(error: SearchEngineError) -> str | None:
+    """The name of an error of the engine in a response: filter_error; None: an internal one."""
+    if isinstance(error, TrainerError | IndexerError):
+        return None
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
+
+
+def error_body(
+    status: int,
+    message: str,
+    identity: str,
+    *,
+    param: str | None = None,
+    code: str | None = None,
+) -> dict[str, Any]:
+    """The JSON of an error; OpenAI's clients read it too. `param`: the field that is wrong."""
+    kind = UNKNOWN_KEY if code == UNKNOWN_KEY else TYPES[status]
+    error = {"type": kind, "message": message, "param": param, "code": code, "id": identity}
+    return {"error": error}
 
 
 def error_response(
@@ -109,10 +126,10 @@ def error_response(
     message: str,
     identity: str,
     headers: Mapping[str, str] | None = None,
-    kind: str | None = None,
+    **details: str | None,
 ) -> Response:
-    """The response of an error."""
-    content = to_json(error_body(status, message, identity, kind))
+    """The response of an error; `details` as for `error_body`."""
+    content = to_json(error_body(status, message, identity, **details))
     return Response(content, status, dict(headers or {}), "application/json")
 
 
@@ -163,10 +180,12 @@ def _invalid(request: Request, error: Any) -> Response:
     if first["type"] == "extra_forbidden":
         name = str(first["loc"][-1])
         hint = f"; here it is {OPTIONS[name]}" if name in OPTIONS else ""
-        return error_response(422, f"{place:.80}: no such field{hint}", request.scope["id"])
+        message = f"{place:.80}: no such field{hint}"
+        return error_response(422, message, request.scope["id"], param=f"{place:.80}")
     message = str(first["msg"]).removeprefix("Value error, ")
     message = f"{place}: {message}" if place else message
-    return error_response(422, f"{message:.500}", request.scope["id"])
+    param = f"{place:.80}" or None
+    return error_response(422, f"{message:.500}", request.scope["id"], param=param)
 
 
 def _engine(request: Request, error: Any) -> Response:
@@ -180,8 +199,7 @@ def _engine(request: Request, error: Any) -> Response:
         for served in request.app.state.here.collections.values():
             message = served.without_path(message)
     headers = RETRY if status == 503 else None
-    kind = UNKNOWN_KEY if isinstance(error, UnknownKey) else None
-    return error_response(status, message, request.scope["id"], headers, kind)
+    return error_response(status, message, request.scope["id"], headers, code=code_of(error))
 
 
 def _internal(request: Request, _: Any) -> Response:

@@ -1,6 +1,7 @@
 """Runs the application by uvicorn: the socket, one or several worker processes, signals."""
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from searchengine.engine import CrossEncoders, SearchEngine
-from searchengine.errors import QueryError
+from searchengine.errors import CollectionError, QueryError
 from searchengine.server.app import HARD_END, create
 from searchengine.server.counting import FOLDER, Shared
 from searchengine.server.server_settings import SPARE_TOKENS, ServerSettings
@@ -40,23 +41,34 @@ MAX_CONNECTIONS, _OTHER_FILES = 16_384, 256
 def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
     """Answer requests until SIGTERM or SIGINT; `on_address` is called with the URL.
 
-    Raises KeyboardInterrupt after SIGINT, CollectionError, and QueryError if there is no
-    cross-encoder where the settings name one, or the address cannot be used.
+    The URL of a Unix socket is `unix:` and its path. Raises KeyboardInterrupt after SIGINT,
+    CollectionError, and QueryError if there is no cross-encoder where the settings name one, or the
+    address cannot be used.
     """
-    for path in settings.collections.values():
-        SearchEngine.open(path).close()  # raises now, in one sentence
+    _check_collections(settings)
     if settings.cross_encoding is not None:
         CrossEncoders(settings.runtime).check(settings.cross_encoding.source)
     _allow_files()
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are tokens to read again
-    with _listen(settings.host, settings.port) as listener:
-        host, port = listener.getsockname()[:2]
-        on_address(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    with _listening(settings) as (listener, address):
+        on_address(address)
         if settings.workers == 1:
             _run_here(settings, listener)
         else:
             _run_workers(settings, listener)
+
+
+def _check_collections(settings: ServerSettings) -> None:
+    """Raise CollectionError if none can be opened; the others are served, and say which is not."""
+    failures: list[CollectionError] = []
+    for path in settings.collections.values():
+        try:
+            SearchEngine.open(path).close()
+        except CollectionError as error:
+            failures.append(error)
+    if len(failures) == len(settings.collections):
+        raise failures[0]
 
 
 def _allow_files() -> None:
@@ -78,6 +90,49 @@ def max_connections() -> int:
         if files != resource.RLIM_INFINITY:
             return max(16, min(MAX_CONNECTIONS, files - _OTHER_FILES))
     return MAX_CONNECTIONS
+
+
+@contextmanager
+def _listening(settings: ServerSettings) -> Iterator[tuple[socket.socket, str]]:
+    """A socket that listens, and its URL; a Unix socket is removed at the end."""
+    if (path := settings.unix_socket) is None:
+        with _listen(settings.host, settings.port) as listener:
+            host, port = listener.getsockname()[:2]
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            yield listener, url + settings.root_path
+        return
+    with _listen_unix(path) as listener:
+        identity = path.stat()
+        try:
+            yield listener, f"unix:{path}"
+        finally:
+            with suppress(OSError):
+                if os.path.samestat(identity, path.stat()):
+                    path.unlink()
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """A Unix socket that listens, with the mode that the umask leaves.
+
+    One that a killed server has left behind is replaced, if nobody listens there.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+                if other.connect_ex(str(path)) == errno.ECONNREFUSED:
+                    path.unlink()
+        listener.bind(str(path))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or error
+        if error.errno == errno.EADDRINUSE:
+            reason = "another program listens there, or it is another kind of file"
+        raise QueryError(
+            f"cannot listen on {path}: {reason}; choose another: --unix-socket PATH"
+        ) from error
+    return listener
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -120,6 +175,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
+        self.client = self.client or ("unix", 0)  # a Unix socket has no address of its callers
         self._since = monotonic()
         self.on_message_begin()
         if len(self.connections) > max_connections():
@@ -243,8 +299,7 @@ def _config(settings: ServerSettings, numbers: Path | None) -> uvicorn.Config:
         backlog=_BACKLOG,
         server_header=False,
         timeout_graceful_shutdown=_GRACE,
-        # Behind a proxy the log has the proxy's address: headers may be forged.
-        proxy_headers=False,
+        proxy_headers=False,  # of trusted proxies only: `create` reads them
     )
 
 

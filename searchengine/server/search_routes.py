@@ -1,29 +1,26 @@
-"""Routes that answer questions and encode texts."""
+"""Routes that answer questions."""
 
-import base64
 import time
-from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
-from searchengine.errors import QueryError
 from searchengine.query.hits import STAGES, Hit, Hits, Timing
+from searchengine.server.document_routes import Name
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
-    EmbeddingsRequest,
-    EmbeddingsResponse,
     SearchRequest,
     SearchResponse,
+    UrlFilter,
 )
 from searchengine.server.refusals import RESPONSES
 from searchengine.server.responses import Content, json_response
-from searchengine.server.served import state
+from searchengine.server.served import collection_of, state
+from searchengine.server.server_settings import MAX_K, MAX_KEY
 
 router = APIRouter(tags=["search"], responses=RESPONSES)
 
@@ -32,7 +29,7 @@ router = APIRouter(tags=["search"], responses=RESPONSES)
 async def search(body: SearchRequest, request: Request) -> Response:
     """The documents nearest to a question or a vector, best first."""
     here = state(request)
-    served = here.served(body.collection)
+    served = collection_of(request, body.collection)
     start = time.perf_counter()
     question = body.query if body.query is not None else body.vector
     show = _with_texts if body.texts else _without_texts
@@ -48,7 +45,7 @@ async def search(body: SearchRequest, request: Request) -> Response:
 async def search_batch(body: BatchRequest, request: Request) -> Response:
     """The hits of many questions; faster than one by one."""
     here = state(request)
-    served = here.served(body.collection)
+    served = collection_of(request, body.collection)
     start = time.perf_counter()
     questions = (body.queries if body.queries is not None else body.vectors) or []
     options = here.options(body, len(questions))
@@ -73,55 +70,25 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
     return json_response(content)
 
 
-@router.post("/v1/embeddings", response_model=EmbeddingsResponse)
-async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
-    """Vectors of texts, by the encoder of a collection, in the shape of OpenAI's API.
-
-    With `dimensions`, their prefixes of that width, scaled to length 1.
-    """
-    served = state(request).served(body.model)
-    texts = [body.input] if isinstance(body.input, str) else body.input
+@router.get("/v1/collections/{name}/similar", response_model=SearchResponse)
+async def similar(
+    request: Request,
+    name: Name,
+    key: Annotated[str, Query(min_length=1, max_length=MAX_KEY, description="A key.")],
+    where: Annotated[UrlFilter | None, Query(description="Metadata filter.")] = None,
+    k: Annotated[int, Query(ge=1, le=MAX_K, description="Number of hits.")] = 10,
+) -> Response:
+    """The documents nearest to a stored one, without their texts."""
+    start = time.perf_counter()
 
     def work(engine: SearchEngine) -> Content:
-        vectors, tokens = _encoded(engine, texts, body.input_type, body.dimensions)
-        written: Iterable[Any] = (row.tolist() for row in vectors)
-        if body.encoding_format == "base64":
-            written = (base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors)
+        hits = engine.similar(key, k, where=where)
         content = Content()
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        head = to_json({"object": "list", "model": served.name, "usage": usage})
-        content.write(head[:-1] + b',"data":')
-        content.write_list(
-            {"object": "embedding", "index": i, "embedding": vector}
-            for i, vector in enumerate(written)
-        )
-        content.write(b"}")
+        content.write(_head(name, hits, time.perf_counter() - start))
+        _write_hits(content, hits, texts=False)
         return content
 
-    return json_response(await served.read(work))
-
-
-def _encoded(
-    engine: SearchEngine, texts: list[str], role: str, dimensions: int | None
-) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
-    """Unit rows (n, dimensions) float32, and the number of tokens. Raises QueryError."""
-    if not engine.encodes:
-        raise QueryError("the collection has no encoder; its documents come with vectors")
-    encoder = engine.encoder
-    if dimensions is not None and dimensions > encoder.dim:
-        raise QueryError(f"dimensions must be at most {encoder.dim}, got {dimensions}")
-    encode = engine.encode_questions if role == "query" else engine.encode_documents
-    vectors = encode(texts)
-    if dimensions is not None:
-        vectors = vectors[:, :dimensions]
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if not lengths.all():
-            raise QueryError(f"a vector has only zeros in its first {dimensions} dimensions")
-        vectors = vectors / lengths
-    tokens = 0
-    if encoder.tokenizes:
-        tokens = sum(len(spans) for spans in encoder.token_spans(texts))
-    return vectors, tokens
+    return json_response(await collection_of(request, name).read(work))
 
 
 def _head(collection: str, hits: Hits, seconds: float) -> bytes:
@@ -159,6 +126,11 @@ def _without_texts(hits: Hits) -> Content:
 
 def _hit(hit: Hit, texts: bool) -> dict[str, Any]:
     fields = hit.as_dict()
-    if not texts:
+    if not texts:  # nor what only has offsets into it
         del fields["text"]
+        fields["metadata"] = {
+            name: value
+            for name, value in hit.metadata.items()
+            if name not in ("headings", "sections")
+        }
     return fields

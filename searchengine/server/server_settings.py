@@ -5,7 +5,7 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,9 @@ MAX_QUERY = 10_000  # characters
 MAX_FILTER = 10_000  # characters; depth and number of tests: searchengine.backends.filters.parser
 MAX_URL_FILTER = 2000  # characters of a filter in an address, which may have 64 KiB
 MAX_FIELD = 100  # characters of the name of a field
-MAX_BATCH = 256  # questions, or texts to encode
+MAX_BATCH = 256  # questions
+MAX_INPUTS = 2048  # texts to encode, as in OpenAI's API
+MAX_INPUT = 100_000  # characters or tokens of a text to encode
 MAX_PAIRS = 2000  # questions times candidates of a cross-encoder; some seconds
 MAX_HITS = 25_600  # questions of a batch times the hits of each, with those to skip
 MAX_TEXT = 32 << 20  # characters of the documents that one request reads
@@ -36,20 +38,34 @@ MAX_COMMIT = 10_000  # documents
 
 _MIN_CHARACTERS = 16  # characters
 _SCOPES = ("read", "write")
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~][A-Za-z0-9_.~-]*)+")
+_TOPS = ("v1", "page", "metrics", "healthz", "readyz", "openapi.json")  # of the addresses here
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token: the name for the log, whether it may write, and its SHA-256. Never the token."""
+    """A token: the name for the log, whether it may write, and its SHA-256. Never the token.
+
+    `collections`: those that it is for; none: all.
+    """
 
     name: str
     writes: bool
     digest: bytes
+    collections: tuple[str, ...] = ()
+
+    def reads(self, collection: str) -> bool:
+        """Whether it is for a collection."""
+        return not self.collections or collection in self.collections
 
     @classmethod
-    def from_secret(cls, name: str, scope: str, secret: str) -> "Token":
+    def from_secret(
+        cls, name: str, scope: str, secret: str, collections: Sequence[str] = ()
+    ) -> "Token":
         """The token of a secret; `scope` is read or write, which includes read."""
-        return cls(name, scope == "write", hashlib.sha256(secret.encode()).digest())
+        return cls(
+            name, scope == "write", hashlib.sha256(secret.encode()).digest(), tuple(collections)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,11 @@ class ServerSettings:
     Attributes:
         collections: name → folder.
         host, port: where to listen; port 0 takes a free one.
+        unix_socket: a Unix socket to listen on, in place of them.
+        root_path: prefix of all addresses as callers write them, such as /search; a proxy may take
+            it off, or not.
+        trust_proxy: addresses, networks, or "unix" for the Unix socket: connections from there are
+            of a proxy, whose X-Forwarded-For and X-Forwarded-Proto name the caller.
         tokens: who may read and write; none: everyone on this machine may read.
         tokens_file: where they come from, to be read again; None: they stay.
         workers: processes that answer.
@@ -66,6 +87,7 @@ class ServerSettings:
         max_requests: requests under way in the whole server, from the end of their body to the
             beginning of their response; others get 429.
         timeout: seconds that a request may take.
+        bulk_idle: seconds that a bulk add waits for its caller to send more.
         rate: requests per second for each token, over all workers; None: no limit.
         wait: seconds that a change waits for another writer.
         origins: web origins that browsers may call from (CORS).
@@ -81,12 +103,16 @@ class ServerSettings:
     collections: Mapping[str, Path]
     host: str = "127.0.0.1"
     port: int = 8080
+    unix_socket: Path | None = None
+    root_path: str = ""
+    trust_proxy: tuple[str, ...] = ()
     tokens: tuple[Token, ...] = ()
     tokens_file: Path | None = None
     workers: int = 1
     max_body: int = 8 << 20
     max_requests: int = 64
     timeout: float = 30.0
+    bulk_idle: float = 60.0
     rate: float | None = None
     wait: float = 30.0
     origins: tuple[str, ...] = ()
@@ -102,6 +128,26 @@ class ServerSettings:
                 f"{self.host} can be reached from other machines, so a token is required; "
                 "name a file of tokens: --tokens FILE, or bind to 127.0.0.1"
             )
+        if self.unix_socket is not None and (self.host, self.port) != ("127.0.0.1", 8080):
+            raise QueryError("the server listens on a Unix socket or on a port; choose one of them")
+        root = self.root_path
+        if root and (not _ROOT_PATH.fullmatch(root) or root.split("/")[1] in _TOPS):
+            raise QueryError(
+                "a root path must be like /search, without a / at the end, and must not begin with "
+                f"/{', /'.join(_TOPS)}; got {root!r}"
+            )
+        for token in self.tokens:
+            if unknown := set(token.collections) - set(self.collections):
+                raise QueryError(
+                    f"the token of {token.name!r} is for the collection {min(unknown)!r}, and the "
+                    f"server has {', '.join(self.collections)}; name one of them"
+                )
+        for proxy in self.trust_proxy:
+            if proxy != "unix" and not _is_network(proxy):
+                raise QueryError(
+                    "a trusted proxy must be an IP address, a network such as 10.0.0.0/8, or unix, "
+                    f"got {proxy!r}"
+                )
         for origin in self.origins:
             if not re.fullmatch(r"https?://[^/\s]+", origin):
                 raise QueryError(
@@ -126,8 +172,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """The tokens of a file: a line `NAME SCOPE TOKEN` each; # begins a comment.
+    """The tokens of a file: a line `NAME SCOPE TOKEN [COLLECTION…]` each; # begins a comment.
 
     Raises QueryError; a message never quotes a token.
     """
@@ -142,17 +196,18 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
         fields = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()  # a token may have a #
         if not fields:
             continue
-        if len(fields) != 3 or fields[1] not in _SCOPES:
+        if len(fields) < 3 or fields[1] not in _SCOPES:
             raise QueryError(
-                f"{path}:{number}: expected NAME SCOPE TOKEN, where the scope is read or write"
+                f"{path}:{number}: expected NAME SCOPE TOKEN, where the scope is read or write, "
+                "and the collections that the token is for if not all"
             )
-        name, scope, secret = fields
+        name, scope, secret, *collections = fields
         if len(secret) < _MIN_CHARACTERS or not re.fullmatch(r"[!-~]+", secret):
             raise QueryError(
                 f"{path}:{number}: a token must have at least {_MIN_CHARACTERS} ASCII "
                 "characters; make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
-        token = Token.from_secret(name, scope, secret)
+        token = Token.from_secret(name, scope, secret, collections)
         if name in (other.name for other in tokens):
             raise QueryError(f"{path}:{number}: the name {name!r} occurs twice")
         if token.digest in (other.digest for other in tokens):

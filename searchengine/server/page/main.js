@@ -2,7 +2,7 @@
 
 import { ApiError, call, useToken } from "./api.js";
 import { byId, make, number } from "./dom.js";
-import { showChips, showFacets, showHits } from "./hits.js";
+import { condition, showChips, showFacets, showHits } from "./hits.js";
 import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } from "./panels.js";
 
 const PAGE = 10;
@@ -10,7 +10,7 @@ const DEBOUNCE = 80; // milliseconds
 const FACETS = 5;
 // usual: the mode in which the collection answers questions that name none
 // candidates: the most hits that the server's cross-encoder orders again; null: it has none
-const state = { usual: "vector", candidates: null, filters: [], fields: [], hits: [], stats: null, asked: null, last: null, asking: null, timer: 0 };
+const state = { usual: "vector", candidates: null, filters: [], fields: [], lists: new Set(), hits: [], stats: null, asked: null, last: null, asking: null, timer: 0 };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
 const check = (mode) => {
@@ -20,7 +20,7 @@ const check = (mode) => {
 const crossEncodes = () => state.candidates !== null && byId("cross-encoder").checked;
 const shortlist = () => (Number(byId("shortlist").value) ? 2 ** (Number(byId("shortlist").value) + 2) : null);
 const where = () => state.filters.map((filter) => `(${filter})`).join(" and ") || null;
-const at = () => `/v1/collections/${encodeURIComponent(byId("collection").value)}`;
+const at = () => `v1/collections/${encodeURIComponent(byId("collection").value)}`;
 
 function showError(error) {
   if (error.name === "AbortError") return;
@@ -35,8 +35,15 @@ function request(question) {
   return {
     collection: byId("collection").value, query: question, mode, where: where(),
     shortlist: mode === "text" ? null : shortlist(), as_you_type: true,
-    cross_encoder: crossEncodes(), k: Math.min(PAGE, crossEncodes() ? state.candidates : PAGE),
+    texts: false, cross_encoder: crossEncodes(), k: Math.min(PAGE, crossEncodes() ? state.candidates : PAGE),
   };
+}
+
+/** The text of a hit, which comes only where it is asked for. */
+async function textOf(key) {
+  const { documents } = await call(`${at()}/documents?${new URLSearchParams({ where: condition("_id", key), limit: 1 })}`);
+  if (!documents.length) throw new ApiError(404, "This document has been deleted.");
+  return documents[0].text;
 }
 
 /** Whether the hits that are shown are still those of an earlier question. */
@@ -51,7 +58,7 @@ async function search() {
   if (!question) {
     remember(question);
     state.asked = null;
-    showHits([], "", addFilter, false);
+    showHits([], "", actions, false);
     byId("status").textContent = "";
     byId("more").hidden = byId("error").hidden = true;
     setBusy(false);
@@ -62,12 +69,12 @@ async function search() {
   const asking = (state.asking = new AbortController());
   try {
     const asked = request(question);
-    const result = await call("/v1/search", asked, asking.signal);
+    const result = await call("v1/search", asked, asking.signal);
     const received = performance.now();
     state.asked = asked;
     state.hits = result.hits;
     byId("error").hidden = true;
-    showHits(result.hits, question, addFilter, false);
+    showHits(result.hits, question, actions, false);
     byId("more").hidden = !mayHaveMore(result);
     byId("status").textContent = result.hits.length
       ? `${result.hits.length} hits in ${result.timing.total.toFixed(1)} ms`
@@ -101,9 +108,9 @@ const mayHaveMore = (result) => result.hits.length === state.asked.k
 async function more() {
   const offset = state.hits.length;
   try {
-    const result = await call("/v1/search", { ...state.asked, offset }, state.asking.signal);
+    const result = await call("v1/search", { ...state.asked, offset }, state.asking.signal);
     state.hits = [...state.hits, ...result.hits];
-    const items = showHits(result.hits, state.asked.query, addFilter, true);
+    const items = showHits(result.hits, state.asked.query, actions, true);
     byId("more").hidden = !mayHaveMore(result);
     byId("status").textContent = `${state.hits.length} hits`;
     items[0]?.focus();
@@ -115,7 +122,7 @@ async function more() {
 async function compare() {
   const asked = { ...state.asked, k: state.hits.length, exact: true, shortlist: null, texts: false };
   try {
-    const exact = await call("/v1/search", asked, state.asking.signal);
+    const exact = await call("v1/search", asked, state.asking.signal);
     showMissed(state.hits, exact.hits);
   } catch (error) {
     showError(error);
@@ -154,12 +161,14 @@ async function addFilter(filter) {
   return true;
 }
 
+const actions = { onFilter: addFilter, textOf, showError };
+
 async function facets() {
   if (!state.fields.length) return;
   const parameters = new URLSearchParams(state.fields.map((field) => ["field", field]));
   if (where()) parameters.set("where", where());
   try {
-    showFacets((await call(`${at()}/facets?${parameters}`)).facets, addFilter);
+    showFacets((await call(`${at()}/facets?${parameters}`)).facets, state.lists, addFilter);
   } catch (error) {
     showError(error);
   }
@@ -184,6 +193,8 @@ async function openCollection() {
     const [stats, sample, bench] = await Promise.all(
       ["stats", "documents?limit=100", "bench"].map((path) => call(`${at()}/${path}`)));
     state.stats = stats;
+    state.lists = new Set(sample.documents.flatMap((document) =>
+      Object.keys(document).filter((field) => Array.isArray(document[field]))));
     state.fields = [...new Set([...stats.fields.filter((field) => !field.includes(".")), ...fieldsOf(sample.documents)])]
       .slice(0, FACETS);
     byId("name").textContent = byId("collection").value;
@@ -200,7 +211,7 @@ async function openCollection() {
 
 async function begin() {
   try {
-    const { collections } = await call("/v1/collections");
+    const { collections } = await call("v1/collections");
     byId("token-form").hidden = byId("error").hidden = true;
     byId("collection").replaceChildren(...collections.map(({ name }) => make("option", { value: name }, name)));
     byId("collections").hidden = collections.length < 2;

@@ -78,6 +78,10 @@ def test_pages_order_and_facets(collection: Path) -> None:
     assert [hit["key"] for hit in run_json(*similar, "--offset", "1")["hits"]] == whole[1:]
     assert [hit["key"] for hit in run_json(*similar, "--sort-by", "-year")["hits"]] == ["b", "c"]
     assert run_json(*similar, "--min-score", "1.5")["hits"] == []
+    assert run(*similar, "--timeout", "60").returncode == 0
+    late = run(*similar, "--timeout", "0.000001")
+    assert late.returncode == 2 and "not answered within 1e-06 seconds" in late.stderr
+    assert run(*similar, "--timeout", "0").returncode == 2
     assert run_json(*similar, "-k", "1", "--facet", "lang")["facets"] == {
         "lang": [{"value": "en", "count": 2}, {"value": "ko", "count": 1}]
     }

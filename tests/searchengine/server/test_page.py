@@ -30,6 +30,15 @@ DOCUMENTS = [
     for i in range(30)
 ]
 
+LONG = [  # 𝄞 is one character, and two units of JavaScript's strings
+    {
+        "_id": f"../l {i}'",
+        "text": f"𝄞 whale {i} " + "A line of a long document.\n" * 38_000 + f"The end {i}.",
+        "tags": ["a b", "it's"] if i % 2 else ["a b", "c"],
+    }
+    for i in range(12)
+]
+
 
 def missing(what: str) -> NoReturn:
     """Skip, but fail where everything must be there."""
@@ -45,7 +54,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with SearchEngine.create(folder / "sea.index", None, dim=4) as engine:
         rows = [[1, i / 10, (i % 5) / 5, 1] for i in range(len(DOCUMENTS))]
         engine.add(DOCUMENTS, rows)
-    with running(folder, [folder / "sea.index"], "--log", "none") as server:
+    with SearchEngine.create(folder / "long.index", None, dim=4) as engine:
+        engine.add(LONG, [[1, i, 0, 0] for i in range(len(LONG))])
+    with running(folder, [folder / "sea.index", folder / "long.index"], "--log", "none") as server:
         yield server
 
 
@@ -171,6 +182,24 @@ def test_filters_are_chips(page: Any) -> None:
     page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 10")
 
 
+def test_long_documents_come_as_snippets(page: Any, server: Server) -> None:
+    """Their texts only when they are opened; list fields are filtered by elements."""
+    page.goto(f"{server.url}/#in=long")
+    page.reload()
+    page.wait_for_selector("#facets button:has-text('c')", state="attached")
+    with page.expect_response("**/v1/search") as answered:
+        ask(page, "whale")
+    assert len(answered.value.body()) <= 30_000 and len(titles(page)) == 10
+    page.locator("#facets button", has_text="it's").click()
+    page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 6")
+    assert page.locator("#chips button").inner_text() == "tags contains 'it''s' ×"
+    page.click("#hits > li >> nth=0 >> .whole")
+    page.wait_for_selector("#hits > li[data-open=true]")
+    assert page.locator("#hits .hit-text").first.inner_text().rstrip().endswith(".")
+    passage = page.locator("#hits .passage").inner_text()
+    assert passage.startswith("𝄞 whale")
+
+
 def test_a_mistake_is_shown_and_can_be_mended(page: Any) -> None:
     ask(page, "whale")
     page.fill("#where", "year >")
@@ -196,7 +225,7 @@ def test_keyboard_alone(page: Any) -> None:
     key = "document.activeElement.dataset.key"
     assert page.evaluate(key) == page.locator("#hits > li").nth(1).get_attribute("data-key")
     page.keyboard.press("Enter")
-    assert page.locator("#hits > li").nth(1).get_attribute("data-open") == "true"
+    page.wait_for_selector("#hits > li:nth-child(2)[data-open=true]")
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowUp")
     assert page.evaluate("document.activeElement.id") == "query"

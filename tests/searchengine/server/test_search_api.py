@@ -1,11 +1,9 @@
-"""Search, batch and embeddings over HTTP: what the engine returns, as JSON."""
+"""Search and batch over HTTP: what the engine returns, as JSON."""
 
-import base64
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import WordLengths
 from server_process import vectors_collection
@@ -59,26 +57,6 @@ def test_a_batch_is_in_the_order_of_its_questions(client: TestClient) -> None:
     vectors = WordLengths().encode(["a bee", "a bee"]).tolist()
     response = client.post("/v1/search/batch", json={"vectors": vectors, "k": 1})
     assert [result["hits"][0]["key"] for result in response.json()["results"]] == ["bee", "bee"]
-
-
-def test_embeddings_have_the_shape_of_openai(client: TestClient) -> None:
-    expected = WordLengths().encode(["a bee", "the cat sat"])
-    asked = {"model": "words", "input": ["a bee", "the cat sat"]}
-    answer = client.post("/v1/embeddings", json=asked).json()
-    assert answer["object"] == "list" and answer["model"] == "words"
-    assert [each["index"] for each in answer["data"]] == [0, 1]
-    assert np.allclose([each["embedding"] for each in answer["data"]], expected)
-    assert answer["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
-
-    short = client.post("/v1/embeddings", json={"input": "a bb", "dimensions": 1}).json()
-    assert short["data"][0]["embedding"] == [1.0]  # a prefix, scaled to length 1
-    coded = client.post("/v1/embeddings", json={"input": "a bee", "encoding_format": "base64"})
-    vector = np.frombuffer(base64.b64decode(coded.json()["data"][0]["embedding"]), "<f4")
-    assert np.array_equal(vector, expected[0])
-    wide = client.post("/v1/embeddings", json={"input": "a bee", "dimensions": 17})
-    assert wide.status_code == 422 and "at most 16" in wide.json()["error"]["message"]
-    none = client.post("/v1/embeddings", json={"input": "bee", "dimensions": 1})
-    assert none.status_code == 422 and "only zeros" in none.json()["error"]["message"]
 
 
 HOSTILE: list[tuple[bytes, int, str]] = [

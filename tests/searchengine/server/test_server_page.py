@@ -59,7 +59,7 @@ def test_curl_and_python(tmp_path: Path) -> None:
         assert found["hits"][0]["key"] == "whales"
         assert json.loads(answers[1]) == {"key": "owls", "result": "added"}
         assert [json.loads(line) for line in answers[2].splitlines()][-1]["errors"] == 1
-        (program,) = blocks("python")
+        (program,) = (block for block in blocks("python") if "import Client" in block)
         done = subprocess.run(
             [sys.executable, "-c", mine(program)], capture_output=True, text=True, check=True
         )

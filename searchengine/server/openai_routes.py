@@ -1,0 +1,166 @@
+"""Routes in the shape of OpenAI's API: models and embeddings."""
+
+import base64
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, Path, Request
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from searchengine.engine import SearchEngine, limits
+from searchengine.errors import QueryError
+from searchengine.server.models import (
+    EmbeddingsRequest,
+    EmbeddingsResponse,
+    ModelInfo,
+    ModelList,
+    Role,
+)
+from searchengine.server.refusals import RESPONSES, Refused
+from searchengine.server.responses import Content, as_json, json_response
+from searchengine.server.served import Served, collection_of, readable
+
+router = APIRouter(tags=["openai"], responses=RESPONSES)
+_BLOCK = 256  # texts encoded at a time; between blocks the time limit is checked
+ENCODING = "cl100k_base"
+"""The encoding of token arrays: LangChain's, for a model that OpenAI does not have."""
+
+
+@router.get("/v1/models", response_model=ModelList)
+async def models(request: Request) -> Response:
+    """What an embeddings request may name as `model`: the collections that have an encoder."""
+    listed = [
+        each for each in readable(request).values() if each.away is None and each.engine.encodes
+    ]
+    return as_json({"object": "list", "data": [_model(served) for served in listed]})
+
+
+@router.get("/v1/models/{name}", response_model=ModelInfo)
+async def model(
+    request: Request,
+    name: Annotated[str, Path(max_length=64, description="A model.", examples=["papers"])],
+) -> Response:
+    """A model by its name."""
+    served = collection_of(request, name)
+    if not served.engine.encodes:
+        raise Refused(404, f"the collection {name!r} has no encoder; GET /v1/models lists models")
+    return as_json(_model(served))
+
+
+def _model(served: Served) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": int(served.path.stat().st_mtime),
+        "owned_by": "searchengine",
+    }
+
+
+@router.post("/v1/embeddings", response_model=EmbeddingsResponse)
+async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
+    """Vectors of texts, by the encoder of a collection.
+
+    With `dimensions`, their prefixes of that width, scaled to length 1. Texts may be arrays of
+    tokens of OpenAI's encoding cl100k_base if the server has tiktoken. `truncated` lists the
+    inputs of which the encoder has read the beginning only.
+    """
+    served = collection_of(request, body.model)
+
+    def work(engine: SearchEngine) -> Content:
+        if not engine.encodes:
+            raise QueryError("the collection has no encoder; its documents come with vectors")
+        texts = _texts(body)
+        tokens, cut, room = _read_tokens(engine, texts, body.input_type)
+        content = Content()
+        head = {
+            "object": "list",
+            "model": served.name,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "truncated": cut,
+            "max_tokens": room,
+        }
+        content.write(to_json(head)[:-1] + b',"data":')
+        vectors = _encoded(engine, texts, body.input_type, body.dimensions)
+        in_base64 = body.encoding_format == "base64"
+        content.write_list(
+            {"object": "embedding", "index": i, "embedding": _written(row, in_base64)}
+            for i, row in enumerate(vectors)
+        )
+        content.write(b"}")
+        return content
+
+    return json_response(await served.read(work))
+
+
+def _texts(body: EmbeddingsRequest) -> Sequence[str]:
+    """The inputs as texts. Raises QueryError."""
+    given: Any = body.input
+    inputs = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    if isinstance(inputs[0], str):
+        return list(inputs)
+    try:
+        decode = import_module("tiktoken").get_encoding(ENCODING).decode
+    except (ImportError, OSError, ValueError) as error:
+        lacks = "tiktoken" if isinstance(error, ImportError) else f"the table of {ENCODING}"
+        raise QueryError(
+            f"to read arrays of tokens the server needs {lacks}; send texts: LangChain's "
+            "OpenAIEmbeddings sends them with check_embedding_ctx_length=False"
+        ) from error
+    try:
+        texts = [decode(tokens) for tokens in inputs]
+    except KeyError as error:
+        raise QueryError(f"input: {error.args[0]}: no such token of {ENCODING}") from error
+    if not all(text.strip() for text in texts):
+        raise QueryError("input: an array of tokens is an empty text")
+    return texts
+
+
+def _read_tokens(
+    engine: SearchEngine, texts: Sequence[str], role: Role
+) -> tuple[int, list[int], int | None]:
+    """How many tokens are read, the positions of the texts that are cut, and after which token.
+
+    None: any number is read, or the encoder has no tokenizer.
+    """
+    encoder = engine.query_encoder if role == "query" else engine.encoder
+    if not encoder.tokenizes:
+        return 0, [], None
+    lengths = [len(spans) for spans in encoder.token_spans(texts)]
+    if not encoder.limited:
+        return sum(lengths), [], None
+    room = encoder.room(role)
+    cut = [position for position, length in enumerate(lengths) if length > room]
+    return sum(min(length, room) for length in lengths), cut, room
+
+
+def _encoded(
+    engine: SearchEngine, texts: Sequence[str], role: Role, dimensions: int | None
+) -> npt.NDArray[np.float32]:
+    """Unit rows (n, dimensions) float32. Raises QueryError, SearchTimeout."""
+    dim = engine.encoder.dim
+    if dimensions is not None and dimensions > dim:
+        raise QueryError(f"dimensions must be at most {dim}, got {dimensions}")
+    encode = engine.encode_questions if role == "query" else engine.encode_documents
+    blocks = []
+    for start in range(0, len(texts), _BLOCK):
+        limits.check()
+        blocks.append(encode(texts[start : start + _BLOCK]))
+    vectors: npt.NDArray[np.float32] = np.concatenate(blocks)
+    if dimensions is not None:
+        vectors = vectors[:, :dimensions]
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not lengths.all():
+            raise QueryError(f"a vector has only zeros in its first {dimensions} dimensions")
+        vectors = vectors / lengths
+    return vectors
+
+
+def _written(row: npt.NDArray[np.float32], in_base64: bool) -> list[float] | str:
+    if in_base64:
+        return base64.b64encode(row.astype("<f4").tobytes()).decode()
+    numbers: list[float] = row.tolist()
+    return numbers

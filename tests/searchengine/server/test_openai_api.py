@@ -1,0 +1,170 @@
+"""Models and embeddings as OpenAI's API has them, asked by its own client and by LangChain's."""
+
+import base64
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from lazy import Lazy, needs
+from server_process import TOKEN, vectors_collection
+from starlette.testclient import TestClient
+
+from searchengine.server.openai_routes import ENCODING
+
+Serve = Callable[..., TestClient]
+openai, langchain, tiktoken = Lazy("openai"), Lazy("langchain_openai"), Lazy("tiktoken")
+AT = "/v1/embeddings"
+
+
+@pytest.fixture
+def encoding(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An encoding of bytes in place of OpenAI's, whose table tiktoken fetches from the internet."""
+    ranks = {bytes([byte]): byte for byte in range(256)} | {b"be": 256}
+    encoding = tiktoken.Encoding(
+        ENCODING, pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={}
+    )
+    monkeypatch.setitem(tiktoken.registry.ENCODINGS, ENCODING, encoding)
+    return encoding
+
+
+def refusal(client: TestClient, given: Any, **options: Any) -> dict[str, Any]:
+    response = client.post(AT, json={"input": given, **options})
+    assert response.status_code == 422
+    error: dict[str, Any] = response.json()["error"]
+    return error
+
+
+def test_embeddings_have_the_shape_of_openai(client: TestClient) -> None:
+    expected = WordLengths().encode(["a bee", "the cat sat"])
+    asked = {"model": "words", "input": ["a bee", "the cat sat"]}
+    answer = client.post(AT, json=asked).json()
+    assert answer["object"] == "list" and answer["model"] == "words"
+    assert [each["index"] for each in answer["data"]] == [0, 1]
+    assert np.allclose([each["embedding"] for each in answer["data"]], expected)
+    assert answer["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
+    assert answer["truncated"] == [] and answer["max_tokens"] is None
+
+    short = client.post(AT, json={"input": "a bb", "dimensions": 1}).json()
+    assert short["data"][0]["embedding"] == [1.0]  # a prefix, scaled to length 1
+    coded = client.post(AT, json={"input": "a bee", "encoding_format": "base64"})
+    vector = np.frombuffer(base64.b64decode(coded.json()["data"][0]["embedding"]), "<f4")
+    assert np.array_equal(vector, expected[0])
+    assert "at most 16" in refusal(client, "a bee", dimensions=17)["message"]
+    assert "only zeros" in refusal(client, "bee", dimensions=1)["message"]
+
+
+def test_errors_name_the_field_and_its_limit(client: TestClient) -> None:
+    many = refusal(client, ["a"] * 2049)
+    assert many["type"] == "invalid" and many["param"] == "input.texts"
+    assert "at most 2048 items" in many["message"] and "2049" in many["message"]
+    assert "at most 2048" in refusal(client, [[1]] * 2049)["message"]
+    assert "at most 100000 characters" in refusal(client, ["a", "a" * 100_001])["message"]
+    assert "at most 100000 items" in refusal(client, [1] * 100_001)["message"]
+    assert refusal(client, ["a", " "])["param"] == "input.texts.1"
+    assert refusal(client, [[1], [-1]])["param"] == "input.token arrays.1.0"
+    for wrong in ([], [[]], 5, [1, "a"], [None]):
+        assert refusal(client, wrong)["param"].startswith("input.")
+    assert refusal(client, "a", dimensions=99)["code"] == "query_error"
+    assert len(client.post(AT, json={"input": ["a"] * 2048}).json()["data"]) == 2048
+
+
+def test_what_was_cut_is_said(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder whose tokens are words, and that reads three of them, or any number."""
+
+    def spans(self: Any, texts: list[str]) -> list[Any]:
+        return [np.zeros((len(text.split()), 2), np.int32) for text in texts]
+
+    monkeypatch.setattr(WordLengths, "token_spans", spans, raising=False)
+    monkeypatch.setattr(WordLengths, "room", lambda self, role: 3, raising=False)
+    asked = {"input": ["a a", "a a a a a", "a a a", "a a a a"]}
+    answer = client.post(AT, json=asked).json()
+    assert answer["truncated"] == [1, 3] and answer["max_tokens"] == 3
+    assert answer["usage"]["prompt_tokens"] == 2 + 3 + 3 + 3
+    assert client.post(AT, json={**asked, "input_type": "query"}).json()["truncated"] == [1, 3]
+    monkeypatch.setattr(WordLengths, "limited", False, raising=False)
+    answer = client.post(AT, json=asked).json()
+    assert answer["truncated"] == [] and answer["max_tokens"] is None
+    assert answer["usage"]["prompt_tokens"] == 14
+
+
+def test_models_are_the_collections_with_an_encoder(
+    serve: Serve, words: Path, tmp_path: Path
+) -> None:
+    plain = vectors_collection(tmp_path / "plain.index")
+    client = serve(collections={"words": words, "plain": plain})
+    listed = client.get("/v1/models").json()
+    assert listed["object"] == "list" and [model["id"] for model in listed["data"]] == ["words"]
+    assert client.get("/v1/models/words").json() == listed["data"][0]
+    for name in ("plain", "text-embedding-3-small"):
+        assert client.get(f"/v1/models/{name}").status_code == 404
+    assert client.get("/v1/models", headers={"Authorization": "no"}).status_code == 401
+
+
+@needs("tiktoken", "serve")
+def test_arrays_of_tokens_are_texts(client: TestClient, encoding: Any) -> None:
+    expected = WordLengths().encode(["a bee", "the cat sat"])
+    one, two = encoding.encode("a bee"), encoding.encode("the cat sat")
+    assert 256 in one
+    answer = client.post(AT, json={"input": one}).json()
+    assert np.allclose(answer["data"][0]["embedding"], expected[0])
+    answer = client.post(AT, json={"input": [one, two]}).json()
+    assert np.allclose([each["embedding"] for each in answer["data"]], expected)
+    assert "999: no such token" in refusal(client, [one, [999]])["message"]
+    assert "empty text" in refusal(client, [[32]])["message"]
+
+
+def test_without_tiktoken_the_way_out_is_named(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
+    message = refusal(client, [1, 2])["message"]
+    assert "the server needs tiktoken; send texts" in message
+    assert "check_embedding_ctx_length=False" in message
+
+
+@needs("tiktoken", "serve")
+def test_without_its_table_the_way_out_is_named(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(name: str) -> None:
+        raise ConnectionError(name)
+
+    monkeypatch.setattr(tiktoken, "get_encoding", fetch)
+    assert "needs the table of cl100k_base; send texts" in refusal(client, [[1]])["message"]
+
+
+@needs("openai", "dev")
+def test_the_client_of_openai(client: TestClient) -> None:
+    ours = openai.OpenAI(
+        base_url="http://localhost/v1", api_key=TOKEN, http_client=client, max_retries=0
+    )
+    assert [model.id for model in ours.models.list()] == ["words"]
+    assert ours.models.retrieve("words").owned_by == "searchengine"
+    texts = ["a bee", "the cat sat"]
+    expected = WordLengths().encode(texts)
+    for options in ({}, {"encoding_format": "float"}, {"user": "someone"}):
+        answer = ours.embeddings.create(model="words", input=texts, **options)
+        assert np.allclose([each.embedding for each in answer.data], expected)
+    assert answer.truncated == []
+    answer = ours.embeddings.create(model="words", input="a bb", dimensions=1)
+    assert answer.data[0].embedding == [1.0]
+    with pytest.raises(openai.UnprocessableEntityError, match="at most 2048 items") as error:
+        ours.embeddings.create(model="words", input=["a"] * 2049)
+    assert error.value.param == "input.texts" and error.value.type == "invalid"
+    with pytest.raises(openai.NotFoundError, match="no collection 'ada'"):
+        ours.embeddings.create(model="ada", input="a bee")
+
+
+@needs("langchain_openai", "dev")
+def test_langchain_without_any_setting(client: TestClient, encoding: Any) -> None:
+    """It sends arrays of tokens, cuts long texts, and averages the vectors of their parts."""
+    options: dict[str, Any] = {"http_client": client, "api_key": TOKEN, "model": "words"}
+    ours = langchain.OpenAIEmbeddings(base_url="http://localhost/v1", **options)
+    assert np.allclose(ours.embed_query("a bee"), WordLengths().encode(["a bee"])[0])
+    texts = ["a bee", "the cat sat", "bee " * 9000]
+    found = ours.embed_documents(texts)
+    assert np.allclose(found, WordLengths().encode(texts), atol=1e-3)

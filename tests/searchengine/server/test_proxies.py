@@ -1,0 +1,154 @@
+"""Behind a proxy: a prefix, a Unix socket, the address of the caller; nginx as the docs set it."""
+
+import getpass
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from click.testing import CliRunner
+from conftest import REPOSITORY
+from server_process import TOKEN, running, vectors_collection
+from starlette.testclient import TestClient
+
+from searchengine import Client
+from searchengine.cli import cli
+from searchengine.errors import QueryError
+from searchengine.server.server_settings import ServerSettings
+
+Serve = Callable[..., TestClient]
+AT = "/v1/collections/vectors/documents"
+
+
+@pytest.mark.parametrize("prefix", ["/search", ""], ids=["passed on", "taken off"])
+def test_everything_is_below_a_prefix(serve: Serve, prefix: str) -> None:
+    client = serve(root_path="/search")
+    page = client.get(f"{prefix}/")
+    links = re.findall(r'(?:href|src)="([^"#]+)"', page.text)
+    assert len(links) == 3
+    for link in links:  # relative to the page
+        assert client.get(f"{prefix}/{link}").status_code == 200
+    assert "fetch(`.${path}`" in client.get(f"{prefix}/page/api.js").text
+    assert client.get(f"{prefix}/openapi.json").json()["servers"] == [{"url": "/search"}]
+    assert client.post(f"{prefix}/v1/search", json={"query": "a bee"}).json()["hits"]
+    wrong = client.get(f"{prefix}/v1/search")
+    assert wrong.status_code == 405 and wrong.headers["allow"] == "POST"
+    assert client.get("/searching/v1/collections").status_code == 404
+
+
+def test_the_page_below_a_prefix_ends_with_a_slash(serve: Serve) -> None:
+    """Without it the browser would look for the parts of the page beside it."""
+    response = serve(root_path="/search").get("/search", follow_redirects=False)
+    assert response.status_code == 308 and response.headers["location"] == "/search/"
+    assert serve(None, root_path="/search").get("/search/v1/collections").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"root_path": "search"}, "must be like /search"),
+        ({"root_path": "/search/"}, "must be like /search"),
+        ({"root_path": "/v1/x"}, "must not begin with /v1"),
+        ({"trust_proxy": ("proxy.example",)}, "a trusted proxy must be an IP address"),
+        ({"unix_socket": Path("x"), "port": 1}, "choose one"),
+    ],
+)
+def test_settings_that_cannot_be(options: dict[str, object], message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        ServerSettings({"v": Path("v")}, **options)  # type: ignore[arg-type]
+
+
+def test_only_a_trusted_proxy_names_the_caller(
+    serve: Serve, capfd: pytest.CaptureFixture[str]
+) -> None:
+    forwarded = {"X-Forwarded-For": "203.0.113.7, 198.51.100.9"}
+    for trusted, shown in (((), "testclient"), (("unix", "192.0.2.0/24"), "testclient")):
+        serve(log="text", trust_proxy=trusted).get("/healthz", headers=forwarded)
+        assert f" {shown} " in capfd.readouterr().err
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    """It comes with the mode of the umask and goes; a stale one is replaced, a used one is not."""
+    vectors, path = vectors_collection(tmp_path / "vectors.index"), tmp_path / "http.sock"
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(path))
+    options = ("--unix-socket", path, "--trust-proxy", "unix")
+    with running(tmp_path, [vectors], *options, before="import os; os.umask(0o117)") as server:
+        assert server.url == f"unix:{path}" and stat.S_IMODE(path.stat().st_mode) == 0o660
+        with server.client() as client:
+            forwarded = {"X-Forwarded-For": "203.0.113.7, 198.51.100.9"}
+            assert client.get(f"{AT}/1", headers=forwarded).status_code == 200
+        command = ["serve", str(vectors), "--unix-socket", str(path)]
+        second = CliRunner().invoke(cli, command)
+        assert second.exit_code == 2 and "another program listens there" in second.output
+        assert path.is_socket() and server.stop() == 0 and not path.exists()
+    # The last address is the one that the proxy has seen; those before it may be forged.
+    assert any(f" 198.51.100.9 writer GET {AT}/1 200 " in line for line in server.log)
+    path.write_text("mine")
+    refused = CliRunner().invoke(cli, command)
+    assert refused.exit_code == 2 and path.read_text() == "mine"
+
+
+@contextmanager
+def nginx(folder: Path, block: str) -> Iterator[str]:
+    """nginx with a block of its configuration, in this user's folder; yields its URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    block = re.sub(r"listen .*", f"listen 127.0.0.1:{port};", block)
+    block = re.sub(r"ssl_.*", "", block)
+    temporary = "".join(
+        f"{kind}_temp_path {folder}/{kind};"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"user {getpass.getuser()}; pid {folder}/nginx.pid; daemon off; events {{}}\n"
+        f"http {{ access_log off; {temporary}\n{block}\n}}\n"
+    )
+    command = ["nginx", "-p", folder, "-e", folder / "errors", "-c", folder / "nginx.conf"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            end = time.monotonic() + 20
+            while True:
+                with socket.socket() as trying:
+                    if trying.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < end
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx")
+@pytest.mark.parametrize("slash", ["", "/"], ids=["passed on", "taken off"])
+def test_nginx_as_the_docs_set_it(tmp_path: Path, slash: str) -> None:
+    page = (REPOSITORY / "docs" / "server.md").read_text()
+    (block,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+    (options,) = re.findall(r"tokens\.txt (--unix-socket .*)`:", page)
+    path = tmp_path / "http.sock"
+    options = options.replace("/run/searchengine/http.sock", str(path))
+    block = block.replace("/run/searchengine/http.sock", str(path))
+    block = block.replace(
+        "proxy_pass http://searchengine;", f"proxy_pass http://searchengine{slash};"
+    )
+    vectors = vectors_collection(tmp_path / "vectors.index")
+    with running(tmp_path, [vectors], *options.split()) as server, nginx(tmp_path, block) as url:
+        assert httpx2.get(f"{url}/search/").text.startswith("<!doctype html>")
+        assert httpx2.get(f"{url}/search/page/main.js").status_code == 200
+        assert httpx2.get(f"{url}/search").status_code in (301, 308)
+        with Client(f"{url}/search", token=TOKEN) as client:
+            documents = ({"_id": f"a/{i} ü", "text": "x"} for i in range(20))
+            assert client.add(documents, [[1.0] * 8] * 20).added == 20
+            assert client.get("a/7 ü") is not None
+        assert server.stop() == 0
+    assert any(line.split()[1:3] == ["127.0.0.1", "writer"] for line in server.log)
+    assert sys.platform != "linux" or not path.exists()
