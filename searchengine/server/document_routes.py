@@ -13,6 +13,7 @@ from searchengine.server.models import (
     Deleted,
     DocumentList,
     DocumentModel,
+    ErrorModel,
     NewDocument,
     Patch,
     UrlFilter,
@@ -85,7 +86,10 @@ async def list_documents(
 @router.post(
     "",
     response_class=Response,
-    responses={200: _ACKNOWLEDGED},
+    responses={
+        200: _ACKNOWLEDGED,
+        408: {"model": ErrorModel, "description": "Nothing came for --bulk-idle seconds."},
+    },
     openapi_extra=_LINES,
 )
 async def add_documents(

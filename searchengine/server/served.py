@@ -72,6 +72,7 @@ class Served:
         self._seen = shared.changes(position)
         self._readers = ThreadPoolExecutor(READERS, f"read {name}")
         self._writer = ThreadPoolExecutor(1, f"write {name}")
+        self._bulk_writer = ThreadPoolExecutor(1, f"bulk add {name}")
         self._refreshing = asyncio.Lock()
         self._retired: list[SearchEngine] = []
         self._counted: dict[str, int] = {}  # vectors of questions at the last count
@@ -167,15 +168,22 @@ class Served:
         return call
 
     async def write(
-        self, function: Callable[[SearchEngine], Result], *, limited: bool = False
+        self,
+        function: Callable[[SearchEngine], Result],
+        *,
+        limited: bool = False,
+        bulk: bool = False,
     ) -> Result:
-        """Run a function that changes the collection, one at a time; its result.
+        """Run a function that changes the collection; its result.
 
-        It goes on if the caller is cancelled. `limited`: for as long as a request may take.
+        It goes on if the caller is cancelled. Single writes run one at a time, and so do the blocks
+        of bulk adds (`bulk`), beside them: the engine encodes a block before it takes the lock of
+        the collection. `limited`: for as long as a request may take.
         """
         loop = asyncio.get_running_loop()
         function = self._limited(function) if limited else function
-        result = await loop.run_in_executor(self._writer, function, self.engine)
+        writer = self._bulk_writer if bulk else self._writer
+        result = await loop.run_in_executor(writer, function, self.engine)
         self._shared.changed(self._position)
         return result
 
@@ -230,8 +238,8 @@ class Served:
 
     async def close(self) -> None:
         """End the threads, with the change that is being written, and close the files."""
-        await asyncio.to_thread(self._writer.shutdown)
-        await asyncio.to_thread(self._readers.shutdown)
+        for threads in (self._bulk_writer, self._writer, self._readers):
+            await asyncio.to_thread(threads.shutdown)
         for engine in (*self._retired, self._engine):
             if engine is not None:
                 await asyncio.to_thread(engine.close)

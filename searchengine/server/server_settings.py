@@ -87,6 +87,7 @@ class ServerSettings:
         max_requests: requests under way in the whole server, from the end of their body to the
             beginning of their response; others get 429.
         timeout: seconds that a request may take.
+        bulk_idle: seconds that a bulk add waits for its caller to send more.
         rate: requests per second for each token, over all workers; None: no limit.
         wait: seconds that a change waits for another writer.
         origins: web origins that browsers may call from (CORS).
@@ -111,6 +112,7 @@ class ServerSettings:
     max_body: int = 8 << 20
     max_requests: int = 64
     timeout: float = 30.0
+    bulk_idle: float = 60.0
     rate: float | None = None
     wait: float = 30.0
     origins: tuple[str, ...] = ()
