@@ -34,7 +34,7 @@ _SUFFIX = ".index"
     cls=sectioned(
         {
             "Where": "host port unix_socket root_path trust_proxy workers",
-            "For whom": "tokens origins log",
+            "For whom": "tokens origins log slow",
             "Limits": "max_requests max_body timeout bulk_idle rate",
             "What is shown and searched": "benches query_encoders cross_encoder candidates",
             "The encoder": RUNNING,
@@ -141,7 +141,14 @@ _SUFFIX = ".index"
     "--log",
     type=click.Choice(["text", "json", "none"]),
     default="text",
-    help="Format of the line that each request is logged by, on stderr.",
+    help="Format of the log on stderr: a line for each request, errors, warnings.",
+)
+@click.option(
+    "--slow",
+    type=click.FloatRange(0),
+    metavar="MS",
+    help="Milliseconds from which on a request is logged with the times of its stages "
+    "[default: never].",
 )
 @cross_encodes("requests that ask for it")
 @runs

@@ -18,6 +18,7 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from searchengine.errors import QueryError
+from searchengine.query.hits import STAGES, Timing
 from searchengine.server.counting import Metrics, Shared
 from searchengine.server.refusals import INTERNAL, RETRY, Refused, error_response
 from searchengine.server.server_settings import (
@@ -331,7 +332,8 @@ class Passing:
         template = getattr(route, "path", "other")
         collection = self._scope.get("collection", "")
         self._guard.metrics.answered(template, self._method, collection, self._status, seconds)
-        if self._settings.log == "none":
+        slow = self._settings.slow is not None and 1e3 * seconds >= self._settings.slow
+        if self._settings.log == "none" and not slow:
             return
         client = self._scope.get("client") or ("-", 0)
         path = self._scope.get("raw_path", b"").decode("latin1") or self._scope["path"]
@@ -345,12 +347,22 @@ class Passing:
             "ms": round(1e3 * seconds, 2),
             "id": self._identity,
         }
+        stages = self._stages(seconds) if slow else None
         if self._settings.log == "json":
-            text = json.dumps(line)
+            text = json.dumps(line if stages is None else line | {"slow": stages})
         else:
             line |= {"token": line["token"] or "-", "ms": f"{1e3 * seconds:.1f} ms"}
             text = " ".join(ascii(str(value))[1:-1] for value in line.values())
+            if stages is not None:
+                text += " slow: " + ", ".join(f"{name} {ms} ms" for name, ms in stages.items())
         sys.stderr.write(f"{text}\n")
+
+    def _stages(self, seconds: float) -> dict[str, float]:
+        """Milliseconds of the stages of a search, and of the rest: waiting, JSON, sending."""
+        timing: Timing | None = self._scope.get("timing")
+        stages = {} if timing is None else {name: getattr(timing, name) for name in STAGES}
+        stages["rest"] = seconds - sum(stages.values())
+        return {name: round(1e3 * value, 1) for name, value in stages.items()}
 
 
 def is_stream(scope: MutableMapping[str, Any]) -> bool:

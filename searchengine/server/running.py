@@ -21,6 +21,8 @@ from searchengine.engine import CrossEncoders, SearchEngine
 from searchengine.errors import CollectionError, QueryError
 from searchengine.server.app import HARD_END, create
 from searchengine.server.counting import FOLDER, Shared
+from searchengine.server.guard import Guard
+from searchengine.server.logs import log_as_json
 from searchengine.server.server_settings import SPARE_TOKENS, ServerSettings
 from searchengine.server.systemd import notify, reloading
 
@@ -45,6 +47,8 @@ def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
     CollectionError, and QueryError if there is no cross-encoder where the settings name one, or the
     address cannot be used.
     """
+    if settings.log == "json":
+        log_as_json()
     _check_collections(settings)
     if settings.cross_encoding is not None:
         CrossEncoders(settings.runtime).check(settings.cross_encoding.source)
@@ -287,9 +291,15 @@ class Connection(HttpToolsProtocol):
             self._timer = None
 
 
+def _application(settings: ServerSettings, numbers: Path | None) -> Guard:
+    if settings.log == "json" and numbers is not None:  # a worker process
+        log_as_json()
+    return create(settings, numbers)
+
+
 def _config(settings: ServerSettings, numbers: Path | None) -> uvicorn.Config:
     return uvicorn.Config(
-        partial(create, settings, numbers),
+        partial(_application, settings, numbers),
         factory=True,
         http=Connection,
         workers=settings.workers,

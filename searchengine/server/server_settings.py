@@ -92,6 +92,8 @@ class ServerSettings:
         wait: seconds that a change waits for another writer.
         origins: web origins that browsers may call from (CORS).
         log: a line for each request, as text or JSON, or none.
+        slow: milliseconds from which on a request is logged with the times of its stages, even if
+            others are not logged; None: none is.
         runtime: runs the encoders.
         benches: collection → BenchResponse, as the page shows it.
         cross_encoding: the cross-encoder that requests may ask for, or None.
@@ -117,6 +119,7 @@ class ServerSettings:
     wait: float = 30.0
     origins: tuple[str, ...] = ()
     log: Literal["text", "json", "none"] = "text"
+    slow: float | None = None
     runtime: RuntimeConfig | None = field(default=None)
     benches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     cross_encoding: CrossEncoding | None = None

@@ -320,6 +320,23 @@ def test_a_line_a_request(serve: Serve, kind: str, capfd: pytest.CaptureFixture[
         assert line.endswith(f" ms {identity}")
 
 
+def test_slow_requests_are_logged_with_their_stages(
+    serve: Serve, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stages = ["encode", "search", "fetch", "cross_encode", "rest"]
+    client = serve(log="json", slow=0)
+    client.post("/v1/search", json=SEARCH)
+    client.post("/v1/search/batch", json={"queries": ["a bee"]})
+    client.get(DOCUMENT)
+    search, batch, get = (json.loads(line) for line in capfd.readouterr().err.splitlines())
+    assert list(search["slow"]) == list(batch["slow"]) == stages and list(get["slow"]) == ["rest"]
+    assert sum(search["slow"].values()) == pytest.approx(search["ms"], abs=0.5)
+    serve(log="none", slow=0).post("/v1/search", json=SEARCH)
+    assert " slow: encode " in capfd.readouterr().err
+    serve(log="none", slow=60_000).post("/v1/search", json=SEARCH)
+    assert capfd.readouterr().err == ""
+
+
 def test_metrics_count_requests_and_stages(client: TestClient) -> None:
     for question in ("a bee", "a bee", "a cat"):
         client.post("/v1/search", json={"query": question})

@@ -275,3 +275,50 @@ def test_after_a_signal_it_ends_whatever_it_does(tmp_path: Path, vectors: Path) 
 def _failing(client: Any, path: str, body: Any) -> None:
     with pytest.raises(httpx2.HTTPError):
         client.post(path, json=body)
+
+
+FAILING = """
+import threading, warnings
+from searchengine import SearchEngine
+from searchengine.server import running
+def fail(*_, **__): raise RuntimeError("on purpose")
+real = running._application
+def application(*arguments):
+    made = real(*arguments)
+    SearchEngine.get = fail
+    warnings.warn("two\\nlines")
+    threading.Thread(target=fail).start()
+    return made
+running._application = application
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_line_of_a_log_is_json(tmp_path: Path, vectors: Path, workers: int) -> None:
+    """Also after warnings, tracebacks of requests and of threads, and a killed worker."""
+    options = ("--log", "json", "--workers", workers)
+    (tmp_path / "failing.py").write_text(FAILING)
+    with running(
+        tmp_path, [vectors], *options, before="import failing", PYTHONPATH=_path(tmp_path)
+    ) as server:
+        with server.client() as client:
+            assert client.get("/v1/collections").status_code == 200
+            if workers == 1:
+                assert client.get(f"{AT}/1").status_code == 500
+        if workers == 2:
+            first = min(_answering(server, 2))
+            os.kill(first, signal.SIGKILL)
+            _answering(server, 2, without=first)
+        assert server.stop() == 0
+    entries = [json.loads(line) for line in server.log]
+    assert all("time" in entry for entry in entries)
+    messages = [entry.get("message", "") for entry in entries]
+    assert sum("two\nlines" in each for each in messages) == (1 if workers == 1 else 3)
+    assert any("Exception in thread" in each for each in messages)
+    if workers == 1:
+        (failed,) = (entry for entry in entries if "on purpose" in entry.get("traceback", ""))
+        assert failed["level"] == "error" and failed["message"].endswith("failed")
+
+
+def _path(folder: Path) -> str:
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
