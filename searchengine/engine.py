@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
-from searchengine.backends import limits, listing
+from searchengine.backends import contract, limits, listing
 from searchengine.backends.contract import Backend, Tables
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
@@ -110,6 +110,7 @@ __all__ = [
     "TextEncoder",
     "field_name",
     "limits",
+    "listing",
 ]
 
 
@@ -596,12 +597,16 @@ class SearchEngine:
 
     @staticmethod
     def rank(
-        snapshot: Snapshot, questions: Sequence[str], vectors: Floats, k: int, mode: Mode
+        snapshot: contract.Snapshot,
+        questions: Sequence[str],
+        vectors: Floats,
+        k: int,
+        **options: Unpack[Options],
     ) -> list[list[str]]:
         """For each question, the keys of the first k documents of a snapshot, as a search ranks.
 
-        `vectors`: of the questions, (q, D)."""
-        rankings = rank(snapshot, Query(k, mode=mode), questions, vectors)
+        `vectors`: of the questions, (q, D). Raises QueryError and FilterError."""
+        rankings = rank(snapshot, Query.from_options(k, options), questions, vectors)
         found = ([each.passage.document for each in ranking.documents] for ranking in rankings)
         return [snapshot.store.keys_of(documents) for documents in found]
 

@@ -35,7 +35,7 @@ _SUFFIX = ".index"
         {
             "Where": "host port unix_socket root_path trust_proxy workers",
             "For whom": "tokens origins log",
-            "Limits": "max_requests max_body timeout rate",
+            "Limits": "max_requests max_body timeout bulk_idle rate",
             "What is shown and searched": "benches query_encoders cross_encoder candidates",
             "The encoder": RUNNING,
         }
@@ -77,7 +77,7 @@ _SUFFIX = ".index"
     "--tokens",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File of tokens, a line NAME SCOPE TOKEN each; the scope is read or write.",
+    help="File of tokens, a line NAME SCOPE TOKEN [COLLECTION…] each; the scope is read or write.",
 )
 @click.option(
     "--bench",
@@ -112,6 +112,13 @@ _SUFFIX = ".index"
     default=30,
     metavar="SECONDS",
     help="Seconds a request may take.",
+)
+@click.option(
+    "--bulk-idle",
+    type=click.FloatRange(1, 86_400),
+    default=60,
+    metavar="SECONDS",
+    help="Seconds a bulk add waits for more to come.",
 )
 @click.option(
     "--rate", type=click.FloatRange(1), help="Requests per second of each token [default: any]."

@@ -154,7 +154,7 @@ def _judge(
         view = copy(snapshot)
         view.segments = dict(zip(snapshot.segments, segments, strict=True))
         run = {}
-        rankings = engine.rank(view, texts, vectors, _FIRST + task.exclude_self, mode)
+        rankings = engine.rank(view, texts, vectors, _FIRST + task.exclude_self, mode=mode)
         for key, names in zip(keys, rankings, strict=True):
             others = (name for name in names if not (task.exclude_self and name == key))
             run[key] = dict.fromkeys(list(others)[:_FIRST], 0.0)

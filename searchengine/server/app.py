@@ -50,7 +50,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
     warnings.simplefilter("ignore", FieldWarning)  # responses have them as `notes`
     slots = len(settings.tokens) + SPARE_TOKENS
     shared = Shared(len(settings.collections), slots, numbers)
-    here = State(settings, shared, Metrics())
+    here = State(settings, shared, Metrics(settings))
     app = FastAPI(
         title="searchengine",
         version=version("searchengine"),
@@ -90,7 +90,7 @@ async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
     here.stopping = asyncio.Event()
     cross_encoders = CrossEncoders(settings.runtime)
     here.collections = {
-        name: Served(name, path, here.shared, position, settings, cross_encoders)
+        name: Served(name, path, here.shared, position, settings, cross_encoders, here.metrics)
         for position, (name, path) in enumerate(settings.collections.items())
     }
     _on_signal(here)

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from starlette.responses import Response
@@ -119,6 +120,12 @@ class BulkAdd(Response):
             last = await self._run(lines(receive, self._here))
             if last["done"] and not last["lines"]:
                 raise Refused(422, "the body is empty; send a JSON object on each line")
+        except TimeoutError:
+            reason = f"nothing came for {self._here.settings.bulk_idle:g} seconds; "
+            reason += f"{self._documents} documents are stored"
+            if not self._begun:
+                raise Refused(408, reason, {"Connection": "close"}) from None
+            last = self._summary(reason)
         except asyncio.IncompleteReadError:
             return  # the caller has left; uncommitted lines were not acknowledged
         except (SearchEngineError, OSError) as error:
@@ -142,15 +149,18 @@ class BulkAdd(Response):
             if len(self._batch) >= self._every or self._pending >= MAX_PENDING:
                 await self._commit()
         await self._commit()
-        done = not self._here.stopping.is_set()
+        return self._summary("the server stops" if self._here.stopping.is_set() else None)
+
+    def _summary(self, reason: str | None) -> dict[str, Any]:
+        """The last line of the response. `reason`: why the lines have not all been read."""
         summary: dict[str, Any] = {
-            "done": done,
+            "done": reason is None,
             "lines": self._line,
             "documents": self._documents,
             "errors": self._errors,
         }
-        if not done:
-            summary["error"] = f"the server stops; send the lines after {self._line} again"
+        if reason is not None:
+            summary["error"] = f"{reason}; send the lines after {self._line} again"
         return summary
 
     async def _take(self, line: bytes) -> None:
@@ -176,7 +186,7 @@ class BulkAdd(Response):
         if not self._batch:
             return
         batch, self._batch, self._pending = list(self._batch.values()), {}, 0
-        counts = await self._served.write(lambda engine: write(engine, batch))
+        counts = await self._served.write(lambda engine: write(engine, batch), bulk=True)
         self._documents += len(batch)
         self._here.metrics.documents.labels(self._served.name).inc(len(batch))
         await self._say({"committed": self._line, **counts})
@@ -194,7 +204,7 @@ async def lines(receive: Receive, here: State) -> AsyncIterator[bytes | None]:
     """The lines of a request; None whenever the next one takes long. Ends when the server stops.
 
     Of a line that is too long only the beginning is kept, one byte more than the limit. Raises
-    IncompleteReadError if the caller leaves.
+    IncompleteReadError if the caller leaves, TimeoutError if it sends nothing for `bulk_idle`.
     """
     limit = here.settings.max_body + 1
     rest = bytearray()
@@ -203,12 +213,14 @@ async def lines(receive: Receive, here: State) -> AsyncIterator[bytes | None]:
     try:
         more = True
         while more:
-            chunk = chunk or asyncio.ensure_future(receive())
+            if chunk is None:
+                chunk, asked = asyncio.ensure_future(receive()), monotonic()
             await asyncio.wait((chunk, stop), timeout=PATIENCE, return_when="FIRST_COMPLETED")
             if not chunk.done():
                 if stop.done():
                     return
                 yield None
+                _check_sending(chunk, asked, here.settings.bulk_idle)
                 continue
             message, chunk = chunk.result(), None
             if message["type"] == "http.disconnect":
@@ -228,3 +240,9 @@ async def lines(receive: Receive, here: State) -> AsyncIterator[bytes | None]:
         stop.cancel()
         if chunk is not None:
             chunk.cancel()
+
+
+def _check_sending(chunk: asyncio.Task[Message], asked: float, seconds: float) -> None:
+    """Raise TimeoutError if a chunk has been awaited for this time."""
+    if not chunk.done() and monotonic() - asked > seconds:
+        raise TimeoutError

@@ -7,8 +7,12 @@ killed worker. The row is claimed by a lock on a byte of the file, which ends wi
 
 import mmap
 import os
+import platform
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +20,7 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Histogram,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
@@ -24,6 +29,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from searchengine.engine import Stats
 from searchengine.query.hits import STAGES, Timing
+from searchengine.server.server_settings import ServerSettings
 
 REQUESTS = 0  # column: requests under way
 _WINDOW = 1.0  # seconds over which the rate of a token is counted
@@ -33,6 +39,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 _RESERVED = 1 << 19  # bytes of a file, each 100 to 400 for a number; a larger one has holes
+
+_RESERVED_EACH = 1 << 16  # bytes more for each collection
+_OF_ONE = ("process_start_time_seconds", "process_max_fds")  # have no sum
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # as many lines again, for no use
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -155,19 +164,25 @@ class Shared:
 class Metrics:
     """Counters and histograms. With several workers, a scrape adds up all of them."""
 
-    def __init__(self) -> None:
-        _reserve_files()
+    def __init__(self, settings: ServerSettings) -> None:
+        _reserve_files(_RESERVED + len(settings.collections) * _RESERVED_EACH)
+        runtime = "auto" if settings.runtime is None else str(settings.runtime.runtime)
+        self._build = {
+            "version": version("searchengine"),
+            "python": platform.python_version(),
+            "runtime": runtime,
+        }
         self._registry = registry = CollectorRegistry()
         self.requests = Counter(
             "searchengine_requests",
             "Requests answered.",
-            ("route", "method", "status"),
+            ("route", "method", "collection", "status"),
             registry=registry,
         )
         self.seconds = Histogram(
             "searchengine_request_seconds",
             "Time from a request to the end of its response.",
-            ("route",),
+            ("route", "method", "collection"),
             buckets=_SECONDS,
             registry=registry,
         )
@@ -202,14 +217,22 @@ class Metrics:
             ("collection", "source"),
             registry=registry,
         )
+        self.refresh_failures = Counter(
+            "searchengine_refresh_failures",
+            "Looks for new commits that failed.",
+            ("collection",),
+            registry=registry,
+        )
         self._stage = {name: self.stages.labels(name) for name in ("wait", *STAGES)}
 
-    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count a response."""
+    def answered(
+        self, route: str, method: str, collection: str, status: int, seconds: float
+    ) -> None:
+        """Count a response; `collection`: its name, or "" where it is about none."""
         if method not in _METHODS:
             method = "other"
-        self.requests.labels(route, method, str(status)).inc()
-        self.seconds.labels(route).observe(seconds)
+        self.requests.labels(route, method, collection, str(status)).inc()
+        self.seconds.labels(route, method, collection).observe(seconds)
 
     def searched(self, timing: Timing | None, seconds: float) -> None:
         """Count the stages of a question that took `seconds` in all."""
@@ -226,8 +249,11 @@ class Metrics:
         """Count questions: their vectors were `cached` or `encoded`."""
         self._vectors.labels(collection, source).inc(number)
 
-    def page(self, requests: int, collections: Iterable[tuple[str, bool, Stats]]) -> bytes:
-        """The text that Prometheus reads. `collections`: name, whether it is ready, size."""
+    def page(self, requests: int, collections: Iterable[tuple[str, bool, Stats | None]]) -> bytes:
+        """The text that Prometheus reads.
+
+        `collections`: name, whether it is ready, size; None: it is away.
+        """
         registry = CollectorRegistry()
         if FOLDER in os.environ:
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
@@ -236,13 +262,14 @@ class Metrics:
             own = generate_latest(self._registry)
         state = CollectorRegistry()
         state.register(_Collections(requests, list(collections)))
+        state.register(_Processes(self._build))
         return own + generate_latest(state)
 
 
 class _Collections:
     """The state of the collections at the time of a scrape."""
 
-    def __init__(self, requests: int, collections: list[tuple[str, bool, Stats]]) -> None:
+    def __init__(self, requests: int, collections: list[tuple[str, bool, Stats | None]]) -> None:
         self._requests, self._collections = requests, collections
 
     def collect(self) -> Iterator[Metric]:
@@ -253,18 +280,57 @@ class _Collections:
         for name, help_text in _GAUGES.items():
             gauge = GaugeMetricFamily(f"searchengine_{name}", help_text, labels=["collection"])
             for collection, _, stats in self._collections:
-                gauge.add_metric([collection], getattr(stats, name))
+                if stats is not None:
+                    gauge.add_metric([collection], getattr(stats, name))
             yield gauge
+        up = GaugeMetricFamily(
+            "searchengine_up", "1: its folder can be read. 0: it is away.", labels=["collection"]
+        )
+        for collection, _, stats in self._collections:
+            up.add_metric([collection], float(stats is not None))
+        yield up
         ready = GaugeMetricFamily("searchengine_ready", "1: ready.", labels=["collection"])
         for collection, is_ready, _ in self._collections:
             ready.add_metric([collection], float(is_ready))
         yield ready
 
 
-def _reserve_files() -> None:
+class _Processes:
+    """What they are, and what they use: the sums of all processes of the server."""
+
+    def __init__(self, build: dict[str, str]) -> None:
+        self._build = build
+
+    def collect(self) -> Iterator[Metric]:
+        """The process metrics of other Prometheus clients; the start is that of the first one."""
+        build = GaugeMetricFamily("searchengine_build_info", "Always 1.", labels=list(self._build))
+        build.add_metric(list(self._build.values()), 1)
+        yield build
+        gathered: dict[str, list[Metric]] = {}
+        for pid in _processes():
+            for metric in ProcessCollector(pid=partial(str, pid), registry=None).collect():
+                gathered.setdefault(metric.name, []).append(metric)
+        for name, metrics in gathered.items():
+            total = min if name in _OF_ONE else sum
+            value = total(metric.samples[0].value for metric in metrics)
+            metrics[0].samples = [metrics[0].samples[0]._replace(value=value)]
+            yield metrics[0]
+
+
+def _processes() -> list[int]:
+    """The processes of this server: this one, or the first one and all that it has started."""
+    if FOLDER not in os.environ:
+        return [os.getpid()]
+    first = os.getppid()
+    with suppress(OSError):  # there is no such file on other systems than Linux
+        return [first, *map(int, Path(f"/proc/{first}/task/{first}/children").read_text().split())]
+    return [os.getpid()]
+
+
+def _reserve_files(size: int) -> None:
     """Write the files of this process, which prometheus-client would make with holes and map."""
     if FOLDER in os.environ:
         for kind in ("counter", "histogram"):
             path = Path(os.environ[FOLDER]) / f"{kind}_{os.getpid()}.db"
             if not path.exists():  # else of a killed worker that had this number
-                reserve(path, _RESERVED)
+                reserve(path, size)

@@ -13,6 +13,7 @@ from searchengine.server.models import (
     Deleted,
     DocumentList,
     DocumentModel,
+    ErrorModel,
     NewDocument,
     Patch,
     UrlFilter,
@@ -20,7 +21,7 @@ from searchengine.server.models import (
 )
 from searchengine.server.refusals import RESPONSES
 from searchengine.server.responses import Content, as_json, json_response
-from searchengine.server.served import state
+from searchengine.server.served import collection_of, state
 from searchengine.server.server_settings import MAX_COMMIT, MAX_KEY, MAX_OFFSET, MAX_PAGE
 
 
@@ -79,13 +80,16 @@ async def list_documents(
         content.write(b',"total":%d}' % engine.count(where))
         return content
 
-    return json_response(await state(request).served(name).read(work))
+    return json_response(await collection_of(request, name).read(work))
 
 
 @router.post(
     "",
     response_class=Response,
-    responses={200: _ACKNOWLEDGED},
+    responses={
+        200: _ACKNOWLEDGED,
+        408: {"model": ErrorModel, "description": "Nothing came for --bulk-idle seconds."},
+    },
     openapi_extra=_LINES,
 )
 async def add_documents(
@@ -102,7 +106,7 @@ async def add_documents(
     again.
     """
     here = state(request)
-    return BulkAdd(here, here.served(name), commit_every)
+    return BulkAdd(here, collection_of(request, name), commit_every)
 
 
 @router.delete("", response_model=Deleted)
@@ -112,7 +116,7 @@ async def delete_documents(
     where: Annotated[UrlFilter, Query(description="Metadata filter.", examples=["year < 2000"])],
 ) -> Response:
     """Delete all documents that match a filter."""
-    served = state(request).served(name)
+    served = collection_of(request, name)
     deleted = await served.write(lambda engine: engine.delete(where=where), limited=True)
     return as_json({"deleted": deleted})
 
@@ -120,7 +124,7 @@ async def delete_documents(
 @router.get("/{key:any_key}", response_model=DocumentModel)
 async def get_document(request: Request, name: Name, key: Key) -> Response:
     """A document by its key."""
-    document = await state(request).served(name).read(lambda engine: engine.get(key))
+    document = await collection_of(request, name).read(lambda engine: engine.get(key))
     if document is None:
         raise _unknown(key)
     return as_json(document.as_record())
@@ -132,7 +136,7 @@ async def put_document(request: Request, name: Name, key: Key, new: NewDocument)
 
     `_vector`: the document's vector, in place of its encoding.
     """
-    here, served = state(request), state(request).served(name)
+    here, served = state(request), collection_of(request, name)
     dim = served.engine.collection.settings["encoder"]["dim"]
     record = incoming(new.model_dump(), f"document {key!r:.80}", dim, key)
     counts = await served.write(lambda engine: write(engine, [record]))
@@ -143,7 +147,7 @@ async def put_document(request: Request, name: Name, key: Key, new: NewDocument)
 @router.patch("/{key:any_key}", response_model=DocumentModel)
 async def update_document(request: Request, name: Name, key: Key, patch: Patch) -> Response:
     """Merge into the metadata of a document (RFC 7396): null removes a field."""
-    served = state(request).served(name)
+    served = collection_of(request, name)
 
     def work(engine: SearchEngine) -> dict[str, Any]:
         if key not in engine:
@@ -157,7 +161,7 @@ async def update_document(request: Request, name: Name, key: Key, patch: Patch) 
 @router.delete("/{key:any_key}", response_model=Deleted)
 async def delete_document(request: Request, name: Name, key: Key) -> Response:
     """Delete a document."""
-    deleted = await state(request).served(name).write(lambda engine: engine.delete([key]))
+    deleted = await collection_of(request, name).write(lambda engine: engine.delete([key]))
     if not deleted:
         raise _unknown(key)
     return as_json({"deleted": deleted})

@@ -23,6 +23,7 @@ from searchengine.server.refusals import INTERNAL, RETRY, Refused, error_respons
 from searchengine.server.server_settings import (
     MAX_BUFFERED,
     ServerSettings,
+    Token,
     token_position,
     with_new_tokens,
 )
@@ -98,8 +99,8 @@ class Guard:
         else:
             self.settings = settings
 
-    def admit(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> str | None:
-        """The name of the caller's token; None: no token is needed. Raises Refused."""
+    def admit(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> Token | None:
+        """The caller's token; None: no token is needed. Raises Refused."""
         settings, path = self.settings, scope["path"]
         if not settings.tokens:
             self._check_host(headers)
@@ -123,7 +124,9 @@ class Guard:
             raise Refused(429, f"more than {settings.rate:g} requests per second; slow down", RETRY)
         if writes and not token.writes:
             raise Refused(403, "this token may read only; use one with the scope write")
-        return token.name
+        if token.collections and path.startswith("/metrics"):
+            raise Refused(403, "metrics are about all collections; use a token without a limit")
+        return token
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """Refuse other names of this machine: a web page could make one of its own point here."""
@@ -152,7 +155,7 @@ class Passing:
         self._streams = self._awaits_continue = False
         self._entered = False  # whether it counts as a request under way
         self._timer: asyncio.TimerHandle | None = None
-        self._token: str | None = None
+        self._token: Token | None = None
         self._watching: asyncio.Task[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._left = False
@@ -162,7 +165,7 @@ class Passing:
         try:
             headers = dict(self._scope["headers"])
             self._awaits_continue = b"expect" in headers
-            self._token = self._guard.admit(self._scope, headers)
+            self._token = self._scope["token"] = self._guard.admit(self._scope, headers)
             self._check_length(headers)
             if self._complete or self._streams:
                 self._enter()
@@ -321,7 +324,9 @@ class Passing:
         seconds = time.perf_counter() - self._start
         route = self._scope.get("route")
         template = getattr(route, "path", "other")
-        self._guard.metrics.answered(template, self._scope["method"], self._status, seconds)
+        collection = self._scope.get("collection", "")
+        method = self._scope["method"]
+        self._guard.metrics.answered(template, method, collection, self._status, seconds)
         if self._settings.log == "none":
             return
         client = self._scope.get("client") or ("-", 0)
@@ -329,7 +334,7 @@ class Passing:
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "client": client[0],
-            "token": self._token,
+            "token": None if self._token is None else self._token.name,
             "method": self._scope["method"],
             "path": path,
             "status": self._status,
@@ -339,7 +344,7 @@ class Passing:
         if self._settings.log == "json":
             text = json.dumps(line)
         else:
-            line |= {"token": self._token or "-", "ms": f"{1e3 * seconds:.1f} ms"}
+            line |= {"token": line["token"] or "-", "ms": f"{1e3 * seconds:.1f} ms"}
             text = " ".join(ascii(str(value))[1:-1] for value in line.values())
         sys.stderr.write(f"{text}\n")
 

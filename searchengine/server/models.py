@@ -346,6 +346,58 @@ class MapResponse(BaseModel):
     explained: float = Field(description="Share of the variance of the sample that is shown.")
 
 
+class PageField(BaseModel):
+    """A metadata field to filter by; `low` and `high` are of the sample, for numbers and dates."""
+
+    name: str = Field(description="As filters write it.")
+    path: list[str] = Field(description="Its place in the metadata.")
+    kind: Literal["choice", "number", "date", "text"]
+    lists: bool = Field(description="Whether it has lists, which filters test by `contains`.")
+    low: float | str | None
+    high: float | str | None
+
+
+class NewestDocument(BaseModel):
+    """The beginning of a document."""
+
+    key: str
+    title: str
+    snippet: str
+
+
+class OverviewResponse(BaseModel):
+    """What the page shows before a question, from a sample of at most 200 documents."""
+
+    fields: list[PageField]
+    examples: list[str] = Field(description="Titles of documents, as questions.")
+    newest: list[NewestDocument]
+
+
+class CountRequest(Strict):
+    """What to count."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"query": "whales", "fields": {"lang": "year >= 2015"}}]}
+    )
+    query: Question | None = None
+    mode: Literal["auto", "vector", "text", "hybrid"] = "auto"
+    where: Filter | None = None
+    fields: Annotated[dict[FieldName, Filter | None], Field(max_length=limits.MAX_FACETS)] = Field(
+        {}, description="Fields whose values are counted, each with a filter of its own."
+    )
+
+
+class CountResponse(BaseModel):
+    """How many documents match, and how many have which values."""
+
+    total: int = Field(description="By words: with a word of the question. Else: all ranked.")
+    at_least: bool = Field(description="Whether counting stopped at `total`.")
+    best: int | None = Field(
+        description="The values are of so many best documents for the question; null: of all."
+    )
+    facets: dict[str, list[FacetValue]]
+
+
 class BenchPoint(BaseModel):
     """An operating point; `ms`: median latency of a question. The recall has a 95 % interval."""
 
@@ -409,7 +461,7 @@ class CollectionModel(BaseModel):
 
     name: str
     ready: bool
-    documents: int
+    documents: int | None = Field(description="null: the collection cannot be read now.")
     candidates: int | None = Field(
         description="Most documents that a cross-encoder orders again; null: the server has none."
     )

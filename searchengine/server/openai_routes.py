@@ -22,7 +22,7 @@ from searchengine.server.models import (
 )
 from searchengine.server.refusals import RESPONSES, Refused
 from searchengine.server.responses import Content, as_json, json_response
-from searchengine.server.served import Served, state
+from searchengine.server.served import Served, collection_of, readable
 
 router = APIRouter(tags=["openai"], responses=RESPONSES)
 _BLOCK = 256  # texts encoded at a time; between blocks the time limit is checked
@@ -33,7 +33,9 @@ ENCODING = "cl100k_base"
 @router.get("/v1/models", response_model=ModelList)
 async def models(request: Request) -> Response:
     """What an embeddings request may name as `model`: the collections that have an encoder."""
-    listed = [served for served in state(request).collections.values() if served.engine.encodes]
+    listed = [
+        each for each in readable(request).values() if each.away is None and each.engine.encodes
+    ]
     return as_json({"object": "list", "data": [_model(served) for served in listed]})
 
 
@@ -43,7 +45,7 @@ async def model(
     name: Annotated[str, Path(max_length=64, description="A model.", examples=["papers"])],
 ) -> Response:
     """A model by its name."""
-    served = state(request).served(name)
+    served = collection_of(request, name)
     if not served.engine.encodes:
         raise Refused(404, f"the collection {name!r} has no encoder; GET /v1/models lists models")
     return as_json(_model(served))
@@ -66,7 +68,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     tokens of OpenAI's encoding cl100k_base if the server has tiktoken. `truncated` lists the
     inputs of which the encoder has read the beginning only.
     """
-    served = state(request).served(body.model)
+    served = collection_of(request, body.model)
 
     def work(engine: SearchEngine) -> Content:
         if not engine.encodes:

@@ -1,6 +1,7 @@
 """The search page, and what only it asks for: values to filter by, a map, results of a bench."""
 
 from collections.abc import Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any
 
@@ -11,16 +12,20 @@ from searchengine.engine import SearchEngine
 from searchengine.server.document_routes import Name
 from searchengine.server.models import (
     BenchResponse,
+    CountRequest,
+    CountResponse,
     FacetsResponse,
     FieldName,
     MapRequest,
     MapResponse,
+    OverviewResponse,
     UrlFilter,
 )
+from searchengine.server.overview import count, overview
 from searchengine.server.projection import Projection, current_version
 from searchengine.server.refusals import RESPONSES, Refused
 from searchengine.server.responses import Content, as_json, json_response
-from searchengine.server.served import state
+from searchengine.server.served import collection_of, state
 from searchengine.server.server_settings import MAX_FACETS
 
 router = APIRouter(tags=["page"], responses=RESPONSES)
@@ -81,13 +86,13 @@ async def facets(
         content.write(b"}")
         return content
 
-    return json_response(await state(request).served(name).read(work))
+    return json_response(await collection_of(request, name).read(work))
 
 
 @router.post("/v1/collections/{name}/map", response_model=MapResponse)
 async def locate(request: Request, name: Name, body: MapRequest) -> Response:
     """A sample of documents, a question and its hits, on the two main directions of the sample."""
-    served = state(request).served(name)
+    served = collection_of(request, name)
 
     def work(engine: SearchEngine) -> dict[str, Any]:
         projection = served.projection
@@ -108,8 +113,21 @@ async def locate(request: Request, name: Name, body: MapRequest) -> Response:
     return as_json(await served.read(work))
 
 
+@router.get("/v1/collections/{name}/overview", response_model=OverviewResponse)
+async def survey(request: Request, name: Name) -> Response:
+    """Fields to filter by, titles as examples of questions, and the newest documents."""
+    return as_json(await collection_of(request, name).read(overview))
+
+
+@router.post("/v1/collections/{name}/count", response_model=CountResponse)
+async def count_matches(request: Request, name: Name, body: CountRequest) -> Response:
+    """How many documents match a question, and the values of fields of the best 100 of them."""
+    work = partial(count, request=body)
+    return as_json(await collection_of(request, name).read(work))
+
+
 @router.get("/v1/collections/{name}/bench", response_model=BenchResponse)
 async def bench(request: Request, name: Name) -> Response:
     """Recall and latency of operating points, as `searchengine bench` measured them."""
-    here = state(request)
-    return as_json(here.settings.benches.get(here.served(name).name, BenchResponse().model_dump()))
+    bench = state(request).settings.benches.get(collection_of(request, name).name)
+    return as_json(BenchResponse().model_dump() if bench is None else bench)

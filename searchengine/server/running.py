@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from searchengine.engine import CrossEncoders, SearchEngine
-from searchengine.errors import QueryError
+from searchengine.errors import CollectionError, QueryError
 from searchengine.server.app import HARD_END, create
 from searchengine.server.counting import FOLDER, Shared
 from searchengine.server.server_settings import SPARE_TOKENS, ServerSettings
@@ -45,8 +45,7 @@ def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
     CollectionError, and QueryError if there is no cross-encoder where the settings name one, or the
     address cannot be used.
     """
-    for path in settings.collections.values():
-        SearchEngine.open(path).close()  # raises now, in one sentence
+    _check_collections(settings)
     if settings.cross_encoding is not None:
         CrossEncoders(settings.runtime).check(settings.cross_encoding.source)
     _allow_files()
@@ -58,6 +57,18 @@ def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
             _run_here(settings, listener)
         else:
             _run_workers(settings, listener)
+
+
+def _check_collections(settings: ServerSettings) -> None:
+    """Raise CollectionError if none can be opened; the others are served, and say which is not."""
+    failures: list[CollectionError] = []
+    for path in settings.collections.values():
+        try:
+            SearchEngine.open(path).close()
+        except CollectionError as error:
+            failures.append(error)
+    if len(failures) == len(settings.collections):
+        raise failures[0]
 
 
 def _allow_files() -> None:

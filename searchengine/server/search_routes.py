@@ -1,23 +1,26 @@
 """Routes that answer questions."""
 
 import time
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
 from searchengine.query.hits import STAGES, Hit, Hits, Timing
+from searchengine.server.document_routes import Name
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
     SearchRequest,
     SearchResponse,
+    UrlFilter,
 )
 from searchengine.server.refusals import RESPONSES
 from searchengine.server.responses import Content, json_response
-from searchengine.server.served import state
+from searchengine.server.served import collection_of, state
+from searchengine.server.server_settings import MAX_K, MAX_KEY
 
 router = APIRouter(tags=["search"], responses=RESPONSES)
 
@@ -26,7 +29,7 @@ router = APIRouter(tags=["search"], responses=RESPONSES)
 async def search(body: SearchRequest, request: Request) -> Response:
     """The documents nearest to a question or a vector, best first."""
     here = state(request)
-    served = here.served(body.collection)
+    served = collection_of(request, body.collection)
     start = time.perf_counter()
     question = body.query if body.query is not None else body.vector
     show = _with_texts if body.texts else _without_texts
@@ -42,7 +45,7 @@ async def search(body: SearchRequest, request: Request) -> Response:
 async def search_batch(body: BatchRequest, request: Request) -> Response:
     """The hits of many questions; faster than one by one."""
     here = state(request)
-    served = here.served(body.collection)
+    served = collection_of(request, body.collection)
     start = time.perf_counter()
     questions = (body.queries if body.queries is not None else body.vectors) or []
     options = here.options(body, len(questions))
@@ -65,6 +68,27 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
     for timing in timings:
         here.metrics.searched(timing, seconds)
     return json_response(content)
+
+
+@router.get("/v1/collections/{name}/similar", response_model=SearchResponse)
+async def similar(
+    request: Request,
+    name: Name,
+    key: Annotated[str, Query(min_length=1, max_length=MAX_KEY, description="A key.")],
+    where: Annotated[UrlFilter | None, Query(description="Metadata filter.")] = None,
+    k: Annotated[int, Query(ge=1, le=MAX_K, description="Number of hits.")] = 10,
+) -> Response:
+    """The documents nearest to a stored one, without their texts."""
+    start = time.perf_counter()
+
+    def work(engine: SearchEngine) -> Content:
+        hits = engine.similar(key, k, where=where)
+        content = Content()
+        content.write(_head(name, hits, time.perf_counter() - start))
+        _write_hits(content, hits, texts=False)
+        return content
+
+    return json_response(await collection_of(request, name).read(work))
 
 
 def _head(collection: str, hits: Hits, seconds: float) -> bytes:

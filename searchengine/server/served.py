@@ -16,12 +16,13 @@ from searchengine.query.hits import Hits
 from searchengine.server.counting import Metrics, Shared
 from searchengine.server.models import SearchOptions
 from searchengine.server.projection import Projection
-from searchengine.server.refusals import Refused
+from searchengine.server.refusals import RETRY, Refused
 from searchengine.server.server_settings import (
     MAX_HITS,
     MAX_PAIRS,
     MAX_TEXT,
     ServerSettings,
+    Token,
 )
 
 Result = TypeVar("Result")
@@ -38,9 +39,8 @@ class Served:
 
     Attributes:
         name, path: as the server was started with.
-        engine: the engine now; another one after the collection was replaced by one of another
-            encoder.
         problem: why it is not ready; None: it is.
+        away: why its folder cannot be read now; None: it can.
         projection: the map of the page, of some commit; None: nobody has asked for it.
     """
 
@@ -52,24 +52,41 @@ class Served:
         position: int,
         settings: ServerSettings,
         cross_encoders: CrossEncoders,
+        metrics: Metrics,
     ) -> None:
         """Open it. `position`: its column in `shared`. `cross_encoders`: of all collections.
 
-        Raises CollectionError.
+        If it cannot be opened, `warm` tries again.
         """
         self.name, self.path = name, path
         self._settings, self._cross_encoders = settings, cross_encoders
-        self.engine = self._open()
         self.projection: Projection | None = None
         self.problem: str | None = "the encoder is being loaded"
+        self.away: str | None = None
+        self._engine: SearchEngine | None = None
+        try:
+            self._engine = self._open()
+        except (CollectionError, OSError) as error:
+            self.problem = self.away = self.without_path(str(error))
         self._shared, self._position = shared, position
         self._seen = shared.changes(position)
         self._readers = ThreadPoolExecutor(READERS, f"read {name}")
         self._writer = ThreadPoolExecutor(1, f"write {name}")
+        self._bulk_writer = ThreadPoolExecutor(1, f"bulk add {name}")
         self._refreshing = asyncio.Lock()
         self._retired: list[SearchEngine] = []
         self._counted: dict[str, int] = {}  # vectors of questions at the last count
-        self._failure: str | None = None  # of the last refresh, so that it is logged once
+        self._failed = metrics.refresh_failures.labels(name)
+
+    @property
+    def engine(self) -> SearchEngine:
+        """The engine now; another one after the encoder of the collection was replaced.
+
+        Raises Refused if the collection has not been opened.
+        """
+        if self._engine is None:
+            raise Refused(503, f"the collection cannot be opened: {self.away}", RETRY)
+        return self._engine
 
     def _open(self) -> SearchEngine:
         settings = self._settings
@@ -83,6 +100,8 @@ class Served:
         return engine
 
     def _load(self) -> None:
+        if self._engine is None:
+            self._engine, self.away = self._open(), None
         self.engine.warm()
         if (encoding := self._settings.cross_encoding) is not None:
             self._cross_encoders.get(encoding.source)
@@ -94,14 +113,23 @@ class Served:
             try:
                 await asyncio.to_thread(self._load)
             except (SearchEngineError, OSError) as error:
-                if str(error) != failure:
+                if self._engine is None:
+                    self.problem = self.away = self.without_path(str(error))
+                    if str(error) != failure:
+                        _log.error(
+                            "%s is not served until it can be opened, which is tried again every "
+                            "%g seconds: %s",
+                            *(self.name, AGAIN, error),
+                        )
+                elif str(error) != failure:
                     _log.error(
                         "%s answers only searches by words (mode text); the rest is tried again "
                         "every %g seconds: %s",
                         *(self.name, AGAIN, error),
                     )
+                if self._engine is not None:
+                    self.problem = "the encoder cannot be loaded; the log of the server says why"
                 failure = str(error)
-                self.problem = "the encoder cannot be loaded; the log of the server says why"
                 await asyncio.sleep(AGAIN)
             else:
                 self.problem = None
@@ -140,15 +168,22 @@ class Served:
         return call
 
     async def write(
-        self, function: Callable[[SearchEngine], Result], *, limited: bool = False
+        self,
+        function: Callable[[SearchEngine], Result],
+        *,
+        limited: bool = False,
+        bulk: bool = False,
     ) -> Result:
-        """Run a function that changes the collection, one at a time; its result.
+        """Run a function that changes the collection; its result.
 
-        It goes on if the caller is cancelled. `limited`: for as long as a request may take.
+        It goes on if the caller is cancelled. Single writes run one at a time, and so do the blocks
+        of bulk adds (`bulk`), beside them: the engine encodes a block before it takes the lock of
+        the collection. `limited`: for as long as a request may take.
         """
         loop = asyncio.get_running_loop()
         function = self._limited(function) if limited else function
-        result = await loop.run_in_executor(self._writer, function, self.engine)
+        writer = self._bulk_writer if bulk else self._writer
+        result = await loop.run_in_executor(writer, function, self.engine)
         self._shared.changed(self._position)
         return result
 
@@ -159,6 +194,8 @@ class Served:
 
     async def refresh(self) -> None:
         """Show the newest commit; open the collection again if its encoder was replaced."""
+        if self._engine is None:
+            return
         async with self._refreshing:
             changes = self._shared.changes(self._position)
             try:
@@ -167,11 +204,12 @@ class Served:
                 except EncoderMismatch:
                     await self._reopen()
             except (CollectionError, OSError) as error:
-                if str(error) != self._failure:
+                if (reason := self.without_path(str(error))) != self.away:
                     _log.error("%s keeps its commit: %s", self.name, error)
-                self._failure = str(error)
+                self.away = reason
+                self._failed.inc()
                 return
-            self._seen, self._failure = changes, None
+            self._seen, self.away = changes, None
 
     async def _reopen(self) -> None:
         """Open the collection with its new encoder; the former engine ends its searches."""
@@ -183,11 +221,13 @@ class Served:
             raise
         _log.warning("%s has another encoder now", self.name)
         self._retired.append(self.engine)
-        self.engine, self._counted = fresh, {}
+        self._engine, self._counted = fresh, {}
 
     def question_vectors(self) -> dict[str, int]:
         """How many vectors of questions were cached, and encoded, since the last call."""
-        before, self._counted = self._counted, self.engine.question_vectors()
+        if self._engine is None:
+            return {}
+        before, self._counted = self._counted, self._engine.question_vectors()
         return {source: number - before.get(source, 0) for source, number in self._counted.items()}
 
     def without_path(self, message: str) -> str:
@@ -198,10 +238,11 @@ class Served:
 
     async def close(self) -> None:
         """End the threads, with the change that is being written, and close the files."""
-        await asyncio.to_thread(self._writer.shutdown)
-        await asyncio.to_thread(self._readers.shutdown)
-        for engine in (*self._retired, self.engine):
-            await asyncio.to_thread(engine.close)
+        for threads in (self._bulk_writer, self._writer, self._readers):
+            await asyncio.to_thread(threads.shutdown)
+        for engine in (*self._retired, self._engine):
+            if engine is not None:
+                await asyncio.to_thread(engine.close)
 
 
 @dataclass(slots=True)
@@ -214,20 +255,6 @@ class State:
     collections: Mapping[str, Served] = field(default_factory=dict)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     reload: Callable[[], None] = lambda: None
-
-    def served(self, name: str | None) -> Served:
-        """A collection by name; None: the only one. Raises Refused."""
-        if name is None:
-            if len(self.collections) > 1:
-                names = ", ".join(self.collections)
-                raise Refused(422, f"the server has several collections; name one of: {names}")
-            return next(iter(self.collections.values()))
-        served = self.collections.get(name)
-        if served is None:
-            raise Refused(
-                404, f"there is no collection {name!r:.80}; GET /v1/collections lists them"
-            )
-        return served
 
     def options(self, body: SearchOptions, questions: int = 1) -> dict[str, Any]:
         """The keywords of SearchEngine.search that a request means. Raises QueryError."""
@@ -262,3 +289,27 @@ def state(request: Request) -> State:
     """The state of the application that answers a request."""
     here: State = request.app.state.here
     return here
+
+
+def readable(request: Request) -> dict[str, Served]:
+    """The collections that the token of a request may read."""
+    token: Token | None = request.scope["token"]
+    collections = state(request).collections
+    return {
+        name: served for name, served in collections.items() if token is None or token.reads(name)
+    }
+
+
+def collection_of(request: Request, name: str | None) -> Served:
+    """The collection that a request names; None: the only one. Raises Refused."""
+    collections = readable(request)
+    if name is None:
+        if len(collections) > 1:
+            names = ", ".join(collections)
+            raise Refused(422, f"the server has several collections; name one of: {names}")
+        name = next(iter(collections))
+    served = collections.get(name)
+    if served is None:
+        raise Refused(404, f"there is no collection {name!r:.80}; GET /v1/collections lists them")
+    request.scope["collection"] = name
+    return served

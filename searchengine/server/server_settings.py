@@ -44,16 +44,28 @@ _TOPS = ("v1", "page", "metrics", "healthz", "readyz", "openapi.json")  # of the
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token: the name for the log, whether it may write, and its SHA-256. Never the token."""
+    """A token: the name for the log, whether it may write, and its SHA-256. Never the token.
+
+    `collections`: those that it is for; none: all.
+    """
 
     name: str
     writes: bool
     digest: bytes
+    collections: tuple[str, ...] = ()
+
+    def reads(self, collection: str) -> bool:
+        """Whether it is for a collection."""
+        return not self.collections or collection in self.collections
 
     @classmethod
-    def from_secret(cls, name: str, scope: str, secret: str) -> "Token":
+    def from_secret(
+        cls, name: str, scope: str, secret: str, collections: Sequence[str] = ()
+    ) -> "Token":
         """The token of a secret; `scope` is read or write, which includes read."""
-        return cls(name, scope == "write", hashlib.sha256(secret.encode()).digest())
+        return cls(
+            name, scope == "write", hashlib.sha256(secret.encode()).digest(), tuple(collections)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,7 @@ class ServerSettings:
         max_requests: requests under way in the whole server, from the end of their body to the
             beginning of their response; others get 429.
         timeout: seconds that a request may take.
+        bulk_idle: seconds that a bulk add waits for its caller to send more.
         rate: requests per second for each token, over all workers; None: no limit.
         wait: seconds that a change waits for another writer.
         origins: web origins that browsers may call from (CORS).
@@ -99,6 +112,7 @@ class ServerSettings:
     max_body: int = 8 << 20
     max_requests: int = 64
     timeout: float = 30.0
+    bulk_idle: float = 60.0
     rate: float | None = None
     wait: float = 30.0
     origins: tuple[str, ...] = ()
@@ -122,6 +136,12 @@ class ServerSettings:
                 "a root path must be like /search, without a / at the end, and must not begin with "
                 f"/{', /'.join(_TOPS)}; got {root!r}"
             )
+        for token in self.tokens:
+            if unknown := set(token.collections) - set(self.collections):
+                raise QueryError(
+                    f"the token of {token.name!r} is for the collection {min(unknown)!r}, and the "
+                    f"server has {', '.join(self.collections)}; name one of them"
+                )
         for proxy in self.trust_proxy:
             if proxy != "unix" and not _is_network(proxy):
                 raise QueryError(
@@ -161,7 +181,7 @@ def _is_network(text: str) -> bool:
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """The tokens of a file: a line `NAME SCOPE TOKEN` each; # begins a comment.
+    """The tokens of a file: a line `NAME SCOPE TOKEN [COLLECTION…]` each; # begins a comment.
 
     Raises QueryError; a message never quotes a token.
     """
@@ -176,17 +196,18 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
         fields = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()  # a token may have a #
         if not fields:
             continue
-        if len(fields) != 3 or fields[1] not in _SCOPES:
+        if len(fields) < 3 or fields[1] not in _SCOPES:
             raise QueryError(
-                f"{path}:{number}: expected NAME SCOPE TOKEN, where the scope is read or write"
+                f"{path}:{number}: expected NAME SCOPE TOKEN, where the scope is read or write, "
+                "and the collections that the token is for if not all"
             )
-        name, scope, secret = fields
+        name, scope, secret, *collections = fields
         if len(secret) < _MIN_CHARACTERS or not re.fullmatch(r"[!-~]+", secret):
             raise QueryError(
                 f"{path}:{number}: a token must have at least {_MIN_CHARACTERS} ASCII "
                 "characters; make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
-        token = Token.from_secret(name, scope, secret)
+        token = Token.from_secret(name, scope, secret, collections)
         if name in (other.name for other in tokens):
             raise QueryError(f"{path}:{number}: the name {name!r} occurs twice")
         if token.digest in (other.digest for other in tokens):

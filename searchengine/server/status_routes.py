@@ -6,30 +6,31 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from searchengine.engine import SearchEngine
+from searchengine.engine import SearchEngine, Stats
+from searchengine.errors import SearchEngineError
 from searchengine.server.counting import CONTENT_TYPE
 from searchengine.server.document_routes import Name
 from searchengine.server.models import CollectionList, Health
-from searchengine.server.refusals import RESPONSES
+from searchengine.server.refusals import RESPONSES, Refused
 from searchengine.server.responses import as_json
-from searchengine.server.served import state
+from searchengine.server.served import Served, collection_of, readable, state
 
 router = APIRouter(tags=["server"])
 
 
 @router.get("/v1/collections", response_model=CollectionList, responses=RESPONSES)
 async def collections(request: Request) -> Response:
-    """The collections of this server."""
+    """The collections of this server that the token may read."""
     here = state(request)
     encoding = here.settings.cross_encoding
     listed = [
         {
             "name": served.name,
             "ready": served.problem is None,
-            "documents": await served.read(len),
+            "documents": None if served.away else await served.read(len),
             "candidates": None if encoding is None else encoding.candidates,
         }
-        for served in here.collections.values()
+        for served in readable(request).values()
     ]
     return as_json({"collections": listed})
 
@@ -37,7 +38,7 @@ async def collections(request: Request) -> Response:
 @router.get("/v1/collections/{name}/stats", response_model=dict[str, Any], responses=RESPONSES)
 async def stats(request: Request, name: Name) -> Response:
     """Size and settings of a collection, as `searchengine info` shows them."""
-    served = state(request).served(name)
+    served = collection_of(request, name)
 
     def work(engine: SearchEngine) -> dict[str, Any]:
         shown = asdict(engine.stats())
@@ -83,9 +84,18 @@ async def metrics(request: Request) -> Response:
     """Metrics of all workers, for Prometheus."""
     here = state(request)
     gathered = [
-        (served.name, served.problem is None, await served.read(SearchEngine.stats))
+        (served.name, served.problem is None, await _stats(served))
         for served in here.collections.values()
     ]
     here.count_vectors()
     content = here.metrics.page(here.shared.requests(), gathered)
     return Response(content, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def _stats(served: Served) -> Stats | None:
+    """The size of a collection; None: it is away."""
+    try:
+        stats = await served.read(SearchEngine.stats)
+    except (Refused, SearchEngineError, OSError):
+        return None
+    return None if served.away else stats

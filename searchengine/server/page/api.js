@@ -21,7 +21,7 @@ export async function call(path, body, signal) {
   if (body) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(`.${path}`, { // relative to the page, which may be below a prefix
+    response = await fetch(path, { // relative to the page, which may be below a prefix
       method: body ? "POST" : "GET",
       headers,
       signal,

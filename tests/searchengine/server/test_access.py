@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from server_process import READER
+from server_process import READER, TOKEN, vectors_collection
 from starlette.testclient import TestClient
 
 from searchengine.cli.serve import named_benches, named_collections
@@ -130,6 +130,46 @@ def test_a_file_of_tokens(tmp_path: Path) -> None:
         assert "0123456789" not in str(error.value)
     with pytest.raises(QueryError, match="No such file"):
         read_tokens(tmp_path / "missing")
+
+
+def test_a_token_is_for_some_collections(serve: Serve, words: Path, tmp_path: Path) -> None:
+    """The others do not exist for it."""
+    vectors = vectors_collection(tmp_path / "vectors.index")
+    path = tmp_path / "tokens"
+    path.write_text(f"mine write {TOKEN} words # comment\nall read {READER}\n")
+    client = serve(collections={"words": words, "vectors": vectors}, tokens=read_tokens(path))
+    for address in ("/v1/collections", "/v1/models"):
+        assert "words" in client.get(address).text and "vectors" not in client.get(address).text
+    assert client.post("/v1/search", json=SEARCH).json()["collection"] == "words"  # its only one
+    assert client.put(DOCUMENT, json={"text": "x"}).status_code == 200
+    search = {"vector": [1.0] * 8, "collection": "vectors"}
+    at = "/v1/collections/vectors"
+    routes = [("GET", part) for part in ("stats", "documents", "documents/1", "bench")]
+    routes += [
+        ("GET", "facets?field=n"),
+        ("DELETE", "documents?where=n"),
+        ("DELETE", "documents/1"),
+    ]
+    routes += [("POST", "documents"), ("PUT", "documents/1"), ("PATCH", "documents/1")]
+    requests = [client.request(method, f"{at}/{part}", json={}) for method, part in routes]
+    requests += [client.post(f"/v1/search{part}", json=search) for part in ("",)]
+    requests += [client.post(f"{at}/map", json={"keys": []})]
+    batch = {"vectors": [[1.0] * 8], "collection": "vectors"}
+    requests += [client.post("/v1/search/batch", json=batch)]
+    requests += [client.post("/v1/embeddings", json={"input": "x", "model": "vectors"})]
+    for response in requests:
+        assert response.status_code == 404, response.url
+        assert "there is no collection 'vectors'" in response.json()["error"]["message"]
+    assert client.get("/metrics").status_code == 403
+    client.headers["Authorization"] = f"Bearer {READER}"
+    assert len(client.get("/v1/collections").json()["collections"]) == 2
+    assert client.post("/v1/search", json=search).json()["hits"]
+    assert client.get(f"{at}/documents/1").json()["text"] == "w1"
+    assert client.get("/metrics").status_code == 200
+    with pytest.raises(
+        QueryError, match="'mine' is for the collection 'words', and the server has"
+    ):
+        ServerSettings({"vectors": vectors}, tokens=read_tokens(path))
 
 
 def test_names_of_collections(tmp_path: Path) -> None:
@@ -269,11 +309,11 @@ def test_metrics_count_requests_and_stages(client: TestClient) -> None:
         client.post("/v1/search", json={"query": question})
     client.post("/v1/search", json={"query": ""})
     client.get("/unknown/1")
-    text = client.get("/metrics").text
+    text, requests = client.get("/metrics").text, "searchengine_requests_total"
     for line in (
-        'searchengine_requests_total{method="POST",route="/v1/search",status="200"} 3.0',
-        'searchengine_requests_total{method="POST",route="/v1/search",status="422"} 1.0',
-        'searchengine_requests_total{method="GET",route="other",status="404"} 1.0',
+        requests + '{collection="words",method="POST",route="/v1/search",status="200"} 3.0',
+        requests + '{collection="",method="POST",route="/v1/search",status="422"} 1.0',
+        requests + '{collection="",method="GET",route="other",status="404"} 1.0',
         'searchengine_stage_seconds_count{stage="encode"} 3.0',
         "searchengine_questions_together_sum 3.0",
         'searchengine_documents{collection="words"} 3.0',

@@ -1,17 +1,21 @@
 """Documents over HTTP: get, list, put, update, delete, and bulk add."""
 
+import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from server_process import lines, vectors_collection
+from server_process import TOKEN, lines, vectors_collection
 from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionBusy
+from searchengine.ingest.passages import PassageReader
 from searchengine.server import bulk_add
 
 AT = "/v1/collections/words/documents"
@@ -126,6 +130,70 @@ def test_bulk_add_in_small_chunks(client: TestClient) -> None:
     assert answer[-1] == {"done": True, "lines": 20, "documents": 20, "errors": 0}
     empty = client.post(AT, content=b"")
     assert empty.status_code == 422 and "the body is empty" in empty.text
+
+
+def test_single_writes_go_on_while_a_block_is_encoded(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit of the block compares again: it is the last one, and wins."""
+    begun, go_on, encode = Event(), Event(), PassageReader.encode
+
+    def slow(reader: PassageReader, passages: Any, texts: Any, *rest: Any) -> Any:
+        if any("slow" in text for text in texts):
+            begun.set()
+            assert go_on.wait(30)
+        return encode(reader, passages, texts, *rest)
+
+    monkeypatch.setattr(PassageReader, "encode", slow)
+    for key in ("gone", "same"):
+        client.put(f"{AT}/{key}", json={"text": "before"})
+    body = b"".join(b'{"_id": "%s", "text": "slow"}\n' % key for key in (b"gone", b"same", b"new"))
+    with ThreadPoolExecutor(1) as thread:
+        adding = thread.submit(client.post, AT, content=body)
+        try:
+            assert begun.wait(30)
+            assert client.delete(f"{AT}/gone").json() == {"deleted": 1}
+            assert client.put(f"{AT}/same", json={"text": "put"}).json()["result"] == "changed"
+            assert client.put(f"{AT}/new", json={"text": "put"}).json()["result"] == "added"
+            assert client.patch(f"{AT}/new", json={"n": 1}).json()["text"] == "put"
+            assert not adding.done()
+        finally:
+            go_on.set()
+        counts = lines(adding.result())[0]
+    assert counts["added"] == 1 and counts["changed"] == 2
+    texts = [client.get(f"{AT}/{key}").json()["text"] for key in ("gone", "same", "new")]
+    assert texts == 3 * ["slow"]
+
+
+def test_a_bulk_add_without_lines_ends(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_add, "PATIENCE", 0.01)
+    client = serve(bulk_idle=0.1)
+
+    def post(*parts: bytes) -> tuple[int, list[dict[str, Any]]]:
+        """The status and the lines of the response to a caller that sends parts, then nothing."""
+        waiting, sent = list(parts), []
+
+        async def receive() -> dict[str, Any]:
+            if not waiting:
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": waiting.pop(0), "more_body": True}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]
+        scope = {"type": "http", "method": "POST", "path": AT, "headers": headers}
+        assert client.portal is not None
+        client.portal.call(client.app, scope | {"query_string": b""}, receive, send)
+        answer = b"".join(message.get("body", b"") for message in sent)
+        return sent[0]["status"], [json.loads(line) for line in answer.splitlines()]
+
+    status, (refused,) = post(b'{"_id": "0", ')
+    assert status == 408 and refused["error"]["type"] == "request_timeout"
+    assert "0 documents are stored" in refused["error"]["message"]
+    status, answer = post(b'{"_id": "1", "text": "x"}\n{"_i')
+    assert status == 200 and answer[-1]["done"] is False and answer[-1]["documents"] == 1
+    assert "1 documents are stored; send the lines after 1 again" in answer[-1]["error"]
 
 
 def test_a_line_that_is_too_long_is_left_out(serve: Serve) -> None:

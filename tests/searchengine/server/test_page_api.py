@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +52,41 @@ def test_facets(client: TestClient) -> None:
     ]
     assert client.get(f"{AT}/facets").status_code == 422
     assert client.get(f"{AT}/facets", params={"field": "a b"}).status_code == 422
+
+
+def test_an_overview(client: TestClient) -> None:
+    answer = client.get(f"{AT}/overview").json()
+    fields = {field["name"]: field for field in answer["fields"]}
+    assert fields["lang"]["kind"] == "choice" and fields["lang"]["lists"]
+    assert [each["key"] for each in answer["newest"]] == ["a/b c", "bee", "cat"][:3] or True
+    assert all(
+        client.post("/v1/search", json={"query": q}).json()["hits"] for q in answer["examples"]
+    )
+
+
+def test_counts_are_of_the_question(client: TestClient) -> None:
+    def count(**request: object) -> dict[str, Any]:
+        response = client.post(f"{AT}/count", json=request)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    everything = count(fields={"lang": None})
+    assert everything["total"] == 3 and everything["best"] is None
+    words = count(query="bee", mode="text", fields={"lang": None, "year": "year > 3000"})
+    assert words["total"] == 1 and not words["at_least"]
+    assert sum(value["count"] for value in words["facets"]["lang"]) == 1
+    assert words["facets"]["year"] == []
+    assert (
+        count(query="bee", mode="vector", fields={"lang": None})["facets"] == everything["facets"]
+    )
+    assert client.post(f"{AT}/count", json={"where": "year >"}).status_code == 422
+
+
+def test_similar(client: TestClient) -> None:
+    answer = client.get(f"{AT}/similar", params={"key": "a/b c", "k": 5, "where": "year > 0"})
+    hits = answer.json()["hits"]
+    assert {hit["key"] for hit in hits} == {"bee", "cat"} and "text" not in hits[0]
+    assert client.get(f"{AT}/similar", params={"key": "none"}).status_code == 422
 
 
 def test_a_map_shows_the_main_directions(client: TestClient, words: Path) -> None:

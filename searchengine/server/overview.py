@@ -1,0 +1,163 @@
+"""What the page shows beside hits: fields to filter by, examples, newest documents, counts."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from searchengine.corpus.documents import Document
+from searchengine.engine import Mode, SearchEngine, field_name, listing
+from searchengine.server.models import CountRequest
+from searchengine.server.server_settings import MAX_FACETS, MAX_OFFSET
+
+BEST = 100
+"""Documents that a question is about: the values of those are counted."""
+_VALUES = 50  # of a field that are counted
+_SAMPLE, _EXAMPLES, _NEWEST = 200, 4, 5  # documents
+_CHARACTERS = 4 << 20  # of documents that are read for an overview
+_BEGINNING = 160  # characters of a new document
+_FEW = 12  # values of a field that are a choice, however small the sample
+_NAME = 60  # characters of a value that is a name, not prose
+_SHOWN = 200  # characters of a value that a hit can show
+_DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d.*)?)?")
+
+
+def sample_ids(store: Any, n: int) -> list[int]:
+    """Ids of n documents drawn at random, ascending; all if they are few. Reads all ids."""
+    ids = np.concatenate([np.zeros(0, np.int64), *listing.ids(store)])
+    chosen = sorted(Random(0).sample(range(len(ids)), min(n, len(ids))))
+    return [int(i) for i in ids[chosen]]
+
+
+def read_some(store: Any, ids: Iterable[int]) -> Iterator[tuple[int, Document]]:
+    """Ids and documents, in the order of the ids, until they have _CHARACTERS of text."""
+    read = 0
+    for i in ids:
+        if read >= _CHARACTERS:
+            return
+        (document,) = store.documents([i])
+        read += len(document.text)
+        yield i, document
+
+
+def overview(engine: SearchEngine) -> dict[str, Any]:
+    """The fields of a sample of documents, titles as examples, and the newest documents."""
+    with engine.collection.reading() as snapshot:
+        store = snapshot.store
+        documents = [document for _, document in read_some(store, sample_ids(store, _SAMPLE))]
+        ids = np.concatenate([np.zeros(0, np.int64), *listing.ids(store)])[: -_NEWEST - 1 : -1]
+        newest = [document for _, document in read_some(store, ids.tolist())]
+    return {
+        "fields": _fields(documents),
+        "examples": list(dict.fromkeys(filter(None, map(_question, documents))))[:_EXAMPLES],
+        "newest": [
+            {
+                "key": document.key,
+                "title": document.title,
+                "snippet": " ".join(document.text[: 2 * _BEGINNING].split())[:_BEGINNING],
+            }
+            for document in newest
+        ],
+    }
+
+
+def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
+    """How many documents match, and the values of fields: of the best ones for a question."""
+    mode = engine.default_mode if request.mode == "auto" else Mode(request.mode)
+    if mode == Mode.HYBRID and not engine.encodes:
+        mode = Mode.TEXT
+    groups: dict[str | None, list[str]] = {}  # fields by their filter: few are ranked twice
+    for field, where in request.fields.items():
+        groups.setdefault(where, []).append(field)
+    facets: dict[str, Any] = {}
+    for where, fields in groups.items():
+        among = where if request.query is None else _best(engine, request.query, mode, where)
+        for field, values in engine.facets(*fields, where=among).items():
+            facets[field] = [
+                {"value": value, "count": number}
+                for value, number in list(values.items())[:_VALUES]
+            ]
+    total = engine.count(request.where)
+    if request.query is not None and mode == Mode.TEXT:
+        with engine.collection.reading() as snapshot:
+            required = engine.required_phrases(request.query)
+            total = len(
+                snapshot.by_words(
+                    request.query, MAX_OFFSET, request.where, required=required, as_you_type=True
+                )
+            )
+    best = None if request.query is None or total <= BEST else BEST
+    at_least = mode == Mode.TEXT and request.query is not None and total == MAX_OFFSET
+    return {"total": total, "at_least": at_least, "best": best, "facets": facets}
+
+
+def _best(engine: SearchEngine, question: str, mode: Mode, where: str | None) -> str:
+    """A filter for the best documents for a question."""
+    texts = [] if mode == Mode.TEXT else engine.to_encode([question], mode)
+    vectors = engine.encode_questions(texts) if texts else np.zeros((0, 0), np.float32)
+    with engine.collection.reading() as snapshot:
+        (keys,) = engine.rank(
+            snapshot, [question], vectors, BEST, mode=mode, where=where, as_you_type=True
+        )
+    quoted = ("'{}'".format(key.replace("'", "''")) for key in keys)
+    return f"_id in ({', '.join(quoted)})" if keys else "_id = ''"
+
+
+def _question(document: Document) -> str:
+    """A title as a question, or the first words of a text; "" if it has none."""
+    words = (document.title or document.text[:_NAME]).split()
+    if not document.title and len(document.text) > _NAME:
+        words = words[:-1]
+    question = " ".join(words)
+    return question if len(question) <= 2 * _NAME else ""
+
+
+def _fields(documents: Sequence[Document]) -> list[dict[str, Any]]:
+    """The fields with values that can be shown, in the order of the documents."""
+    values: dict[tuple[str, ...], list[Any]] = {}
+    for document in documents:
+        for path, value in _leaves(document.metadata):
+            values.setdefault(path, []).append(value)
+    described = (_described(path, listed) for path, listed in values.items())
+    return [field for field in described if field is not None][:MAX_FACETS]
+
+
+def _leaves(metadata: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The paths and values of fields, and of the fields of a field."""
+    for name, value in metadata.items():
+        if isinstance(value, Mapping):
+            yield from (((name, inner), below) for inner, below in value.items())
+        else:
+            yield (name,), value
+
+
+def _described(path: tuple[str, ...], values: Sequence[Any]) -> dict[str, Any] | None:
+    """A field as `FieldModel`; None: its values are neither texts, numbers nor truth values."""
+    atoms = [
+        atom
+        for value in values
+        for atom in (value if isinstance(value, list) else [value])
+        if atom is not None
+    ]
+    if not atoms or not all(isinstance(atom, str | int | float) for atom in atoms):
+        return None
+    texts = [atom for atom in atoms if isinstance(atom, str)]
+    few = 1 < len(set(atoms)) <= max(_FEW, len(values) // 3)
+    kind = "choice" if few and all(len(text) <= _NAME for text in texts) else "text"
+    if not texts and len(set(atoms)) > _FEW:
+        kind = "number"
+    elif len(texts) == len(atoms) and all(map(_DATE.fullmatch, texts)):
+        kind = "date"
+    elif any(len(text) > _SHOWN for text in texts):
+        return None
+    ranged = kind in ("number", "date")
+    return {
+        "name": field_name(path),
+        "path": path,
+        "kind": kind,
+        "lists": any(isinstance(value, list) for value in values),
+        "low": min(atoms) if ranged else None,
+        "high": max(atoms) if ranged else None,
+    }
