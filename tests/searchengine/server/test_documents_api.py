@@ -47,7 +47,7 @@ def test_any_key_has_an_address(client: TestClient, key: str) -> None:
     address = f"{AT}/{quote(key, safe='')}"
     assert client.put(address, json={"text": "x"}).json() == {"key": key, "result": "added"}
     assert client.get(address).json()["_id"] == key
-    assert client.post(address).headers["allow"] == "DELETE, GET, PATCH, PUT"
+    assert client.post(address).headers["allow"] == "DELETE, GET, HEAD, PATCH, PUT"
     assert client.delete(address).json() == {"deleted": 1}
 
 
