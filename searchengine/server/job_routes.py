@@ -45,8 +45,9 @@ class Job(BulkAdd):
 
     def __init__(self, here: State, served: Served, commit_every: int) -> None:
         super().__init__(here, served, commit_every)
+        self._position = 0  # in the body
         identity = secrets.token_hex(8)
-        self.body, self._file = here.jobs / f"{identity}.body", here.jobs / f"{identity}.json"
+        self._spooled, self._file = here.jobs / f"{identity}.body", here.jobs / f"{identity}.json"
         self.state: dict[str, Any] = {"id": identity, "collection": served.name, "state": "queued"}
         self.state |= {"created": _now(), "started": None, "ended": None, "error": None}
         self.state |= {"lines": 0, "documents": 0, **dict.fromkeys(COUNTS, 0)}
@@ -59,7 +60,7 @@ class Job(BulkAdd):
 
     def forget(self) -> None:
         """Remove what was written."""
-        for path in (self.body, self._file):
+        for path in (self._spooled, self._file):
             path.unlink(missing_ok=True)
 
     async def spool(self, chunks: AsyncIterator[bytes]) -> None:
@@ -67,11 +68,11 @@ class Job(BulkAdd):
         settings = self._here.settings
         try:
             self.save()
-            with self.body.open("wb") as file:
+            with self._spooled.open("wb") as file:
                 while chunk := await asyncio.wait_for(anext(chunks, b""), settings.bulk_idle):
                     _check_room(self._here, file.tell() + len(chunk))
                     await asyncio.to_thread(file.write, chunk)
-            if not self.body.stat().st_size:
+            if not self._spooled.stat().st_size:
                 raise Refused(422, "the body is empty; send a JSON object on each line")
         except TimeoutError:
             self.forget()
@@ -92,6 +93,7 @@ class Job(BulkAdd):
             async with self._here.job_turn:
                 self.save(state="running", started=_now())
                 last = await self._run(lines(self._receive, self._here))
+            self.state["lines"] = last["lines"]
             end, error = "done" if last["done"] else "failed", last.get("error")
         except _Cancelled:
             end = "cancelled"
@@ -103,7 +105,7 @@ class Job(BulkAdd):
             error = f"{error}; {stored}"
             _log.warning("job %s ended early: %s", self.state["id"], error)
         try:
-            self.body.unlink(missing_ok=True)
+            self._spooled.unlink(missing_ok=True)
             self.save(state=end, error=error, ended=_now())
         except OSError:
             _log.exception("the state of job %s cannot be kept", self.state["id"])
@@ -114,13 +116,11 @@ class Job(BulkAdd):
         return {"type": "http.request", "body": chunk, "more_body": len(chunk) == _CHUNK}
 
     def _read(self) -> bytes:
-        with self.body.open("rb") as file:
+        with self._spooled.open("rb") as file:
             file.seek(self._position)
             chunk = file.read(_CHUNK)
         self._position += len(chunk)
         return chunk
-
-    _position = 0
 
     async def _commit(self) -> None:
         if _cancelling(self._file).exists():
@@ -246,12 +246,9 @@ async def add_in_a_job(
 @router.get("/v1/jobs", response_model=JobList)
 async def list_jobs(request: Request) -> Response:
     """The jobs of this server, newest first, without the lines that were left out."""
-    shown = [
-        {**job, "left_out": []}
-        for job in _states(state(request))
-        if job["collection"] in readable(request)
-    ]
-    return as_json({"jobs": shown})
+    allowed = readable(request)
+    found = [job for job in _states(state(request)) if job["collection"] in allowed]
+    return as_json({"jobs": [{**job, "left_out": []} for job in found]})
 
 
 @router.get("/v1/jobs/{identity}", response_model=JobModel)

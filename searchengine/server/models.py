@@ -467,7 +467,7 @@ class JobModel(BaseModel):
     """A bulk add that goes on without its caller.
 
     `lines`: everything up to this line is stored. `errors`: lines left out, of which `left_out` has
-    the first 1,000. Times are of UTC.
+    the first 1,000. Times are of UTC. `worker`: the process that runs it.
     """
 
     id: str
@@ -485,6 +485,7 @@ class JobModel(BaseModel):
     unchanged: int
     errors: int
     left_out: list[LeftOutLine]
+    worker: int
 
 
 class JobList(BaseModel):
