@@ -1,4 +1,4 @@
-"""Hatch build hook: compile the kernel into the wheel, or build a pure wheel without it."""
+"""Hatch build hook: compile the kernels into the wheel, or build a pure wheel without them."""
 
 import sys
 import sysconfig
@@ -19,14 +19,16 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is ther
             return
         sys.path.insert(0, self.root)
         try:
-            from searchengine.indexer.native.compiler import LIBRARY, compile_kernel
+            from searchengine.indexer.native.compiler import ENCODER, LIBRARY, compile_kernel
         finally:
             sys.path.remove(self.root)
-        problem = compile_kernel()
-        if problem is not None:
-            self.app.display_warning(f"search runs on faiss: {problem}")
-            return
+        for library in (LIBRARY, ENCODER):
+            if (problem := compile_kernel(library)) is not None:
+                self.app.display_warning(f"search runs on faiss, encoding on torch: {problem}")
+                return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"
-        build_data["artifacts"].append(f"/{LIBRARY.relative_to(Path(self.root)).as_posix()}")
+        for library in (LIBRARY, ENCODER):
+            place = library.relative_to(Path(self.root)).as_posix()
+            build_data["artifacts"].append(f"/{place}")

@@ -1,6 +1,6 @@
-"""Compiling the kernel, with the standard library only: the build runs it before anything else.
+"""Compiling the kernels, with the standard library only: the build runs it before anything else.
 
-python -m searchengine.indexer.native.compiler            # compile into this folder
+python -m searchengine.indexer.native.compiler            # compile, each into its folder
 python -m indexer.native.compiler --sanitize PATH   # with address and undefined checks, for tests
 """
 
@@ -14,6 +14,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("source")
 LIBRARY = Path(__file__).with_name("kernel.so")
+ENCODER = Path(__file__).parents[2] / "trainer" / "native" / "kernel.so"
+"""The kernel that runs networks; its sources are beside it, too."""
 
 FLAGS = (
     "-O3",
@@ -39,7 +41,7 @@ def compiler() -> list[str] | None:
 
 
 def compile_kernel(target: Path = LIBRARY, flags: Sequence[str] = ()) -> str | None:
-    """Compile the kernel into `target`, which is replaced at once.
+    """Compile the sources beside `target` into it, or else those of the search kernel.
 
     Returns:
         None on success, else the reason in one line. There is then no `target`.
@@ -49,7 +51,8 @@ def compile_kernel(target: Path = LIBRARY, flags: Sequence[str] = ()) -> str | N
     if command is None:
         return "no C++ compiler was found: install g++ or clang++, or set CXX"
     scratch = target.with_name(f"{target.name}.{os.getpid()}")
-    sources = sorted(str(path) for path in SOURCE.glob("*.cpp"))
+    beside = target.with_name(SOURCE.name)
+    sources = sorted(map(str, (beside if beside.is_dir() else SOURCE).glob("*.cpp")))
     try:
         subprocess.run(
             [*command, *FLAGS, *flags, *sources, "-o", str(scratch)],
@@ -72,9 +75,9 @@ def compile_kernel(target: Path = LIBRARY, flags: Sequence[str] = ()) -> str | N
 def main() -> None:
     """Compile from the command line."""
     sanitized = sys.argv[1:2] == ["--sanitize"]
-    target = Path(sys.argv[2]) if sanitized else LIBRARY
-    problem = compile_kernel(target, SANITIZE if sanitized else ())
-    sys.exit(problem if problem else None)
+    if sanitized:
+        sys.exit(compile_kernel(Path(sys.argv[2]), SANITIZE))
+    sys.exit(compile_kernel(LIBRARY) or compile_kernel(ENCODER))
 
 
 if __name__ == "__main__":

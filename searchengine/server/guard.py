@@ -142,6 +142,9 @@ class Passing:
     def __init__(
         self, guard: Guard, scope: MutableMapping[str, Any], receive: Receive, send: Send
     ) -> None:
+        self._method = scope["method"]
+        if self._method == "HEAD":  # as GET, without the body
+            scope = {**scope, "method": "GET"}
         self._guard, self._scope = guard, scope
         self._receive, self._send = receive, send
         self._settings = guard.settings
@@ -310,6 +313,8 @@ class Passing:
                 message["headers"].append((b"connection", b"close"))
             if not self._streams:
                 self._leave()
+        elif self._method == "HEAD":
+            message = {**message, "body": b""}
         await self._send(message)
 
     async def _refuse(self, status: int, message: str, headers: Any = None) -> None:
@@ -325,8 +330,7 @@ class Passing:
         route = self._scope.get("route")
         template = getattr(route, "path", "other")
         collection = self._scope.get("collection", "")
-        method = self._scope["method"]
-        self._guard.metrics.answered(template, method, collection, self._status, seconds)
+        self._guard.metrics.answered(template, self._method, collection, self._status, seconds)
         if self._settings.log == "none":
             return
         client = self._scope.get("client") or ("-", 0)
@@ -335,7 +339,7 @@ class Passing:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "client": client[0],
             "token": None if self._token is None else self._token.name,
-            "method": self._scope["method"],
+            "method": self._method,
             "path": path,
             "status": self._status,
             "ms": round(1e3 * seconds, 2),

@@ -1,5 +1,6 @@
 """The search page, and what only it asks for: values to filter by, a map, results of a bench."""
 
+import hashlib
 from collections.abc import Mapping
 from functools import partial
 from importlib.resources import files
@@ -24,7 +25,7 @@ from searchengine.server.models import (
 from searchengine.server.overview import count, overview
 from searchengine.server.projection import Projection, current_version
 from searchengine.server.refusals import RESPONSES, Refused
-from searchengine.server.responses import Content, as_json, json_response
+from searchengine.server.responses import Compressible, Content, as_json, json_response
 from searchengine.server.served import collection_of, state
 from searchengine.server.server_settings import MAX_FACETS
 
@@ -40,30 +41,38 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 # Read once: no name in a request ever reaches the file system.
-_FILES: Mapping[str, tuple[bytes, str]] = {
-    file.name: (file.read_bytes(), f"{_TYPES[file.name.rsplit('.', 1)[-1]]}; charset=utf-8")
+_FILES: Mapping[str, bytes] = {
+    file.name: file.read_bytes()
     for file in (files("searchengine.server") / "page").iterdir()
     if file.name.rsplit(".", 1)[-1] in _TYPES
 }
 
 
 @router.get("/", include_in_schema=False)
-async def page() -> Response:
+async def page(request: Request) -> Response:
     """The page."""
-    return _file("index.html")
+    return _file(request, "index.html")
 
 
 @router.get("/page/{file}", include_in_schema=False)
-async def part(file: str) -> Response:
+async def part(request: Request, file: str) -> Response:
     """A part of the page."""
-    return _file(file)
+    return _file(request, file)
 
 
-def _file(name: str) -> Response:
+def _file(request: Request, name: str) -> Response:
+    """A file; 304 if the browser has it."""
     if name not in _FILES:
         raise Refused(404, f"the page has no part {name!r:.80}")
-    content, kind = _FILES[name]
-    return Response(content, headers={**_HEADERS, "Content-Type": kind})
+    content = _FILES[name]
+    # Weak: it is that of the compressed bytes too.
+    tag = f'W/"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {**_HEADERS, "ETag": tag, "Vary": "Accept-Encoding"}
+    known = request.headers.get("if-none-match", "").split(",")
+    if any(each.strip() in (tag, tag.removeprefix("W/"), "*") for each in known):
+        return Response(status_code=304, headers=headers)
+    kind = f"{_TYPES[name.rsplit('.', 1)[-1]]}; charset=utf-8"
+    return Compressible(content, headers={**headers, "Content-Type": kind})
 
 
 @router.get("/v1/collections/{name}/facets", response_model=FacetsResponse)

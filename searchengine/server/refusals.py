@@ -160,12 +160,13 @@ def _http(request: Request, error: Any) -> Response:
 
 def _methods(request: Request) -> list[str]:
     """The methods of an address; each route of the framework knows its own only."""
-    return sorted(
+    methods = {
         method.upper()
         for path, operations in request.app.openapi()["paths"].items()
         if compile_path(path.replace("{key}", "{key:any_key}"))[0].match(request.scope["path"])
         for method in operations
-    )
+    }
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _invalid(request: Request, error: Any) -> Response:

@@ -1,10 +1,15 @@
 """Responses as JSON: built in pieces, in the thread that has the values, up to a limit."""
 
+import asyncio
+import gzip
+import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from pydantic_core import to_json
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -15,6 +20,11 @@ from searchengine.server.server_settings import MAX_RESPONSE, MAX_UNSENT
 _SENT = 1 << 18  # bytes sent at a time: the next ones wait until the caller has read
 
 
+_WORTH = 1000  # bytes of a response that is worth compressing
+_LEVEL = 1  # of compression: of JSON, higher ones gain little for much time
+_NEVER = re.compile(r"q=0(\.0*)?")
+COMPRESSED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+"""Headers of a compressed response."""
 _unsent: dict[Callable[[], None], int] = {}  # what ends a large response → its bytes, oldest first
 
 
@@ -66,9 +76,33 @@ class Content:
         self.write(b"}" if before == b"," else b"{}")
 
 
+class Compressible(Response):
+    """A response that is compressed for who accepts gzip, in a thread.
+
+    An attack by the length of what is compressed (BREACH) needs a page of another origin that makes
+    a browser send requests with the secret of its user. Here that is a token in a header, which no
+    such page can make a browser send.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        if len(self.body) >= _WORTH and accepts_gzip(scope):
+            self.body = await asyncio.to_thread(gzip.compress, self.body, _LEVEL)
+            self.headers.update(COMPRESSED)
+            self.headers["Content-Length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
+
+
+def accepts_gzip(scope: Scope) -> bool:
+    """Whether a request accepts a compressed response."""
+    accepted = Headers(scope=scope).get("accept-encoding", "").lower()
+    names = [each.replace(" ", "").partition(";") for each in accepted.split(",")]
+    return any(name == "gzip" and not _NEVER.fullmatch(weight) for name, _, weight in names)
+
+
 def as_json(value: Any) -> Response:
     """A small response that is known to fit its model: it is not validated again."""
-    return Response(to_json(value), media_type="application/json")
+    return Compressible(to_json(value), media_type="application/json")
 
 
 def json_response(*contents: Content) -> Response:
@@ -76,7 +110,7 @@ def json_response(*contents: Content) -> Response:
     size = sum(content.size for content in contents)
     pieces = chain.from_iterable(content.pieces for content in contents)
     if size <= _SENT:
-        return Response(b"".join(pieces), media_type="application/json")
+        return Compressible(b"".join(pieces), media_type="application/json")
     return _Large(pieces, size)
 
 
@@ -94,16 +128,22 @@ class _Large(Response):
             abandon()
         _unsent[scope["abandon"]] = self._size
         try:
-            await self._send(send)
+            await self._send(send, accepts_gzip(scope))
         finally:
             _unsent.pop(scope["abandon"], None)
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: Send, compressed: bool) -> None:
+        packer = zlib.compressobj(_LEVEL, wbits=31)  # gzip
+        if compressed:
+            self.headers.update(COMPRESSED)
+            del self.headers["content-length"]
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         for part in _parts(self._pieces):
+            if compressed:
+                part = await asyncio.to_thread(packer.compress, part)
             await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body"})
+        await send({"type": "http.response.body", "body": packer.flush() if compressed else b""})
 
 
 def _parts(pieces: Iterable[bytes]) -> Iterator[bytes]:

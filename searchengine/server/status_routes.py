@@ -12,7 +12,7 @@ from searchengine.server.counting import CONTENT_TYPE
 from searchengine.server.document_routes import Name
 from searchengine.server.models import CollectionList, Health
 from searchengine.server.refusals import RESPONSES, Refused
-from searchengine.server.responses import as_json
+from searchengine.server.responses import Compressible, as_json
 from searchengine.server.served import Served, collection_of, readable, state
 
 router = APIRouter(tags=["server"])
@@ -89,7 +89,7 @@ async def metrics(request: Request) -> Response:
     ]
     here.count_vectors()
     content = here.metrics.page(here.shared.requests(), gathered)
-    return Response(content, headers={"Content-Type": CONTENT_TYPE})
+    return Compressible(content, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def _stats(served: Served) -> Stats | None:

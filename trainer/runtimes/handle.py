@@ -65,12 +65,14 @@ class ModelHandle:
         self._tries_openvino = source is not None and _tries_openvino(config, source)
         if source is not None and self._tries_openvino:
             self._graph = find_graph(source, self._int8)
+        self._described: Described | None = None
+        native = config.runtime is RuntimeKind.NATIVE
+        if source is not None and self._graph is None and (native or config.takes_numpy):
+            self._described = find_described(source)
         self._first: FirstTexts | None = None
-        if source is not None and self._graph is None and config.takes_numpy:
-            described = find_described(source)
-            if described is not None:
-                self._first = FirstTexts(described)
-        if not self._tries_openvino and self._first is None:
+        if self._described is not None and not native:
+            self._first = FirstTexts(self._described)
+        if not self._tries_openvino and not native and self._first is None:
             self._torch = self._torch_runtime(self._precision)
         if (known := self._known) is not None:
             self.description = known.description
@@ -152,7 +154,7 @@ class ModelHandle:
     @property
     def _known(self) -> "Graph | Described | None":
         """Graph or described network: a description of the model that needs no torch."""
-        return self._first.model if self._graph is None and self._first else self._graph
+        return self._described if self._graph is None else self._graph
 
     @property
     def runs_on(self) -> str:
@@ -161,6 +163,8 @@ class ModelHandle:
         if self._graph is None:
             if running is not None:
                 return f"{running.kind} {running.precision}"
+            if self.config.runtime is RuntimeKind.NATIVE:
+                return f"{RuntimeKind.NATIVE} {Precision.INT8}"
             words = f"{RuntimeKind.OPENVINO}, which compiles it when it is first used"
             if not self._tries_openvino:
                 words = f"{RuntimeKind.TORCH}"
@@ -178,7 +182,12 @@ class ModelHandle:
         return f"{words} (measured: {self._graph.speeds_in_words})" if chosen else words
 
     def _fastest(self) -> Runtime:
-        """OpenVINO; or torch, where that is faster, or where OpenVINO fails and is not required."""
+        """OpenVINO; or torch, where that is faster, or where OpenVINO fails and is not required.
+
+        The native kernel where it is asked for.
+        """
+        if self.config.runtime is RuntimeKind.NATIVE:
+            return self._native()
         if self._tries_openvino and self._torch is None:
             try:
                 graph = self._compiled_graph()
@@ -195,12 +204,25 @@ class ModelHandle:
             self._describe_for_numpy()
         return runtime
 
+    def _native(self) -> Runtime:
+        from searchengine.trainer.runtimes.native_runtime import native_runtime
+
+        if self._described is None and self._numpy_learns:
+            self._describe_for_numpy()
+        if self._described is None or self.source is None:
+            raise ModelError(
+                "the native runtime runs encoders of BERT's kind alone (BERT, MiniLM, RoBERTa, "
+                "XLM-R with mean or CLS pooling): choose another runtime"
+            )
+        return native_runtime(self._described, self.source)
+
     @property
     def _numpy_learns(self) -> bool:
         """Whether later processes may answer their first texts by numpy, without torch."""
         if self._first is not None or self.source is None or self.source.pairs:
             return False
-        return self.config.takes_numpy and not self.source.runs_remote_code
+        wanted = self.config.takes_numpy or self.config.runtime is RuntimeKind.NATIVE
+        return wanted and not self.source.runs_remote_code
 
     def _describe_for_numpy(self) -> None:
         """Remember the model if numpy gives its vectors."""
@@ -210,6 +232,8 @@ class ModelHandle:
         model = described(cast("Model", self.model), self.source, self.fingerprint, self.tokens)
         if model is not None:
             keep_described(self.source, model, self._files)
+        if self.config.runtime is RuntimeKind.NATIVE:
+            self._described = model
 
     @property
     def _choice_is_free(self) -> bool:

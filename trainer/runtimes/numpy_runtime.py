@@ -109,8 +109,44 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 """What numpy computes behind a layer of the head, by the names of model folders."""
 
 
+class Head:
+    """What follows a network: its pooled vectors side by side, then the layers of the head."""
+
+    def __init__(self, model: Described):
+        """Raises ModelError."""
+        network = model.network
+        self._pooling = tuple(zip(network.pooling, network.scales, strict=True))
+        self._layers = []
+        for activation, place, biased in network.head:
+            dense = Dense()
+            if activation:
+                names = ("linear.weight", "linear.bias") if biased else ("linear.weight",)
+                weight, *bias = model.tensors(place, names)
+                none = np.zeros(len(weight), np.float32)
+                dense = Dense(Linear(weight.T, bias[0] if bias else none), activation)
+            self._layers.append(dense)
+
+    def __call__(self, cls: Array, means: Array) -> Vectors:
+        """Unit rows (B, dim) float32, from those of the first tokens and of the means, (B, H)."""
+        pooled = []
+        for mode, scale in self._pooling:
+            rows = means if mode == "mean" else cls
+            pooled.append(rows if scale == 1 else rows * scale)
+        vectors = np.concatenate(pooled, axis=1)
+        for layer in self._layers:
+            vectors = layer(vectors)
+        return np.asarray(_unit(vectors), np.float32)
+
+
 class NumpyRuntime:
-    """Runs a described network. Safe to use from several threads."""
+    """Runs a described network. Safe to use from several threads.
+
+    Attributes:
+        words: (tokens, H), the table of token vectors.
+        positions: (length, H), which are added to them.
+        norm: of their sum.
+        layers: of the network.
+    """
 
     kind = NumpyKind.NUMPY
     precision = Precision.FP32
@@ -137,15 +173,15 @@ class NumpyRuntime:
             return Norm(weight, bias, network.epsilon)
 
         parts = ("word_embeddings", "token_type_embeddings", "position_embeddings")
-        self._words, types, positions = tensors("weight", [f"embeddings.{part}" for part in parts])
+        self.words, types, positions = tensors("weight", [f"embeddings.{part}" for part in parts])
         # A text is one sentence to the network: all tokens are of type 0.
-        self._positions = positions[network.first_position :] + types[0]
-        self._norm = norm("embeddings.LayerNorm")
-        self._layers = []
+        self.positions = positions[network.first_position :] + types[0]
+        self.norm = norm("embeddings.LayerNorm")
+        self.layers = []
         for i in range(network.layers):
             at = f"encoder.layer.{i}"
             qkv = [f"{at}.attention.self.{part}" for part in ("query", "key", "value")]
-            self._layers.append(
+            self.layers.append(
                 Layer(
                     linear(*qkv),
                     linear(f"{at}.attention.output.dense"),
@@ -155,39 +191,23 @@ class NumpyRuntime:
                     norm(f"{at}.output.LayerNorm"),
                 )
             )
-        self._head = []
-        for activation, place, biased in network.head:
-            dense = Dense()
-            if activation:
-                names = ("linear.weight", "linear.bias") if biased else ("linear.weight",)
-                weight, *bias = model.tensors(place, names)
-                none = np.zeros(len(weight), np.float32)
-                dense = Dense(Linear(weight.T, bias[0] if bias else none), activation)
-            self._head.append(dense)
+        self._head = Head(model)
 
     def run(self, batch: Padded) -> Vectors:
         """Unit rows (B, dim) float32."""
         with one_thread:
             hidden = self._hidden(batch.ids, batch.mask.astype(bool))  # (B, T, H), padding is 0
-        pooled = []
-        for mode, scale in zip(self._network.pooling, self._network.scales, strict=True):
-            rows = hidden[:, 0]
-            if mode == "mean":
-                rows = hidden.sum(axis=1) / batch.mask.sum(axis=1, keepdims=True)
-            pooled.append(rows if scale == 1 else rows * scale)
-        vectors = np.concatenate(pooled, axis=1)
-        for layer in self._head:
-            vectors = layer(vectors)
-        return np.asarray(_unit(vectors), np.float32)
+        means = hidden.sum(axis=1) / batch.mask.sum(axis=1, keepdims=True)
+        return self._head(hidden[:, 0], means)
 
     def _hidden(self, ids: NDArray[np.int64], real: NDArray[np.bool_]) -> Array:
         """Token vectors. All but attention sees the real tokens alone, (N, H)."""
         rows, width = ids.shape
         places = np.nonzero(real)[1]
-        x = self._norm(self._words[ids[real]] + self._positions[places])
+        x = self.norm(self.words[ids[real]] + self.positions[places])
         padding = np.where(real, 0, -np.inf).astype(np.float32)[:, None, None, :]
         spread = np.zeros((rows, width, 3 * x.shape[1]), np.float32)
-        for layer in self._layers:
+        for layer in self.layers:
             spread[real] = layer.attention(x)
             heads = spread.reshape(rows, width, 3, self._network.heads, -1)
             mixed = _attention(heads, padding)

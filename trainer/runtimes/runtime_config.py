@@ -31,13 +31,14 @@ class RuntimeKind(StrEnum):
     AUTO = "auto"
     TORCH = "torch"
     OPENVINO = "openvino"
+    NATIVE = "native"
 
 
 class Precision(StrEnum):
     """The arithmetic of the transformer; pooling and head are always float32.
 
-    FP16 is for CUDA. INT8 is for inference by OpenVINO: matrices are multiplied in 8 bits, scaled
-    on sample texts; what is not a matrix product stays as it is.
+    FP16 is for CUDA. INT8 is for inference by OpenVINO or the native kernel: matrices are
+    multiplied in 8 bits, scaled on sample texts; what is not a matrix product stays as it is.
     """
 
     AUTO = "auto"
@@ -57,7 +58,8 @@ class RuntimeConfig:
 
     Attributes:
         runtime: "auto" is what the variable SEARCHENGINE_RUNTIME names, if it is set; else OpenVINO
-            where it is installed, accurate and the processor computes; else torch.
+            where it is installed, accurate and the processor computes; else torch. "native" is the
+            compiled kernel, in int8: for networks of BERT's kind, without torch.
         precision: "auto" is the fastest of fp32 and, where the hardware multiplies it natively,
             bf16, of those that are accurate; as timed when the graph was compiled.
         device: a torch device name; None is the fastest one.
@@ -88,7 +90,8 @@ class RuntimeConfig:
     @property
     def requires_openvino(self) -> bool:
         """Whether nothing but OpenVINO is asked for."""
-        return self.runtime is RuntimeKind.OPENVINO or self.precision is Precision.INT8
+        is_int8 = self.precision is Precision.INT8 and self.runtime is not RuntimeKind.NATIVE
+        return self.runtime is RuntimeKind.OPENVINO or is_int8
 
     @property
     def takes_numpy(self) -> bool:
@@ -103,6 +106,8 @@ class RuntimeConfig:
     @property
     def tries_openvino(self) -> bool:
         """Whether to try OpenVINO. Raises ModelError if it is required and not installed."""
+        if self.runtime is RuntimeKind.NATIVE:
+            return False
         missing = [name for name in ("openvino", "nncf") if importlib.util.find_spec(name) is None]
         if missing and self.precision is Precision.INT8:
             raise ModelError(
@@ -132,8 +137,10 @@ def _named(name: str, value: str, kinds: type[Choice]) -> Choice:
 def _unsupported(runtime: RuntimeKind, precision: Precision, device: str | None) -> str:
     """Why no runtime supports this combination; "" if one does."""
     on_cpu = device in (None, "cpu")
-    if runtime is RuntimeKind.OPENVINO and not on_cpu:
-        return f"openvino computes on the processor, not on {device!r}"
+    if runtime in (RuntimeKind.OPENVINO, RuntimeKind.NATIVE) and not on_cpu:
+        return f"{runtime} computes on the processor, not on {device!r}"
+    if runtime is RuntimeKind.NATIVE and precision not in (Precision.AUTO, Precision.INT8):
+        return f"the native runtime computes in int8: leave the precision out, got {precision}"
     if runtime is RuntimeKind.OPENVINO and precision is Precision.FP16:
         return "openvino has no fp16 on a processor: choose fp32, bf16 or int8"
     if precision is Precision.INT8 and (runtime is RuntimeKind.TORCH or not on_cpu):

@@ -152,8 +152,10 @@ def test_a_token_is_for_some_collections(serve: Serve, words: Path, tmp_path: Pa
     ]
     routes += [("POST", "documents"), ("PUT", "documents/1"), ("PATCH", "documents/1")]
     requests = [client.request(method, f"{at}/{part}", json={}) for method, part in routes]
-    requests += [client.post(f"/v1/search{part}", json=search) for part in ("",)]
-    requests += [client.post(f"{at}/map", json={"keys": []})]
+    requests += [
+        client.post("/v1/search", json=search),
+        client.post(f"{at}/map", json={"keys": []}),
+    ]
     batch = {"vectors": [[1.0] * 8], "collection": "vectors"}
     requests += [client.post("/v1/search/batch", json=batch)]
     requests += [client.post("/v1/embeddings", json={"input": "x", "model": "vectors"})]
@@ -276,8 +278,22 @@ def test_every_response_has_an_id_and_headers(client: TestClient) -> None:
     response = client.get("/v1/search")
     assert response.status_code == 405 and response.headers["allow"] == "POST"
     several = client.options(DOCUMENT).headers["allow"]
-    assert several == "DELETE, GET, PATCH, PUT"
+    assert several == "DELETE, GET, HEAD, PATCH, PUT"
     assert "access-control-allow-origin" not in response.headers
+
+
+def test_head_is_get_without_a_body(client: TestClient) -> None:
+    for path in (DOCUMENT, "/", "/page/main.js", "/healthz", "/v1/collections", "/nothing"):
+        got, head = client.get(path), client.head(path)
+        assert head.status_code == got.status_code and head.content == b"" and got.content
+        left_out = ("x-request-id",)
+        assert {k: v for k, v in head.headers.items() if k not in left_out} == {
+            k: v for k, v in got.headers.items() if k not in left_out
+        }
+    assert client.head("/v1/search").status_code == 405
+    labels = 'collection="words",method="HEAD"'
+    assert f"searchengine_requests_total{{{labels}" in client.get("/metrics").text
+    assert client.head(DOCUMENT, headers={"Authorization": ""}).status_code == 401
 
 
 def test_named_origins_may_call(serve: Serve) -> None:

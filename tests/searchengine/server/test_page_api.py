@@ -44,6 +44,21 @@ def test_no_name_reaches_the_file_system(client: TestClient, name: str) -> None:
     assert client.get(f"/page/{name}").status_code == 404
 
 
+def test_the_page_is_sent_once(client: TestClient) -> None:
+    for path in ("/", "/page/main.js"):
+        first = client.get(path, headers={"Accept-Encoding": "identity"})
+        assert first.headers["cache-control"] == "no-cache"
+        tag = first.headers["etag"]
+        packed = client.get(path)
+        assert packed.headers["content-encoding"] == "gzip" and packed.headers["etag"] == tag
+        assert packed.text == first.text and packed.headers["vary"] == "Accept-Encoding"
+        for known in (tag, f'"other", {tag}', "*"):
+            again = client.get(path, headers={"If-None-Match": known})
+            assert again.status_code == 304 and again.content == b""
+            assert again.headers["etag"] == tag
+        assert client.get(path, headers={"If-None-Match": 'W/"other"'}).status_code == 200
+
+
 def test_facets(client: TestClient) -> None:
     answer = client.get(f"{AT}/facets", params={"field": ["lang", "year"], "where": "year > 2012"})
     assert answer.json()["facets"]["lang"] == [

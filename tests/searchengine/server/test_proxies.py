@@ -36,7 +36,9 @@ def test_everything_is_below_a_prefix(serve: Serve, prefix: str) -> None:
     assert len(links) == 3
     for link in links:  # relative to the page
         assert client.get(f"{prefix}/{link}").status_code == 200
-    assert "fetch(`.${path}`" in client.get(f"{prefix}/page/api.js").text
+    for name in ("api", "main"):  # requests too
+        script = client.get(f"{prefix}/page/{name}.js").text
+        assert not re.search(r"""["'`]/v1""", script) and ("v1/" in script or name == "api")
     assert client.get(f"{prefix}/openapi.json").json()["servers"] == [{"url": "/search"}]
     assert client.post(f"{prefix}/v1/search", json={"query": "a bee"}).json()["hits"]
     wrong = client.get(f"{prefix}/v1/search")

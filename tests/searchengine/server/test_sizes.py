@@ -38,7 +38,8 @@ def test_a_response_has_a_size(client: TestClient, monkeypatch: pytest.MonkeyPat
     ]
     monkeypatch.setattr(responses, "_SENT", 1000)  # so that they are sent in parts
     for method, path, body in requests:
-        response = client.request(method, path, json=body)
+        plain = {"Accept-Encoding": "identity"}
+        response = client.request(method, path, json=body, headers=plain)
         assert response.status_code == 200 and response.json()
         assert len(response.content) == int(response.headers["content-length"]) > 5000
     assert client.post("/v1/search", json=search).json()["hits"][0]["text"] == text
@@ -77,3 +78,24 @@ def test_work_ends_when_the_time_of_its_request_is_over(
     assert time.monotonic() - begin < 5
     text = client.get("/metrics").text
     assert 'searchengine_refused_total{reason="timeout"} 2.0' in text
+
+
+@pytest.mark.parametrize("sent", [responses._SENT, 500], ids=["whole", "in parts"])
+def test_a_response_is_compressed(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, sent: int
+) -> None:
+    """For who accepts it, in a thread, if it is worth it."""
+    monkeypatch.setattr(responses, "_SENT", sent)
+    address = "/v1/collections/words/documents"
+    assert client.put(f"{address}/long", json={"text": "a bee or two " * 500}).status_code == 200
+    small = client.get("/healthz")
+    assert "content-encoding" not in small.headers
+    plain = client.get(address, headers={"Accept-Encoding": "gzip;q=0, br"})
+    assert "content-encoding" not in plain.headers
+    for accepted in ("gzip", "br;q=1.0, GZIP; q=0.5"):
+        packed = client.get(address, headers={"Accept-Encoding": accepted})
+        assert packed.headers["content-encoding"] == "gzip"
+        assert packed.headers["vary"] == "Accept-Encoding"
+        assert packed.json() == plain.json()
+        with client.stream("GET", address, headers={"Accept-Encoding": accepted}) as response:
+            assert len(b"".join(response.iter_raw())) < len(plain.content) / 5

@@ -1,0 +1,272 @@
+"""The native kernel: every level gives the bits of the scalar one, and vectors near float32's."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tiny_model import write_json, write_plain
+
+from searchengine.errors import SearchEngineError
+from searchengine.indexer.native import compiler
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.numpy_models import Described, find_described
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import Padded
+from searchengine.trainer.native import library, weights
+from searchengine.trainer.runtimes import native_runtime
+from searchengine.trainer.runtimes.numpy_runtime import Layer, Linear, Norm, NumpyRuntime
+
+LENGTHS = (1, 2, 3, 5, 16, 47, 48, 63, 64, 65, 130)
+WIDTH, HEADS, INNER, TOKENS = 96, 2, 208, 50
+needs_kernel = pytest.mark.skipif(not library.levels(), reason="the kernel is not compiled")
+
+
+def random_arrays(seed: int) -> weights.Arrays:
+    """Two layers, with some large channels; no width is a multiple of a panel."""
+    random = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> NDArray[np.float32]:
+        return random.normal(size=shape).astype(np.float32)
+
+    arrays = weights.quantize_words(normal(TOKENS, WIDTH))
+    arrays |= {"positions": normal(max(LENGTHS), WIDTH), "norm.weight": 1 + normal(WIDTH) / 9}
+    arrays["norm.bias"] = normal(WIDTH)
+    shapes = {"attention": (WIDTH, 3 * WIDTH), "attended": (WIDTH, WIDTH)}
+    shapes |= {"inner": (WIDTH, INNER), "outer": (INNER, WIDTH)}
+    for layer in range(2):
+        for name, (channels, outputs) in shapes.items():
+            largest = np.where(np.arange(channels) % 40 == 7, 9, 1)
+            weight, bias = normal(channels, outputs) / channels**0.5, normal(outputs)
+            parts = weights.quantize_linear(weight, bias, largest, 13)
+            arrays |= {f"{layer}.{name}.{part}": values for part, values in parts.items()}
+        for name in ("first_norm", "second_norm"):
+            scale = np.where(np.arange(WIDTH) % 40 == 7, 9, 1).astype(np.float32)
+            arrays[f"{layer}.{name}.weight"], arrays[f"{layer}.{name}.bias"] = scale, normal(WIDTH)
+    return arrays
+
+
+def vectors(arrays: weights.Arrays, texts: Sequence[NDArray[np.int32]], level: int = 0) -> bytes:
+    network = weights.network(arrays, 2, HEADS, 1e-12)
+    lengths = np.array([len(text) for text in texts], np.int32)
+    cls, means = library.encode(network, np.concatenate(texts), lengths, 2, level)
+    assert np.isfinite(cls).all() and np.isfinite(means).all()
+    return cls.tobytes() + means.tobytes()
+
+
+def random_texts(seed: int) -> list[NDArray[np.int32]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, TOKENS, length, np.int32) for length in LENGTHS]
+
+
+@needs_kernel
+@pytest.mark.parametrize("level", library.levels())
+def test_every_level_gives_the_bits_of_the_scalar_one(level: str) -> None:
+    arrays, texts = random_arrays(1), random_texts(2)
+    levels = library.levels()
+    assert levels[-1] == "scalar"
+    exact = vectors(arrays, texts, levels.index("scalar"))
+    assert vectors(arrays, texts, levels.index(level)) == exact
+
+
+@needs_kernel
+def test_a_text_has_the_same_vector_in_any_batch() -> None:
+    arrays, texts = random_arrays(3), random_texts(4)
+    size = 4 * WIDTH
+    together = vectors(arrays, texts)
+    for i, text in enumerate(texts):
+        alone = vectors(arrays, [text])
+        for half in range(2):
+            at = half * size * len(texts) + i * size
+            assert alone[half * size : half * size + size] == together[at : at + size]
+
+
+@needs_kernel
+def test_it_computes_what_numpy_computes_of_the_same_weights() -> None:
+    """Weights of whole numbers are exact in 8 bits, so that activations alone are rounded."""
+    arrays, texts = random_arrays(5), random_texts(6)
+    described = find_described(Source.find("starter"))
+    assert described is not None
+    numpy = NumpyRuntime(described)
+    numpy._network = described.network.__class__(heads=HEADS, width=WIDTH)
+
+    def linear(name: str) -> Linear:
+        parts = {part: arrays[f"{name}.{part}"] for part in ("weights", "scales", "shares")}
+        outputs, channels = len(parts["scales"]), len(parts["shares"])
+        steps = parts["weights"].size // outputs // 4
+        panels, at = [], 0
+        for first in range(0, outputs, weights.PANEL):
+            wide = min(weights.PANEL, outputs - first)
+            panel = parts["weights"][at : at + steps * wide * 4].reshape(steps, wide, 4)
+            panels.append(panel.swapaxes(1, 2).reshape(-1, wide)[:channels].astype(np.float32))
+            at += steps * wide * 4
+        whole = np.concatenate(panels, axis=1) - 128
+        return Linear(whole * parts["scales"], arrays[f"{name}.bias"])
+
+    def norm(name: str) -> Norm:
+        return Norm(arrays[f"{name}.weight"], arrays[f"{name}.bias"], 1e-12)
+
+    numpy.words = arrays["words"] * arrays["word_scales"][:, None]
+    numpy.positions, numpy.norm = arrays["positions"], norm("norm")
+    numpy.layers = [
+        Layer(
+            linear(f"{i}.attention"),
+            linear(f"{i}.attended"),
+            norm(f"{i}.first_norm"),
+            linear(f"{i}.inner"),
+            linear(f"{i}.outer"),
+            norm(f"{i}.second_norm"),
+        )
+        for i in range(2)
+    ]
+    network = weights.network(arrays, 2, HEADS, 1e-12)
+    for text in texts:
+        ids = text[None].astype(np.int64)
+        (expected,) = numpy._hidden(ids, np.ones_like(ids, bool))
+        cls, means = library.encode(network, text, np.array([len(text)], np.int32), 1)
+        for ours, theirs in ((cls[0], expected[0]), (means[0], expected.mean(axis=0))):
+            cosine = ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs)
+            assert cosine > 0.998, len(text)
+
+
+@given(st.integers(1, 40), st.integers(0, 30), st.integers(0, 2**32))
+def test_further_digits_go_to_the_largest_channels(channels: int, more: int, seed: int) -> None:
+    largest = np.random.default_rng(seed).exponential(size=channels)
+    digits = weights._digits(largest, more)
+    assert digits.sum() == channels + more
+    shares = largest / digits
+    further = digits > 1
+    # No digit would have been of more use elsewhere.
+    assert (largest[further] / (digits[further] - 1) >= shares.max() - 1e-12).all()
+
+
+@needs_kernel
+def test_the_starter_is_near_float32_and_needs_neither_torch_nor_openvino() -> None:
+    texts = ["how do whales sleep", "", "the dog sleeps near the sea " * 60, "고래 🐋 ½"]
+    exact = Encoder.load("starter-768", runtime="torch", precision="fp32").encode(texts)
+    encoder = Encoder.load("starter-768", runtime="native")
+    ours = encoder.encode(texts)
+    assert encoder.runs_on == "native int8"
+    assert np.einsum("nd,nd->n", ours, exact).min() >= 0.99
+    assert not np.array_equal(ours, exact)
+    program = (
+        "import sys; from searchengine.trainer.encoder import Encoder; "
+        "encoder = Encoder.load('starter-768', runtime='native'); "
+        "sys.stdout.buffer.write(encoder.encode(['how do whales sleep']).tobytes()); "
+        "assert not {'torch', 'openvino', 'transformers'} & set(sys.modules)"
+    )
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    second = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | path, stdout=subprocess.PIPE, check=True
+    )
+    assert second.stdout == ours[:1].tobytes()
+
+
+def write_small(folder: Path) -> tuple[Described, Source]:
+    """A network with heads of 16 channels, which torch has read."""
+    write_plain(folder)
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"num_attention_heads": 2})
+    with suppress(ModelError):  # its random weights may be too far apart in 8 bits
+        Encoder.load(folder, runtime="native").encode(["a"])
+    source = Source.find(folder)
+    described = find_described(source)
+    assert described is not None
+    return described, source
+
+
+@needs_kernel
+def test_a_damaged_file_of_weights_is_written_again(own_cache: Path, tmp_path: Path) -> None:
+    model, source = write_small(tmp_path / "small")
+    path = native_runtime._place(source)
+    assert path is not None
+    whole = path.read_bytes()
+    batch = Padded(np.array([[2, 5, 3]]), np.ones((1, 3), np.int64))
+    first = native_runtime._find(model, source)
+    assert first is not None
+    expected = first.run(batch)
+    path.unlink()  # mapped files are replaced, never written to
+    for damaged in (b"", whole[:100], whole[: len(whole) // 2], b"\xff" * 64):
+        path.write_bytes(damaged)
+        assert native_runtime._find(model, source) is None
+        path.unlink()
+    again = native_runtime._quantized(model, source)
+    assert path.read_bytes() == whole
+    np.testing.assert_array_equal(again.run(batch), expected)
+    arrays, _ = weights.read(path)
+    channels = arrays["0.inner.channels"].copy()
+    channels[0] = len(arrays["0.inner.shares"])
+    with pytest.raises(ValueError, match="names a channel that it does not have"):
+        weights.network(arrays | {"0.inner.channels": channels}, 2, 2, 1e-12)
+
+
+@needs_kernel
+def test_what_it_does_not_run_is_refused_in_one_sentence(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match="native computes on the processor, not on 'cuda'"):
+        Encoder.load("starter", runtime="native", device="cuda")
+    with pytest.raises(ModelError, match="leave the precision out, got fp32"):
+        Encoder.load("starter", runtime="native", precision="fp32")
+    write_plain(tmp_path / "narrow")
+    with pytest.raises(ModelError, match="widths that are multiples of 16"):
+        Encoder.load(tmp_path / "narrow", runtime="native").encode(["a"])
+    runtime = native_runtime._find(*write_small(tmp_path / "small"))
+    assert runtime is not None
+    for ids, message in (([[99999]], "below 94, got 99999"), ([[1] * 60], "1 to 48 tokens")):
+        with pytest.raises(ModelError, match=message):
+            runtime.run(Padded(np.array(ids), np.ones_like(ids)))
+    monkeypatch.setattr(native_runtime, "levels", list)
+    with pytest.raises(SearchEngineError, match="not compiled: install searchengine again"):
+        Encoder.load("starter", runtime="native").encode(["a"])
+
+
+def test_rounding_makes_up_for_errors() -> None:
+    random = np.random.default_rng(7)
+    inputs = random.normal(size=(500, 48)) @ random.normal(size=(48, 48))
+    weight = random.normal(size=(48, 16)).astype(np.float32)
+    arrays = weights.quantize_linear(weight, np.zeros(16), np.ones(48), 0, inputs.T @ inputs)
+    plain = weights.quantize_linear(weight, np.zeros(16), np.ones(48), 0)
+
+    def error(parts: weights.Arrays) -> float:
+        whole = parts["weights"].reshape(12, 16, 4).swapaxes(1, 2).reshape(48, 16)
+        exact = inputs @ weight
+        return float(np.square(inputs @ ((whole - 128.0) * parts["scales"]) - exact).sum())
+
+    assert error(arrays) < error(plain) / 2
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="the checks are preloaded as on Linux")
+def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
+    """The levels again, by a library that checks its memory accesses and its arithmetic."""
+    (tmp_path / "source").symlink_to(compiler.ENCODER.with_name("source"))
+    target = tmp_path / "kernel.so"
+    problem = compiler.compile_kernel(target, compiler.SANITIZE)
+    assert problem is None, problem
+    command = [*(compiler.compiler() or []), "-print-file-name=libasan.so"]
+    preloaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    environment = os.environ | {
+        "LD_PRELOAD": preloaded,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    program = (
+        "import sys; from pathlib import Path; from searchengine.trainer.native import library; "
+        "library.LIBRARY = Path(sys.argv[1]); load = library.load; "
+        "library.load = lambda: load(library.LIBRARY); assert library.levels(); "
+        "import pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-k', "
+        "'level or batch or numpy_computes', sys.argv[2]]))"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, str(target), __file__], check=True, env=environment
+    )

@@ -1,0 +1,106 @@
+"""Loading the compiled encoder, with the types of what it is given; see source/network.h."""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIBRARY = Path(__file__).with_name("kernel.so")
+
+_INT, _POINTER = ctypes.c_int32, ctypes.c_void_p
+
+
+class CLinear(ctypes.Structure):
+    """x · weight + bias."""
+
+    _fields_ = (
+        *((name, _INT) for name in ("input", "digits", "output")),
+        *((name, _POINTER) for name in ("weights", "scales", "bias", "sums", "shares", "channels")),
+    )
+
+
+class CNorm(ctypes.Structure):
+    """Layer normalisation."""
+
+    _fields_ = (("weight", _POINTER), ("bias", _POINTER))
+
+
+class CLayer(ctypes.Structure):
+    """One layer."""
+
+    _fields_ = (
+        *((name, CLinear) for name in ("attention", "attended", "inner", "outer")),
+        *((name, CNorm) for name in ("first_norm", "second_norm")),
+    )
+
+
+class CNetwork(ctypes.Structure):
+    """A network."""
+
+    _fields_ = (
+        *((name, _INT) for name in ("width", "heads", "layers", "inner")),
+        ("epsilon", ctypes.c_float),
+        *((name, _POINTER) for name in ("words", "word_scales", "positions")),
+        ("norm", CNorm),
+        ("layer", ctypes.POINTER(CLayer)),
+    )
+
+
+class CTexts(ctypes.Structure):
+    """Texts, and where their vectors go."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("tokens", "lengths")),
+        ("count", _INT),
+        *((name, _POINTER) for name in ("cls", "means")),
+    )
+
+
+@cache
+def load(path: Path = LIBRARY) -> Any:
+    """The compiled library; None if it is missing or does not load."""
+    try:
+        library = ctypes.CDLL(str(path))
+        library.encoder_level.restype = ctypes.c_char_p
+        library.encoder_level.argtypes = [ctypes.c_int]
+        library.encoder_run.restype = ctypes.c_int
+        network, texts = ctypes.POINTER(CNetwork), ctypes.POINTER(CTexts)
+        library.encoder_run.argtypes = [ctypes.c_int, network, texts, ctypes.c_int]
+    except (OSError, AttributeError):  # another platform's library, or one of another version
+        return None
+    return library
+
+
+def levels() -> list[str]:
+    """The instructions that this machine can run it with, the best first; [] without a library."""
+    library = load()
+    names: list[str] = []
+    while library is not None and (name := library.encoder_level(len(names))):
+        names.append(name.decode())
+    return names
+
+
+def encode(
+    network: CNetwork,
+    tokens: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    threads: int,
+    level: int = 0,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The first token's vector of each text, and the mean of all: (B, width) float32 each.
+
+    tokens: of all texts, one behind another; each must be one of the network's. lengths: (B,), at
+    least 1 and at most the network's positions. Raises MemoryError.
+    """
+    shape = (len(lengths), network.width)
+    cls, means = np.empty(shape, np.float32), np.empty(shape, np.float32)
+    tokens, lengths = np.ascontiguousarray(tokens), np.ascontiguousarray(lengths)
+    texts = CTexts(
+        tokens.ctypes.data, lengths.ctypes.data, len(lengths), cls.ctypes.data, means.ctypes.data
+    )
+    if load().encoder_run(level, ctypes.byref(network), ctypes.byref(texts), threads):
+        raise MemoryError("not enough memory for the texts of a batch")
+    return cls, means

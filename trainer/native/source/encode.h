@@ -1,0 +1,446 @@
+// The computation, in vectors of 16 floats. Each level includes this once, in a namespace of its own
+// behind its target pragma, with `multiply_add` and `tile` of its own. All else is the same code,
+// without contraction, and products of integers are exact: all levels give the same bits.
+//
+// No include guard: it is included by every level.
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE Floats load(const float* p) {
+  Floats v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+INLINE void store(float* p, Floats v) { memcpy(p, &v, sizeof v); }
+INLINE Ints load(const int32_t* p) {
+  Ints v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+INLINE void store(int32_t* p, Ints v) { memcpy(p, &v, sizeof v); }
+INLINE Floats all(float x) { return Floats{} + x; }
+INLINE Floats to_floats(Ints v) { return __builtin_convertvector(v, Floats); }
+INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+INLINE Floats smaller(Floats a, Floats b) { return a < b ? a : b; }
+INLINE Floats absolute(Floats a) { return (Floats)((Ints)a & 0x7fffffff); }
+// Behind this sum, the lowest bits are x rounded to an integer; |x| < 2^22.
+constexpr float ROUNDS = 12582912.f;
+INLINE Ints nearest(Floats x) { return (Ints)(x + ROUNDS) - (Ints)all(ROUNDS); }
+INLINE Ints clipped(Ints v) {
+  v = v > 127 ? Ints{} + 127 : v;
+  return v < -127 ? Ints{} - 127 : v;
+}
+INLINE void store_bytes(void* p, Ints v) {
+  Bytes b = __builtin_convertvector(v, Bytes);
+  memcpy(p, &b, sizeof b);
+}
+#if defined(__clang__)
+#define ROTATED(v, n)                                                                        \
+  __builtin_shufflevector(v, v, n, n + 1, n + 2, n + 3, n + 4, n + 5, n + 6, n + 7, n + 8, n + 9, \
+                          n + 10, n + 11, n + 12, n + 13, n + 14, n + 15)
+#else
+#define ROTATED(v, n) \
+  __builtin_shuffle(v, (Ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + n) & 15)
+#endif
+INLINE float sum(Floats v) {
+  v += ROTATED(v, 8);
+  v += ROTATED(v, 4);
+  v += ROTATED(v, 2);
+  v += ROTATED(v, 1);
+  return v[0];
+}
+INLINE float largest(Floats v) {
+  v = larger(v, ROTATED(v, 8));
+  v = larger(v, ROTATED(v, 4));
+  v = larger(v, ROTATED(v, 2));
+  v = larger(v, ROTATED(v, 1));
+  return v[0];
+}
+INLINE int32_t sum(Ints v) {
+  v += ROTATED(v, 8);
+  v += ROTATED(v, 4);
+  v += ROTATED(v, 2);
+  v += ROTATED(v, 1);
+  return v[0];
+}
+INLINE float inverse(float x) { return x > 0 ? 1.f / x : 0.f; }
+
+// 2^x; the polynomial's relative error is at most 2.7e-6.
+INLINE Floats power_of_two(Floats x) {
+  x = larger(x, all(-126.f));
+  Floats rounded = x + ROUNDS;
+  Floats f = x - (rounded - ROUNDS);
+  Floats p = all(0.009569929286f);
+  p = multiply_add(p, f, all(0.05591740134f));
+  p = multiply_add(p, f, all(0.2402474468f));
+  p = multiply_add(p, f, all(0.6931218743f));
+  p = multiply_add(p, f, all(0.9999992631f));
+  return (Floats)((Ints)p + (((Ints)rounded - (Ints)all(ROUNDS)) << 23));
+}
+
+// x · Φ(x), where Φ(x) is 0.5 + x · a polynomial of x² for |x| ≤ 4; the error is at most 2e-4.
+INLINE Floats gelu(Floats x) {
+  Floats c = larger(smaller(x, all(4.f)), all(-4.f));
+  Floats u = c * c;
+  Floats p = all(2.279085300e-8f);
+  p = multiply_add(p, u, all(-1.599095439e-6f));
+  p = multiply_add(p, u, all(4.796558204e-5f));
+  p = multiply_add(p, u, all(-8.141161090e-4f));
+  p = multiply_add(p, u, all(8.772895487e-3f));
+  p = multiply_add(p, u, all(-6.457428493e-2f));
+  p = multiply_add(p, u, all(3.978842610e-1f));
+  return x * multiply_add(c, p, all(0.5f));
+}
+constexpr float LEAST_GELU = -0.17f;
+
+struct Keep {
+  INLINE_CALL Floats operator()(const float*, Floats v) const { return v; }
+};
+struct Gelu {
+  INLINE_CALL Floats operator()(const float*, Floats v) const { return gelu(v); }
+};
+struct Add {
+  INLINE_CALL Floats operator()(const float* p, Floats v) const { return v + load(p); }
+};
+
+// The products of rows of signed digits with panels of weights + 128, from which `offsets` are
+// taken: out[rows][16 · vectors]. steps: groups of 4 digits. stride: bytes of a step of the panel.
+static void product(const int8_t* a, int64_t a_stride, const int32_t* offsets, int rows,
+                    const uint8_t* panel, int64_t stride, int vectors, int steps, int32_t* out,
+                    int64_t out_stride) {
+  const auto go = [&](auto v) {
+    constexpr int V = decltype(v)::value;
+    Tiles<V>::run(a, a_stride, offsets, rows, panel, stride, steps, out, out_stride);
+  };
+  switch (vectors) {
+    case 4: return go(std::integral_constant<int, 4>());
+    case 3: return go(std::integral_constant<int, 3>());
+    case 2: return go(std::integral_constant<int, 2>());
+    default: return go(std::integral_constant<int, 1>());
+  }
+}
+
+// Rows of digits. A value is shift + scale · the sum of its digits.
+struct Rows {
+  std::vector<int8_t> digits;
+  std::vector<float> scales, shifts;
+  std::vector<int32_t> offsets;  // 128 · the sum of all digits of the row
+};
+
+// positive: whether the values are those of GELU, of which a half of the range would be unused.
+template <bool positive>
+static void quantize(const Linear& l, const float* x, int rows, Rows& to) {
+  to.digits.resize((size_t)rows * l.digits);
+  to.scales.resize(rows);
+  to.shifts.resize(rows);
+  to.offsets.resize(rows);
+  for (int r = 0; r < rows; r++, x += l.in) {
+    int8_t* digits = &to.digits[(size_t)r * l.digits];
+    Floats most{};
+    float shift = 0;
+    if (positive) {
+      for (int i = 0; i < l.in; i += LANES) most = larger(most, load(x + i) * load(l.shares + i));
+      shift = (largest(most) + LEAST_GELU) * 0.5f;
+      most = Floats{};
+    }
+    for (int i = 0; i < l.in; i += LANES)
+      most = larger(most, absolute(load(x + i) - shift) * load(l.shares + i));
+    const float scale = largest(most) * (1.f / 127.f), factor = inverse(scale);
+    Ints total{};
+    for (int i = 0; i < l.in; i += LANES) {
+      Ints first = clipped(nearest((load(x + i) - shift) * factor));
+      store_bytes(digits + i, first);
+      total += first;
+    }
+    int32_t all_digits = sum(total), rest = 0, channel = -1;
+    for (int j = l.in; j < l.digits; j++) {
+      const int32_t of = l.channels[j - l.in];
+      if (of != channel) {
+        channel = of;
+        if (of >= 0) {
+          float value = (x[of] - shift) * factor + ROUNDS, zero = ROUNDS;
+          int32_t bits, zero_bits;
+          memcpy(&bits, &value, 4);
+          memcpy(&zero_bits, &zero, 4);
+          rest = bits - zero_bits - digits[of];
+        } else {
+          rest = 0;
+        }
+      }
+      const int32_t digit = rest > 127 ? 127 : rest < -127 ? -127 : rest;
+      digits[j] = (int8_t)digit;
+      rest -= digit;
+      all_digits += digit;
+    }
+    to.scales[r] = scale;
+    to.shifts[r] = shift;
+    to.offsets[r] = 128 * all_digits;
+  }
+}
+
+constexpr int BLOCK = 48;  // rows that are multiplied by a panel while it is in the first cache
+
+template <class Finish>
+INLINE void multiply(const Linear& l, const Rows& a, int rows, float* y, Finish finish) {
+  int32_t products[BLOCK * 64];
+  const int steps = l.digits / 4;
+  const uint8_t* panel = l.weights;
+  for (int n = 0; n < l.out; n += 64) {
+    const int vectors = std::min(64, l.out - n) / LANES;
+    for (int first = 0; first < rows; first += BLOCK) {
+      const int count = std::min(BLOCK, rows - first);
+      product(&a.digits[(size_t)first * l.digits], l.digits, &a.offsets[first], count, panel,
+              64 * vectors, vectors, steps, products, 64);
+      for (int r = 0; r < count; r++) {
+        const float scale = a.scales[first + r], shift = a.shifts[first + r];
+        for (int v = 0; v < vectors; v++) {
+          const int at = n + LANES * v;
+          float* p = y + (size_t)(first + r) * l.out + at;
+          Floats constant = multiply_add(load(l.sums + at), all(shift), load(l.bias + at));
+          Floats value = to_floats(load(products + r * 64 + LANES * v));
+          store(p, finish(p, multiply_add(value, load(l.scales + at) * scale, constant)));
+        }
+      }
+    }
+    panel += (size_t)vectors * 64 * steps;
+  }
+}
+
+static void normalize(const Norm& norm, float* x, int width, float epsilon) {
+  Floats total{}, squares{};
+  for (int i = 0; i < width; i += LANES) total += load(x + i);
+  const float mean = sum(total) / width;
+  for (int i = 0; i < width; i += LANES) {
+    Floats d = load(x + i) - mean;
+    squares = multiply_add(d, d, squares);
+  }
+  const float factor = 1.f / std::sqrt(sum(squares) / width + epsilon);
+  for (int i = 0; i < width; i += LANES)
+    store(x + i, multiply_add((load(x + i) - mean) * factor, load(norm.weight + i),
+                              load(norm.bias + i)));
+}
+
+// Attention of one text, a head at a time. Queries and keys have a scale for each token, values one
+// for each channel. Weights are relative to the largest of their query, and have two digits of 8
+// bits: where a token has half the weight, hundreds of others share what one digit rounds to zero.
+class Attention {
+ public:
+  explicit Attention(const Network& n)
+      : width_(n.width), heads_(n.heads), size_(n.width / n.heads) {}
+
+  // parts: [length][3][width], mixed: [length][width].
+  void operator()(const float* parts, int length, float* mixed) {
+    padded_ = (length + 63) / 64 * 64;
+    fours_ = (length + 3) / 4 * 4;
+    keys_.resize((size_t)padded_ * size_);
+    values_.resize((size_t)fours_ * size_);
+    queries_.resize((size_t)length * size_);
+    query_scales_.resize(length);
+    offsets_.resize(length);
+    key_scales_.resize(padded_);
+    value_scales_.resize(size_);
+    value_sums_.resize(size_);
+    for (auto& digits : weights_) digits.resize((size_t)QUERIES * fours_ + LANES);
+    scores_.resize((size_t)QUERIES * padded_);
+    for (int head = 0; head < heads_; head++) {
+      const float* part = parts + head * size_;
+      take_queries_and_keys(part, length);
+      take_values(part + 2 * width_, length);
+      for (int first = 0; first < length; first += QUERIES)
+        mix(first, std::min(QUERIES, length - first), length,
+            mixed + (size_t)first * width_ + head * size_);
+    }
+  }
+
+ private:
+  static constexpr int QUERIES = 24;
+
+  void take_queries_and_keys(const float* part, int length) {
+    // Powers of two take the place of those of e.
+    const float factor = 1.44269504f / std::sqrt((float)size_);
+    for (int i = 0; i < padded_; i++) {
+      uint8_t* panel = &keys_[(size_t)(i / 64) * 64 * size_ + i % 64 * 4];
+      if (i >= length) {
+        key_scales_[i] = 0;
+        for (int step = 0; step < size_ / 4; step++) memset(panel + step * 256, 128, 4);
+        continue;
+      }
+      const float *query = part + (size_t)i * 3 * width_, *key = query + width_;
+      Floats most_query{}, most_key{};
+      for (int j = 0; j < size_; j += LANES) {
+        most_query = larger(most_query, absolute(load(query + j)));
+        most_key = larger(most_key, absolute(load(key + j)));
+      }
+      const float query_scale = largest(most_query) * (1.f / 127.f);
+      const float key_scale = largest(most_key) * (1.f / 127.f);
+      Ints total{};
+      for (int j = 0; j < size_; j += LANES) {
+        Ints q = nearest(load(query + j) * inverse(query_scale));
+        total += q;
+        store_bytes(&queries_[(size_t)i * size_ + j], q);
+        uint8_t bytes[LANES];
+        store_bytes(bytes, nearest(load(key + j) * inverse(key_scale)) + 128);
+        for (int four = 0; four < LANES / 4; four++)
+          memcpy(panel + (size_t)(j / 4 + four) * 256, bytes + 4 * four, 4);
+      }
+      query_scales_[i] = query_scale * factor;
+      offsets_[i] = 128 * sum(total);
+      key_scales_[i] = key_scale;
+    }
+  }
+
+  void take_values(const float* value, int length) {
+    const size_t row = 3 * (size_t)width_;
+    for (int j = 0; j < size_; j += LANES) {
+      Floats most{};
+      for (int i = 0; i < length; i++) most = larger(most, absolute(load(value + i * row + j)));
+      Floats scale = most * (1.f / 127.f);
+      Floats factor = scale > 0.f ? 1.f / scale : scale;
+      Ints total{};
+      for (int i = 0; i < fours_; i += 4) {
+        Ints packed{};
+        for (int four = 0; four < 4; four++) {
+          Ints v{};
+          if (i + four < length) v = nearest(load(value + (i + four) * row + j) * factor);
+          total += v;
+          packed |= (v + 128) << (8 * four);
+        }
+        memcpy(&values_[(size_t)i * size_ + 4 * j], &packed, sizeof packed);
+      }
+      store(&value_scales_[j], scale);
+      store(&value_sums_[j], total * 128);
+    }
+  }
+
+  void mix(int first, int count, int length, float* mixed) {
+    for (int at = 0; at < length; at += 64)
+      product(&queries_[(size_t)first * size_], size_, &offsets_[first], count,
+              &keys_[(size_t)at * size_], 256, std::min(4, (length - at + 15) / LANES), size_ / 4,
+              &scores_[at], padded_);
+    float factors[QUERIES];
+    int32_t offsets[2][QUERIES];
+    for (int r = 0; r < count; r++) {
+      const size_t row = (size_t)r * fours_;
+      const Sums sums = weigh(&scores_[(size_t)r * padded_], query_scales_[first + r], length,
+                              &weights_[0][row], &weights_[1][row]);
+      factors[r] = 1.f / (sums.high * 256.f + sums.low);
+      offsets[0][r] = 128 * (sums.high - 128 * fours_);
+      offsets[1][r] = 128 * (sums.low - 128 * fours_);
+    }
+    for (int at = 0; at < size_; at += 64) {
+      int32_t sums[2][QUERIES * 64];
+      const int vectors = std::min(4, (size_ - at) / LANES);
+      for (int digit = 0; digit < 2; digit++)
+        product(weights_[digit].data(), fours_, offsets[digit], count, &values_[4 * at], 4 * size_,
+                vectors, fours_ / 4, sums[digit], 64);
+      for (int r = 0; r < count; r++)
+        for (int v = 0; v < vectors; v++) {
+          const int j = at + LANES * v, from = r * 64 + LANES * v;
+          Floats high = to_floats(load(sums[0] + from) + load(&value_sums_[j]));
+          Floats low = to_floats(load(sums[1] + from) + load(&value_sums_[j]));
+          Floats mean = multiply_add(high, all(256.f), low) * factors[r];
+          store(mixed + (size_t)r * width_ + j, mean * load(&value_scales_[j]));
+        }
+    }
+  }
+
+  struct Sums {
+    int32_t high, low;
+  };
+
+  // The digits of a query's weights, less 128, and their sums. The scores are overwritten.
+  Sums weigh(int32_t* scores, float scale, int length, int8_t* highs, int8_t* lows) {
+    const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const Floats none = all(-1e30f);
+    Floats most = none;
+    for (int i = 0; i < length; i += LANES) {
+      Floats score = to_floats(load(scores + i)) * (load(&key_scales_[i]) * scale);
+      if (i + LANES > length) score = lanes + i < length ? score : none;
+      most = larger(most, score);
+      Ints bits = (Ints)score;
+      store(scores + i, bits);
+    }
+    const float at_most = largest(most) - 15.994353f;  // log2 of 255 · 256
+    Ints high_total{}, low_total{};
+    for (int i = 0; i < length; i += LANES) {
+      const Ints weight = nearest(power_of_two((Floats)load(scores + i) - at_most));
+      const Ints high = weight >> 8, low = weight & 255;
+      high_total += high;
+      low_total += low;
+      store_bytes(highs + i, high - 128);  // behind the row is the next one, written later
+      store_bytes(lows + i, low - 128);
+    }
+    return {sum(high_total), sum(low_total)};
+  }
+
+  int width_, heads_, size_, padded_ = 0, fours_ = 0;
+  std::vector<uint8_t> keys_, values_;
+  std::vector<int8_t> queries_, weights_[2];
+  std::vector<float> query_scales_, key_scales_, value_scales_;
+  std::vector<int32_t> offsets_, value_sums_, scores_;
+};
+
+// [tokens][width] of the first layer's input.
+static void embed(const Network& n, const Texts& texts, float* x) {
+  const int32_t* token = texts.tokens;
+  for (int text = 0; text < texts.count; text++)
+    for (int i = 0; i < texts.lengths[text]; i++, token++, x += n.width) {
+      const int8_t* word = n.words + (size_t)*token * n.width;
+      const Floats scale = all(n.word_scales[*token]);
+      for (int j = 0; j < n.width; j += LANES) {
+        Bytes bytes;
+        memcpy(&bytes, word + j, sizeof bytes);
+        Floats value = to_floats(__builtin_convertvector(bytes, Ints));
+        store(x + j, multiply_add(value, scale, load(n.positions + (size_t)i * n.width + j)));
+      }
+      normalize(n.norm, x, n.width, n.epsilon);
+    }
+}
+
+static void run(const Network& n, const Texts& texts) {
+  const size_t width = n.width;
+  size_t tokens = 0;
+  for (int i = 0; i < texts.count; i++) tokens += texts.lengths[i];
+  std::vector<float> x(tokens * width), parts(tokens * 3 * width), mixed(tokens * width);
+  std::vector<float> inner((size_t)BLOCK * n.inner);
+  Rows rows;
+  Attention attend(n);
+  embed(n, texts, x.data());
+  for (int number = 0; number < n.layers; number++) {
+    const Layer& layer = n.layer[number];
+    const size_t many = 4 * BLOCK;
+    for (size_t at = 0; at < tokens; at += many) {
+      const int count = (int)std::min(many, tokens - at);
+      quantize<false>(layer.attention, &x[at * width], count, rows);
+      multiply(layer.attention, rows, count, &parts[at * 3 * width], Keep());
+    }
+    size_t start = 0;
+    for (int i = 0; i < texts.count; start += texts.lengths[i++])
+      attend(&parts[start * 3 * width], texts.lengths[i], &mixed[start * width]);
+    // What lies between the layers stays in the second cache.
+    for (size_t at = 0; at < tokens; at += BLOCK) {
+      const int count = (int)std::min((size_t)BLOCK, tokens - at);
+      float* hidden = &x[at * width];
+      quantize<false>(layer.attended, &mixed[at * width], count, rows);
+      multiply(layer.attended, rows, count, hidden, Add());
+      for (int r = 0; r < count; r++) normalize(layer.first, hidden + r * width, n.width, n.epsilon);
+      quantize<false>(layer.inner, hidden, count, rows);
+      multiply(layer.inner, rows, count, inner.data(), Gelu());
+      quantize<true>(layer.outer, inner.data(), count, rows);
+      multiply(layer.outer, rows, count, hidden, Add());
+      for (int r = 0; r < count; r++)
+        normalize(layer.second, hidden + r * width, n.width, n.epsilon);
+    }
+  }
+  const float* hidden = x.data();
+  for (int i = 0; i < texts.count; i++) {
+    const int length = texts.lengths[i];
+    memcpy(texts.cls + i * width, hidden, width * sizeof(float));
+    for (size_t j = 0; j < width; j += LANES) {
+      Floats total{};
+      for (int at = 0; at < length; at++) total += load(hidden + at * width + j);
+      store(texts.means + i * width + j, total / all((float)length));
+    }
+    hidden += length * width;
+  }
+}

@@ -1,0 +1,83 @@
+// The functions that trainer/native/library.py calls.
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "network.h"
+
+using encoder::Encode;
+using encoder::Network;
+using encoder::Texts;
+
+namespace {
+
+struct Level {
+  const char* name;
+  Encode encode;
+};
+
+// Those that this processor can run, the best first.
+const std::vector<Level>& levels() {
+  static const std::vector<Level> found = [] {
+    std::vector<Level> list;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+      list.push_back({"avx512vnni", encoder::encode_avx512vnni});
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+      list.push_back({"avx2", encoder::encode_avx2});
+#endif
+    list.push_back({"scalar", encoder::encode_scalar});
+    return list;
+  }();
+  return found;
+}
+
+// Tokens of the texts that one thread computes at a time: their vectors stay in its second cache.
+constexpr int CHUNK = 256;
+
+}  // namespace
+
+extern "C" {
+
+const char* encoder_level(int number) {
+  return number < (int)levels().size() ? levels()[number].name : nullptr;
+}
+
+// Returns 0, or 1 for want of memory. threads: at most.
+int encoder_run(int level, const Network* network, const Texts* texts, int threads) {
+  std::vector<Texts> chunks;
+  int64_t tokens = 0, in_chunk = 0;
+  for (int i = 0; i < texts->count; i++) {
+    const int length = texts->lengths[i];
+    if (chunks.empty() || in_chunk + length > CHUNK) {
+      const int64_t row = (int64_t)i * network->width;
+      chunks.push_back({texts->tokens + tokens, texts->lengths + i, 0, texts->cls + row,
+                        texts->means + row});
+      in_chunk = 0;
+    }
+    chunks.back().count++;
+    in_chunk += length;
+    tokens += length;
+  }
+  std::atomic<size_t> next{0};
+  std::atomic<int> failed{0};
+  const auto work = [&] {
+    try {
+      for (size_t i; (i = next++) < chunks.size();) levels()[level].encode(*network, chunks[i]);
+    } catch (const std::exception&) {
+      failed = 1;
+    }
+  };
+  std::vector<std::thread> others;
+  try {
+    for (int i = 1; i < threads && i < (int)chunks.size(); i++) others.emplace_back(work);
+  } catch (const std::exception&) {  // no more threads: those that there are do it all
+  }
+  work();
+  for (auto& other : others) other.join();
+  return failed;
+}
+}
