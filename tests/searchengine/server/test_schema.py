@@ -131,6 +131,10 @@ def run(
             if case.method == "DELETE" and "key" in case.path_parameters:
                 body = {"text": "a bee"}
                 requests.put(f"{url}{AT}/bee", json=body, headers=HEADERS, timeout=30)
+            if "identity" in (case.path_parameters or {}):
+                sent = b'{"text": "a bee"}'
+                job = requests.post(f"{url}{AT}:bulk", data=sent, headers=HEADERS, timeout=30)
+                case.path_parameters["identity"] = job.json()["id"]
         response = case.call(base_url=url, headers=HEADERS)
         if response.content == b"Invalid HTTP request received.":
             return  # an address that is too long for HTTP, which uvicorn refuses itself
