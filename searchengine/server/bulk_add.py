@@ -129,12 +129,16 @@ class BulkAdd(Response):
             return  # the caller has left; uncommitted lines were not acknowledged
         except (SearchEngineError, OSError) as error:
             _log.exception("bulk add %s failed", scope["id"])
-            status, message, code = 500, INTERNAL, None
-            if isinstance(error, SearchEngineError):
-                status, known = of_engine(error)
-                message, code = known or self._served.without_path(str(error)), code_of(error)
+            status, message, code = self.explain(error)
             last = error_body(status, message, scope["id"], code=code)
         await self._say(last, more=False)
+
+    def explain(self, error: Exception) -> tuple[int, str, str | None]:
+        """Status, message and code of an error, as the caller sees it."""
+        if not isinstance(error, SearchEngineError):
+            return 500, INTERNAL, None
+        status, known = of_engine(error)
+        return status, known or self._served.without_path(str(error)), code_of(error)
 
     async def _run(self, read: AsyncIterator[bytes | None]) -> dict[str, Any]:
         """Add all lines; returns the last line of the response."""

@@ -359,5 +359,5 @@ def is_stream(scope: MutableMapping[str, Any]) -> bool:
     return (
         scope["method"] == "POST"
         and path.startswith("/v1/collections/")
-        and path.endswith("/documents")
+        and path.endswith(("/documents", "/documents:bulk"))
     )
