@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import current_thread, main_thread
 from typing import Any
 
@@ -24,6 +25,7 @@ from searchengine.engine import CrossEncoders
 from searchengine.errors import FieldWarning
 from searchengine.server import (
     document_routes,
+    job_routes,
     openai_routes,
     page_routes,
     search_routes,
@@ -61,12 +63,22 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         redirect_slashes=False,  # a redirect would name the host that the request names
     )
     app.state.here = here
-    for routes in (search_routes, openai_routes, document_routes, status_routes, page_routes):
+    for routes in (
+        search_routes,
+        openai_routes,
+        document_routes,
+        job_routes,
+        status_routes,
+        page_routes,
+    ):
         app.include_router(routes.router)
     add_handlers(app)
     _describe(app, settings)
     guarded: Any = Guard(app, settings, shared, here.metrics, slots)
     here.reload = guarded.reload
+    if numbers is not None:
+        here.jobs = numbers.with_name("jobs")
+        here.jobs.mkdir(exist_ok=True)
     if numbers is not None:  # a worker may begin long after the server was started
         here.reload()
     if settings.origins:
@@ -98,8 +110,12 @@ async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
     refreshing = asyncio.create_task(_refresh(here))
     if settings.workers == 1:
         notify("READY=1")
-    yield
-    here.stopping.set()
+    with TemporaryDirectory(prefix="searchengine-") as folder:
+        if settings.workers == 1:
+            here.jobs = Path(folder)
+        yield
+        here.stopping.set()
+        await asyncio.gather(*here.running)
     for task in (refreshing, warming):
         task.cancel()
         with suppress(asyncio.CancelledError):

@@ -9,7 +9,6 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
 from starlette.responses import Response
@@ -130,12 +129,16 @@ class BulkAdd(Response):
             return  # the caller has left; uncommitted lines were not acknowledged
         except (SearchEngineError, OSError) as error:
             _log.exception("bulk add %s failed", scope["id"])
-            status, message, code = 500, INTERNAL, None
-            if isinstance(error, SearchEngineError):
-                status, known = of_engine(error)
-                message, code = known or self._served.without_path(str(error)), code_of(error)
+            status, message, code = self.explain(error)
             last = error_body(status, message, scope["id"], code=code)
         await self._say(last, more=False)
+
+    def explain(self, error: Exception) -> tuple[int, str, str | None]:
+        """Status, message and code of an error, as the caller sees it."""
+        if not isinstance(error, SearchEngineError):
+            return 500, INTERNAL, None
+        status, known = of_engine(error)
+        return status, known or self._served.without_path(str(error)), code_of(error)
 
     async def _run(self, read: AsyncIterator[bytes | None]) -> dict[str, Any]:
         """Add all lines; returns the last line of the response."""
@@ -214,13 +217,14 @@ async def lines(receive: Receive, here: State) -> AsyncIterator[bytes | None]:
         more = True
         while more:
             if chunk is None:
-                chunk, asked = asyncio.ensure_future(receive()), monotonic()
+                chunk, silent = asyncio.ensure_future(receive()), 0.0
             await asyncio.wait((chunk, stop), timeout=PATIENCE, return_when="FIRST_COMPLETED")
             if not chunk.done():
                 if stop.done():
                     return
                 yield None
-                _check_sending(chunk, asked, here.settings.bulk_idle)
+                silent += PATIENCE  # without the time of a commit, which the caller may wait for
+                _check_sending(chunk, silent, here.settings.bulk_idle)
                 continue
             message, chunk = chunk.result(), None
             if message["type"] == "http.disconnect":
@@ -242,7 +246,7 @@ async def lines(receive: Receive, here: State) -> AsyncIterator[bytes | None]:
             chunk.cancel()
 
 
-def _check_sending(chunk: asyncio.Task[Message], asked: float, seconds: float) -> None:
+def _check_sending(chunk: asyncio.Task[Message], silent: float, seconds: float) -> None:
     """Raise TimeoutError if a chunk has been awaited for this time."""
-    if not chunk.done() and monotonic() - asked > seconds:
+    if not chunk.done() and silent >= seconds:
         raise TimeoutError

@@ -37,7 +37,7 @@ Name = Annotated[str, Path(max_length=64, description="A collection.", examples=
 Key = Annotated[
     str, Path(min_length=1, max_length=MAX_KEY, description="A key.", examples=["whales"])
 ]
-_LINES = {
+LINES: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "description": "A document on each line, as `put` takes it, with its `_id`.",
@@ -90,7 +90,7 @@ async def list_documents(
         200: _ACKNOWLEDGED,
         408: {"model": ErrorModel, "description": "Nothing came for --bulk-idle seconds."},
     },
-    openapi_extra=_LINES,
+    openapi_extra=LINES,
 )
 async def add_documents(
     request: Request,

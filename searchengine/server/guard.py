@@ -37,7 +37,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths without a token."""
 # Of all that is not GET, only this reads.
-_READS = re.compile(r"/v1/(search|search/batch|embeddings|collections/[^/]+/map)")
+_READS = re.compile(r"/v1/(search|search/batch|embeddings|collections/[^/]+/(map|count))")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _SMALL = 1 << 16  # bytes of a body that is received however many others are
 _WATCH = 0.1  # seconds until a request is watched for a caller that leaves
@@ -371,5 +371,5 @@ def is_stream(scope: MutableMapping[str, Any]) -> bool:
     return (
         scope["method"] == "POST"
         and path.startswith("/v1/collections/")
-        and path.endswith("/documents")
+        and path.endswith(("/documents", "/documents:bulk"))
     )

@@ -255,6 +255,9 @@ class State:
     collections: Mapping[str, Served] = field(default_factory=dict)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     reload: Callable[[], None] = lambda: None
+    jobs: Path = Path()  # folder of the jobs of all workers
+    running: set[asyncio.Task[None]] = field(default_factory=set)  # jobs of this worker
+    job_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def options(self, body: SearchOptions, questions: int = 1) -> dict[str, Any]:
         """The keywords of SearchEngine.search that a request means. Raises QueryError."""

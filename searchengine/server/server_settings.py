@@ -88,6 +88,7 @@ class ServerSettings:
             beginning of their response; others get 429.
         timeout: seconds that a request may take.
         bulk_idle: seconds that a bulk add waits for its caller to send more.
+        max_spooled: bytes of the bodies of all jobs that wait or run.
         rate: requests per second for each token, over all workers; None: no limit.
         wait: seconds that a change waits for another writer.
         origins: web origins that browsers may call from (CORS).
@@ -115,6 +116,7 @@ class ServerSettings:
     max_requests: int = 64
     timeout: float = 30.0
     bulk_idle: float = 60.0
+    max_spooled: int = 1 << 30
     rate: float | None = None
     wait: float = 30.0
     origins: tuple[str, ...] = ()

@@ -31,14 +31,8 @@ from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
 FORMAT = 1
-# One further digit for so many channels: behind a norm, where several are large, and elsewhere.
-BEHIND_NORM, ELSEWHERE = 12, 24
-_MORE = {
-    "attention": BEHIND_NORM,
-    "attended": ELSEWHERE,
-    "inner": BEHIND_NORM,
-    "outer": ELSEWHERE,
-}
+# One further digit for so many channels of a part's inputs; several are large behind a norm.
+_MORE = {"attention": 4, "attended": 24, "inner": 12, "outer": 24}
 
 
 class NativeRuntime:

@@ -6,7 +6,7 @@ export const byId = (id) => document.getElementById(id);
 
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    if (name.startsWith("on") && value) element.addEventListener(name.slice(2), value);
     else if (value !== false && value != null) element.setAttribute(name, value);
   }
   element.append(...children);

@@ -1,25 +1,15 @@
-// The list of hits, the chips of filters, and the values to filter by.
+// The cards of documents: hits, documents like one, and the newest.
 
-import { byId, highlighted, make, number } from "./dom.js";
-
-/** A condition of the filter language for a value of a field, or for an element of its lists. */
-export function condition(field, value, contains = false) {
-  const plain = /^[\p{L}_][\p{L}\p{N}_]*$/u.test(field);
-  const reserved = /^(and|or|not|in|true|false|null)$/i.test(field);
-  const name = plain && !reserved ? field : `\`${field}\``;
-  const written = typeof value === "string" ? `'${value.replaceAll("'", "''")}'` : String(value);
-  return `${name} ${contains ? "contains" : "="} ${written}`;
-}
+import { byId, highlighted, make } from "./dom.js";
 
 const scalar = (value) => ["string", "number", "boolean"].includes(typeof value);
 
-function metadata(hit, onFilter) {
+function metadata(hit, onValue) {
   const items = [];
   for (const [field, value] of Object.entries(hit.metadata)) {
     for (const each of Array.isArray(value) ? value : [value]) {
       if (!scalar(each) || String(each).length > 80 || items.length >= 12) continue;
-      const text = condition(field, each, Array.isArray(value));
-      const button = make("button", { type: "button", onclick: () => onFilter(text) },
+      const button = make("button", { type: "button", dir: "auto", "aria-label": `Only ${field}: ${each}`, onclick: () => onValue(field, each, Array.isArray(value)) },
         make("b", {}, `${field} `), String(each));
       items.push(make("li", {}, button));
     }
@@ -44,6 +34,7 @@ async function toggle(item, hit, question, { textOf, showError }) {
   const shown = item.querySelector(".hit-text");
   if (open) {
     shown.replaceChildren(...highlighted(hit.snippet, question));
+    shown.removeAttribute("tabindex");
   } else {
     let text;
     try {
@@ -51,68 +42,76 @@ async function toggle(item, hit, question, { textOf, showError }) {
     } catch (error) {
       return showError(error);
     }
-    // Offsets count characters, JavaScript's strings count UTF-16 units.
     const [start, end] = unitsAt(text, [hit.start, hit.end]);
-    const passage = make("span", { class: "passage" });
-    passage.append(...highlighted(text.slice(start, end), question));
+    const passage = make("span", { class: "passage" }, ...highlighted(text.slice(start, end), question));
     shown.replaceChildren(text.slice(0, start), passage, text.slice(end));
     shown.setAttribute("tabindex", "0"); // a long one scrolls
     passage.scrollIntoView({ block: "nearest" });
   }
   item.setAttribute("data-open", String(!open));
-  item.querySelector(".whole").textContent = open ? "Whole text" : "Snippet";
+  const button = item.querySelector(".whole");
+  button.textContent = open ? "Whole text" : "Less";
+  button.setAttribute("aria-expanded", String(!open));
 }
 
 /** Three decimals; three significant digits of a score below, which would be shown as 0.000. */
 const shown = (score) => (score && Math.abs(score) < 1e-3 ? score.toExponential(2) : score.toFixed(3));
 
-/** The score, and those of the stages and parts that it follows from. */
-function scores(hit) {
-  const parts = Object.entries(hit.scores).map(([name, score]) => `${name.replace("_", "-")} ${shown(score)}`);
-  return parts.length ? `Score; ${parts.join(", ")}` : "Score";
+/** Why a hit has its place: its score, and those that it follows from. */
+function details(hit, rank) {
+  const rows = [["rank", rank], ["score", shown(hit.score)],
+    ...Object.entries(hit.scores).map(([name, score]) => [name.replace("_", "-"), shown(score)]),
+    ["passage", `characters ${hit.start}–${hit.end}`], ["key", hit.key]];
+  return make("details", { class: "details" }, make("summary", {}, "Details"), make("table", {}, make("tbody", {},
+    ...rows.map(([label, value]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, String(value)))))));
 }
 
-function item(hit, question, actions) {
-  const title = hit.title || hit.key;
-  const element = make("li", { tabindex: "-1", "data-key": hit.key },
-    make("div", { class: "head" },
-      make("h3", {}, ...highlighted(title, question)),
-      make("span", { class: "score", title: scores(hit) }, shown(hit.score))),
-    make("p", { class: "hit-text" }, ...highlighted(hit.snippet, question)),
-    metadata(hit, actions.onFilter),
-  );
-  const whole = make("button", { type: "button", class: "whole", "aria-label": `Whole text of ${title}` }, "Whole text");
+/** The address that a document names, if a click may go there. */
+const addressOf = ({ url }) => (URL.canParse(url) && ["http:", "https:"].includes(new URL(url).protocol) ? url : null);
+
+function item(hit, rank, question, actions) {
+  const { title: given, key, metadata: { path, lang } } = hit;
+  const title = given || key;
+  const address = addressOf(hit.metadata);
+  const words = highlighted(title, question);
+  const above = [path === key ? "" : path, hit.heading].filter((part) => typeof part === "string" && part && part !== given).join(" › ");
+  const language = typeof lang === "string" && /^[a-z]{2,3}(-[\w-]+)?$/i.test(lang) ? lang : null;
+  const element = make("li", { tabindex: "-1", "data-key": key },
+    make("h3", { dir: "auto", lang: language },
+      ...(address ? [make("a", { href: address, rel: "noreferrer" }, ...words)] : words)),
+    above ? make("p", { class: "quiet above", dir: "auto" }, above) : "",
+    make("p", { class: "hit-text", dir: "auto", lang: language }, ...highlighted(hit.snippet, question)),
+    metadata(hit, actions.onValue));
+  const whole = make("button", { type: "button", class: "whole", "aria-expanded": "false", "aria-label": `Whole text of ${title}` }, "Whole text");
   whole.addEventListener("click", () => toggle(element, hit, question, actions));
-  element.append(make("p", { class: "quiet" }, hit.title ? `${hit.key} ` : "", whole));
+  const similar = make("button", { type: "button", class: "similar", "aria-label": `More like ${title}`, onclick: () => actions.onSimilar(key) }, "More like this");
+  element.append(make("div", { class: "actions" }, whole, similar, rank === null ? "" : details(hit, rank)));
   element.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && event.target === element) toggle(element, hit, question, actions);
   });
   return element;
 }
 
-export function showHits(hits, question, actions, append) {
-  const items = hits.map((hit) => item(hit, question, actions));
-  const list = byId("hits");
-  if (append) list.append(...items);
-  else list.replaceChildren(...items);
+export function showHits(hits, question, actions, first = 0) {
+  const items = hits.map((hit, i) => item(hit, first + i + 1, question, actions));
+  if (first) byId("hits").append(...items);
+  else byId("hits").replaceChildren(...items);
   return items;
 }
 
-export function showChips(filters, onRemove) {
-  byId("chips").replaceChildren(...filters.map((filter, i) => make("li", {},
-    make("button", { type: "button", "aria-label": `Remove the filter ${filter}`, onclick: () => onRemove(i) },
-      `${filter} ×`))));
+/** What is shown before a question: examples, and the newest documents. */
+export function showStart({ examples, newest }, actions) {
+  byId("examples").replaceChildren(...examples.map((text) =>
+    make("li", {}, make("button", { type: "button", dir: "auto", onclick: () => actions.onExample(text) }, text))));
+  byId("newest").replaceChildren(...newest.map((document) =>
+    item({ ...document, metadata: {}, scores: {}, start: 0, end: 0, heading: "" }, null, "", actions)));
+  byId("examples-part").hidden = !examples.length;
+  byId("newest-part").hidden = !newest.length;
 }
 
-export function showFacets(facets, lists, onFilter) {
-  const parts = [];
-  for (const [field, values] of Object.entries(facets)) {
-    if (values.length < 2) continue;
-    const shown = values.slice(0, 8).map(({ value, count }) => make("li", {},
-      make("button", { type: "button", onclick: () => onFilter(condition(field, value, lists.has(field))) },
-        `${value} (${number(count)})`)));
-    parts.push(make("h2", {}, field), make("ul", { "aria-label": field }, ...shown));
-  }
-  byId("facets-panel").hidden = !parts.length;
-  byId("facets").replaceChildren(...parts);
+/** Why there are no hits, and the ways out. */
+export function showNothing(sentences, ways) {
+  byId("nothing").hidden = !sentences.length;
+  byId("nothing").replaceChildren(...sentences.map((text) => make("p", { dir: "auto" }, text)),
+    ...ways.map(([text, onclick]) => make("button", { type: "button", onclick }, text)));
 }

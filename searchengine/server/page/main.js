@@ -2,15 +2,16 @@
 
 import { ApiError, call, useToken } from "./api.js";
 import { byId, make, number } from "./dom.js";
-import { condition, showChips, showFacets, showHits } from "./hits.js";
+import { addValue, clearFilters, counted, filters, fromAddress, keyCondition, showChips, showFields, toAddress, useFields, where } from "./filters.js";
+import { showHits, showNothing, showStart } from "./hits.js";
 import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } from "./panels.js";
 
 const PAGE = 10;
 const DEBOUNCE = 80; // milliseconds
-const FACETS = 5;
 // usual: the mode in which the collection answers questions that name none
 // candidates: the most hits that the server's cross-encoder orders again; null: it has none
-const state = { usual: "vector", candidates: null, filters: [], fields: [], lists: new Set(), hits: [], stats: null, asked: null, last: null, asking: null, timer: 0 };
+// like: the key of a document whose nearest are shown. typing: whether the address is of an unfinished question
+const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, like: null, typing: false };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
 const check = (mode) => {
@@ -19,7 +20,6 @@ const check = (mode) => {
 };
 const crossEncodes = () => state.candidates !== null && byId("cross-encoder").checked;
 const shortlist = () => (Number(byId("shortlist").value) ? 2 ** (Number(byId("shortlist").value) + 2) : null);
-const where = () => state.filters.map((filter) => `(${filter})`).join(" and ") || null;
 const at = () => `v1/collections/${encodeURIComponent(byId("collection").value)}`;
 
 function showError(error) {
@@ -41,7 +41,7 @@ function request(question) {
 
 /** The text of a hit, which comes only where it is asked for. */
 async function textOf(key) {
-  const { documents } = await call(`${at()}/documents?${new URLSearchParams({ where: condition("_id", key), limit: 1 })}`);
+  const { documents } = await call(`${at()}/documents?${new URLSearchParams({ where: keyCondition(key), limit: 1 })}`);
   if (!documents.length) throw new ApiError(404, "This document has been deleted.");
   return documents[0].text;
 }
@@ -49,70 +49,133 @@ async function textOf(key) {
 /** Whether the hits that are shown are still those of an earlier question. */
 const setBusy = (busy) => byId("hits").setAttribute("aria-busy", busy);
 
-/** Ask the question that is in the box; the one asked before is given up. */
-async function search() {
+function searchSoon() {
   clearTimeout(state.timer);
   state.asking?.abort();
+  state.asking = null; // what is given up does not end the waiting
+  setBusy(true);
+  state.timer = setTimeout(search, DEBOUNCE);
+}
+
+/** Show what the controls ask for; what was asked before is given up. */
+async function search() {
+  clearTimeout(state.timer);
+  if (!state.stats) return; // the collection is being opened, and then it is asked
+  state.asking?.abort();
+  const asking = (state.asking = new AbortController());
   const question = byId("query").value.trimStart(); // a space at the end ends the last word
   byId("missed").textContent = "";
-  if (!question) {
-    remember(question);
-    state.asked = null;
-    showHits([], "", actions, false);
-    byId("status").textContent = "";
-    byId("more").hidden = byId("error").hidden = true;
-    setBusy(false);
-    return;
-  }
-  setBusy(true);
+  const idle = !question && state.like === null;
+  byId("start").hidden = !idle;
+  setBusy(!idle);
   const start = performance.now();
-  const asking = (state.asking = new AbortController());
   try {
+    if (idle) {
+      await showIdle(asking.signal);
+      return;
+    }
     const asked = request(question);
-    const result = await call("v1/search", asked, asking.signal);
+    const result = state.like === null
+      ? await call("v1/search", asked, asking.signal)
+      : await call(`${at()}/similar?${similarTo(state.like, PAGE)}`, undefined, asking.signal);
     const received = performance.now();
     state.asked = asked;
     state.hits = result.hits;
     byId("error").hidden = true;
-    showHits(result.hits, question, actions, false);
+    showHits(result.hits, question, actions);
     byId("more").hidden = !mayHaveMore(result);
-    byId("status").textContent = result.hits.length
-      ? `${result.hits.length} hits in ${result.timing.total.toFixed(1)} ms`
-      : ["No hits.", ...result.notes,
-        ...(question.includes('+"') ? ["Without the + before it, a phrase only adds to the score."] : [])]
-        .join(" ");
-    byId("cascade").hidden = false;
-    showStages(result, state.stats, asked.shortlist);
+    showNothing(...(result.hits.length ? [[], []] : nothing(result, question)));
+    showStatus(null);
+    byId("cascade").hidden = result.timing === null;
+    if (result.timing) showStages(result, state.stats, asked.shortlist);
     byId("compare").disabled = asked.mode !== "vector" || !result.hits.length;
     const shown = performance.now();
     await painted();
-    const detail = { server: result.timing.total, received: received - start, shown: shown - start };
+    const detail = { server: result.timing?.total, received: received - start, shown: shown - start, paint: performance.now() - received };
     performance.measure("painted", { start, detail });
-    if (state.asked !== asked) return; // another question has been answered meanwhile
-    remember(question.trim()); // takes the browser some milliseconds, as the map does
-    await locate(question, result.hits, asking.signal);
+    if (state.asking !== asking) return; // another question has been answered meanwhile
+    await Promise.all([count(question || null, asking.signal), locate(question, result.hits, asking.signal)]);
   } catch (error) {
+    if (error.name !== "AbortError") showList([]);
     showError(error);
   } finally {
     if (state.asking === asking) setBusy(false);
   }
 }
 
+function showList(hits) {
+  state.hits = hits;
+  showHits(hits, "", actions);
+  showNothing([], []);
+  byId("more").hidden = true;
+  byId("status").textContent = "";
+}
+
+/** The page without a question. */
+async function showIdle(signal) {
+  state.asked = null;
+  showList([]);
+  byId("cascade").hidden = byId("error").hidden = true;
+  await Promise.all([count(null, signal), locate("", [], signal)]);
+}
+
+const similarTo = (key, k) => {
+  const parameters = new URLSearchParams({ key, k });
+  if (where()) parameters.set("where", where());
+  return parameters;
+};
+
+/** How many documents match, and which values they have; after the hits, which do not wait for it. */
+async function count(query, signal) {
+  const found = await call(`${at()}/count`, { query, mode: checkedMode(), where: where(), fields: counted() }, signal);
+  showFields(found, controlsChanged);
+  showStatus(found);
+}
+
+const documents = (n) => `${number(n)} document${n === 1 ? "" : "s"}`;
+
+function showStatus(found) {
+  const shown = state.hits.length;
+  if (!shown && state.asked === null) {
+    byId("status").textContent = found && where() ? `${documents(found.total)} match the filters.` : "";
+    return;
+  }
+  if (!shown) return void (byId("status").textContent = "No hits.");
+  let text = `${number(shown)} hits`;
+  if (state.like !== null) text = `${number(shown)} documents like ${state.like}`;
+  else if (found && checkedMode() === "text") {
+    text = `${found.at_least ? "more than " : ""}${documents(found.total)} match`;
+  } else if (found) text = `The best ${number(shown)} of ${documents(found.total)}`;
+  byId("status").textContent = text;
+}
+
+/** Why there may be no hits, as sentences, and the ways out, as buttons. */
+function nothing(result, question) {
+  const sentences = ["Nothing was found.", ...result.notes];
+  if (question.includes('+"')) sentences.push("Without the + before it, a phrase only adds to the score.");
+  const ways = [];
+  if (where()) ways.push(["Remove all filters", () => { clearFilters(); controlsChanged(); }]);
+  if (checkedMode() === "text" && state.stats.encoder !== null) {
+    ways.push(["Search by meaning, too", () => { check("hybrid"); controlsChanged(); }]);
+  }
+  if (!result.notes.length && !ways.length) sentences.push("Try other or fewer words.");
+  return [sentences, ways];
+}
+
 /** When the browser has painted what was just shown: a task after the next frame. */
 const painted = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 
 /** Whether a further page can be asked for: a cross-encoder orders its candidates, and no others. */
-const mayHaveMore = (result) => result.hits.length === state.asked.k
+const mayHaveMore = (result) => state.like === null && result.hits.length === state.asked.k
   && (!state.asked.cross_encoder || state.hits.length + state.asked.k <= state.candidates);
 
 async function more() {
   const offset = state.hits.length;
   try {
-    const result = await call("v1/search", { ...state.asked, offset }, state.asking.signal);
+    const result = await call("v1/search", { ...state.asked, offset }, state.asking?.signal);
     state.hits = [...state.hits, ...result.hits];
-    const items = showHits(result.hits, state.asked.query, actions, true);
+    const items = showHits(result.hits, state.asked.query, actions, offset);
     byId("more").hidden = !mayHaveMore(result);
-    byId("status").textContent = `${state.hits.length} hits`;
     items[0]?.focus();
   } catch (error) {
     showError(error);
@@ -122,7 +185,7 @@ async function more() {
 async function compare() {
   const asked = { ...state.asked, k: state.hits.length, exact: true, shortlist: null, texts: false };
   try {
-    const exact = await call("v1/search", asked, state.asking.signal);
+    const exact = await call("v1/search", asked, state.asking?.signal);
     showMissed(state.hits, exact.hits);
   } catch (error) {
     showError(error);
@@ -134,17 +197,28 @@ async function locate(question, hits, signal) {
   if (!byId("map-panel").open) return;
   const encoded = question && checkedMode() !== "text" ? question : null;
   const keys = hits.map((hit) => hit.key);
-  showMap(await call(`${at()}/map`, { query: encoded, keys, version: mapVersion() }, signal));
+  showMap(await call(`${at()}/map`, { query: encoded, keys, version: mapVersion() }, signal), openPoint);
 }
 
-async function filtersChanged() {
-  showChips(state.filters, (i) => {
-    state.filters.splice(i, 1);
-    filtersChanged();
-    byId("where").focus();
-  });
-  remember(byId("query").value.trim());
-  await Promise.all([search(), facets()]);
+/** A document of the map: the hit, or the documents like it. */
+function openPoint(key) {
+  const hit = [...byId("hits").children].find((element) => element.dataset.key === key);
+  if (hit) hit.focus();
+  else onSimilar(key);
+}
+
+function chips() {
+  showChips(controlsChanged);
+  if (state.like !== null) {
+    byId("chips").prepend(make("li", {}, make("button", { type: "button", "aria-label": `Leave the documents like ${state.like}`, onclick: () => { state.like = null; controlsChanged(); } },
+      `like ${state.like} ×`)));
+  }
+}
+
+async function controlsChanged() {
+  chips();
+  remember(true);
+  await search();
 }
 
 /** Add a filter; one with a mistake is refused by the server, and stays out. */
@@ -155,55 +229,43 @@ async function addFilter(filter) {
     showError(error);
     return false;
   }
-  if (!state.filters.includes(filter)) state.filters.push(filter);
+  if (!filters.typed.includes(filter)) filters.typed.push(filter);
   byId("error").hidden = true;
-  await filtersChanged();
+  await controlsChanged();
   return true;
 }
 
-const actions = { onFilter: addFilter, textOf, showError };
-
-async function facets() {
-  if (!state.fields.length) return;
-  const parameters = new URLSearchParams(state.fields.map((field) => ["field", field]));
-  if (where()) parameters.set("where", where());
-  try {
-    showFacets((await call(`${at()}/facets?${parameters}`)).facets, state.lists, addFilter);
-  } catch (error) {
-    showError(error);
-  }
+function onSimilar(key) {
+  state.like = key;
+  byId("query").value = "";
+  controlsChanged();
+  scrollTo(0, 0);
 }
 
-/** Fields of a few short values, in a sample of documents. */
-function fieldsOf(documents) {
-  const values = new Map();
-  for (const { _id, title, text, ...metadata } of documents) {
-    for (const [field, value] of Object.entries(metadata)) {
-      const flat = (Array.isArray(value) ? value : [value]).filter((each) => typeof each !== "object");
-      values.set(field, new Set([...(values.get(field) || []), ...flat]));
-    }
-  }
-  const few = [...values].filter(([field, set]) =>
-    /^[\p{L}_][\p{L}\p{N}_]*$/u.test(field) && set.size > 1 && set.size <= Math.max(12, documents.length / 3));
-  return few.slice(0, FACETS).map(([field]) => field);
+function onExample(text) {
+  byId("query").value = text;
+  controlsChanged();
 }
+
+const actions = {
+  textOf, showError, onSimilar, onExample,
+  onValue: (field, value, inList) => { addValue(field, value, inList); controlsChanged(); },
+};
 
 async function openCollection() {
   try {
-    const [stats, sample, bench] = await Promise.all(
-      ["stats", "documents?limit=100", "bench"].map((path) => call(`${at()}/${path}`)));
+    const [stats, overview, bench] = await Promise.all(["stats", "overview", "bench"].map((path) => call(`${at()}/${path}`)));
     state.stats = stats;
-    state.lists = new Set(sample.documents.flatMap((document) =>
-      Object.keys(document).filter((field) => Array.isArray(document[field]))));
-    state.fields = [...new Set([...stats.fields.filter((field) => !field.includes(".")), ...fieldsOf(sample.documents)])]
-      .slice(0, FACETS);
+    useFields(overview.fields);
+    showStart(overview, actions);
     byId("name").textContent = byId("collection").value;
-    byId("size").textContent = `${number(stats.documents)} documents · ${stats.dim} dimensions`;
+    byId("size").textContent = `${documents(stats.documents)} · ${stats.dim} dimensions`;
     showTuning(stats.tuning, stats.index_config);
     showBench(bench);
     state.usual = stats.encoder === null && stats.mode !== "vector" ? "text" : stats.mode;
     if (!new URLSearchParams(location.hash.slice(1)).has("mode")) check(state.usual);
-    await Promise.all([filtersChanged(), byId("query").value ? null : locate("", [], undefined)]);
+    chips();
+    await search();
   } catch (error) {
     showError(error);
   }
@@ -224,24 +286,28 @@ async function begin() {
   }
 }
 
-/** The address of the page holds what was asked, so that it can be kept and sent. */
-function remember(question) {
+/** The address of the page holds what was asked; `push`: as a new page, to which "back" returns. */
+function remember(push) {
   const parameters = new URLSearchParams();
+  const question = byId("query").value.trim();
   if (question) parameters.set("q", question);
+  if (state.like !== null) parameters.set("like", state.like);
   if (checkedMode() !== state.usual) parameters.set("mode", checkedMode());
   if (byId("collection").options.length > 1) parameters.set("in", byId("collection").value);
-  for (const filter of state.filters) parameters.append("where", filter);
-  history.replaceState(null, "", parameters.size ? `#${parameters}` : location.pathname);
+  toAddress(parameters);
+  const address = `#${parameters}`;
+  if (address === (location.hash || "#")) return;
+  history[push ? "pushState" : "replaceState"](null, "", parameters.size ? address : location.pathname);
 }
 
 function recall() {
   const parameters = new URLSearchParams(location.hash.slice(1));
-  byId("query").value = parameters.get("q") || "";
-  if (parameters.has("mode")) check(parameters.get("mode"));
-  if ([...byId("collection").options].some((option) => option.value === parameters.get("in"))) {
-    byId("collection").value = parameters.get("in");
-  }
-  state.filters = parameters.getAll("where");
+  byId("query").value = parameters.get("q") ?? "";
+  state.like = parameters.get("like");
+  check(parameters.get("mode") ?? state.usual);
+  const chosen = parameters.get("in");
+  if ([...byId("collection").options].some((option) => option.value === chosen)) byId("collection").value = chosen;
+  fromAddress(parameters);
 }
 
 function moveFocus(step) {
@@ -256,7 +322,7 @@ function onKey(event) {
   if (event.altKey && "123".includes(event.key)) {
     const choice = document.querySelectorAll("input[name=mode]")[Number(event.key) - 1];
     choice.checked = true;
-    search();
+    controlsChanged();
   } else if (event.key === "/" && !typing) {
     byId("query").focus();
     byId("query").select();
@@ -279,26 +345,38 @@ function setTheme(theme) {
 }
 
 byId("query").addEventListener("input", () => {
-  clearTimeout(state.timer);
-  setBusy(true);
-  state.timer = setTimeout(search, DEBOUNCE);
+  state.like = null;
+  chips();
+  remember(!state.typing);
+  state.typing = true;
+  searchSoon();
 });
+byId("query").addEventListener("change", () => { state.typing = false; });
 byId("search").addEventListener("submit", (event) => {
   event.preventDefault();
+  state.typing = false;
+  search();
+});
+byId("filter").addEventListener("submit", (event) => {
+  event.preventDefault();
   const filter = byId("where").value.trim();
-  if (!filter) search();
-  else addFilter(filter).then((added) => { if (added) byId("where").value = ""; });
+  if (filter) addFilter(filter).then((added) => { if (added) byId("where").value = ""; });
 });
 byId("search").addEventListener("change", (event) => {
-  if (event.target.name === "mode" || event.target.id === "cross-encoder") search();
+  if (event.target.name === "mode" || event.target.id === "cross-encoder") controlsChanged();
+});
+addEventListener("popstate", () => {
+  const before = byId("collection").value;
+  recall();
+  state.typing = false;
+  if (byId("collection").value !== before) openCollection();
+  else { chips(); search(); }
 });
 byId("shortlist").addEventListener("input", () => {
   const text = shortlist() === null ? "as tuned" : number(shortlist());
   byId("shortlist-value").textContent = text;
   byId("shortlist").setAttribute("aria-valuetext", text);
-  clearTimeout(state.timer);
-  setBusy(true);
-  state.timer = setTimeout(search, DEBOUNCE);
+  searchSoon();
 });
 byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -307,7 +385,9 @@ byId("token-form").addEventListener("submit", (event) => {
   begin();
 });
 byId("collection").addEventListener("change", () => {
-  state.filters = [];
+  clearFilters();
+  state.like = null;
+  remember(true);
   openCollection();
 });
 byId("map-panel").addEventListener("toggle", () => {

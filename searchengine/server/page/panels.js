@@ -34,13 +34,13 @@ export const mapVersion = () => map.version;
 
 const inside = (value, size) => Math.min(size - 4, Math.max(4, value));
 
-function dot(point, cls, r) {
+function dot(point, cls, r, open) {
   const place = { cx: inside(map.x(point.x), WIDTH).toFixed(1), cy: inside(map.y(point.y), HEIGHT).toFixed(1) };
-  return draw("circle", { class: cls, ...place, r }, draw("title", {}, point.title || point.key || "the question"));
+  return draw("circle", { class: cls, ...place, r, onclick: open && (() => open(point.key)) }, draw("title", {}, point.title || point.key || "the question"));
 }
 
 /** Draw the sample, both axes to the same scale. What is drawn above it later may be outside: it stands at the edge. */
-function drawSample(points) {
+function drawSample(points, open) {
   const xs = points.map((point) => point.x);
   const ys = points.map((point) => point.y);
   const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
@@ -49,28 +49,28 @@ function drawSample(points) {
   map.y = (value) => HEIGHT / 2 - (value - (low + high) / 2) * scale;
   map.above = draw("g");
   byId("map").replaceChildren(draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" },
-    draw("g", {}, ...points.map((point) => dot(point, "dot", 2.5))), map.above));
+    draw("g", {}, ...points.map((point) => dot(point, "dot", 2.5, open))), map.above));
 }
 
 /** The map; its sample is drawn only where the answer has another one than before. */
-export function showMap(answer) {
+export function showMap(answer, open) {
   if (answer.points) {
     map.version = answer.version;
     map.count = answer.points.length;
-    if (map.count >= 3) drawSample(answer.points);
+    if (map.count >= 3) drawSample(answer.points, open);
     else byId("map").replaceChildren();
   }
   if (map.count < 3) {
     byId("map-note").textContent = "A map needs three documents with vectors.";
     return;
   }
-  map.above.replaceChildren(...answer.hits.map((point) => dot(point, "hit", 5)),
+  map.above.replaceChildren(...answer.hits.map((point) => dot(point, "hit", 5, open)),
     ...(answer.question ? [dot(answer.question, "question", 8)] : []));
   byId("map").firstChild.setAttribute("aria-label", `Map of ${map.count} documents` +
     (answer.question ? ", the question" : "") + (answer.hits.length ? ` and ${answer.hits.length} hits` : ""));
   byId("map-note").textContent =
     `${map.count} documents; the two directions show ${(100 * answer.explained).toFixed(0)} % of the variance. ` +
-    "Ring: the question. Large dots: hits.";
+    "Ring: the question. Large dots: hits. Click a dot to see its hit, or documents like it.";
 }
 
 /**

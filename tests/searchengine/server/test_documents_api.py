@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from searchengine import SearchEngine
 from searchengine.errors import CollectionBusy
 from searchengine.ingest.passages import PassageReader
 from searchengine.server import bulk_add
+from searchengine.server.server_settings import ServerSettings
 
 AT = "/v1/collections/words/documents"
 Serve = Callable[..., TestClient]
@@ -194,6 +196,33 @@ def test_a_bulk_add_without_lines_ends(serve: Serve, monkeypatch: pytest.MonkeyP
     status, answer = post(b'{"_id": "1", "text": "x"}\n{"_i')
     assert status == 200 and answer[-1]["done"] is False and answer[-1]["documents"] == 1
     assert "1 documents are stored; send the lines after 1 again" in answer[-1]["error"]
+
+
+def test_the_time_of_a_commit_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller may wait for what it has sent to be stored."""
+    monkeypatch.setattr(bulk_add, "PATIENCE", 0.01)
+
+    async def read() -> list[bytes | None]:
+        here: Any = SimpleNamespace(
+            settings=ServerSettings({}, bulk_idle=0.3), stopping=asyncio.Event()
+        )
+        stored, messages = asyncio.Event(), [(b"1\n", True), (b"2\n", False)]
+
+        async def receive() -> dict[str, Any]:
+            if len(messages) == 1:
+                await stored.wait()
+            body, more = messages.pop(0)
+            return {"type": "http.request", "body": body, "more_body": more}
+
+        found = []
+        async for line in bulk_add.lines(receive, here):
+            found.append(line)
+            if line is None:
+                await asyncio.sleep(0.4)  # a commit
+                asyncio.get_running_loop().call_later(0.02, stored.set)
+        return found
+
+    assert [line for line in asyncio.run(read()) if line] == [b"1", b"2"]
 
 
 def test_a_line_that_is_too_long_is_left_out(serve: Serve) -> None:

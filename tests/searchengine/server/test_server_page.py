@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import REPOSITORY
 from server_process import TOKEN, running
 from tiny_model import write_model2vec
@@ -81,3 +83,57 @@ def test_the_image_installs_extras_that_exist() -> None:
     known = {name for parameter in cli.commands["serve"].params for name in parameter.opts}
     started = dockerfile.split("ENTRYPOINT")[1] + re.findall("ExecStart=.*", PAGE)[0]
     assert set(re.findall(r"--[a-z-]+", started)) <= known
+
+
+def test_the_image_has_what_it_installs_and_nothing_else() -> None:
+    """Not the tests, and above all no tokens or collections that are stored in the checkout."""
+    everything, *lines = [
+        line
+        for line in (REPOSITORY / ".dockerignore").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    assert everything == "*"
+    copied = {line[1:] for line in lines if line.startswith("!")}
+    assert all((REPOSITORY / name).exists() for name in copied)
+    build = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    wheel = build["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {"pyproject.toml", build["project"]["readme"], *wheel["packages"]}
+    needed |= {*wheel["force-include"], "constraints.txt", "LICENSE"}
+    assert copied == needed and not {"tests", "tokens.txt"} & copied
+    dockerfile = (REPOSITORY / "docs" / "Dockerfile").read_text()
+    assert re.findall(r"^COPY (.*)", dockerfile, re.MULTILINE) == [". ."]
+    left_out = [line.removeprefix("**/") for line in lines if not line.startswith("!")]
+    assert any(fnmatch("__pycache__", pattern) for pattern in left_out)
+
+
+def test_the_image_installs_torch_for_processors_alone() -> None:
+    """As docs/start.md does; the torch of PyPI would come with CUDA."""
+    dockerfile = (REPOSITORY / "docs" / "Dockerfile").read_text().replace("\\\n", " ")
+    first, second = re.findall(r"pip install ([^&\n]*)", dockerfile)
+    assert "torch==$(sed" in first and "--index-url https://download.pytorch.org/whl/cpu" in first
+    assert "torch" not in second and "-c constraints.txt" in second
+    assert first.split("--index-url ")[1].split()[0] in (REPOSITORY / "docs/start.md").read_text()
+
+
+def test_the_container_may_read_its_tokens() -> None:
+    """Docker mounts a file with its owner and mode: 600 is for its owner alone."""
+    (compose,) = (yaml.safe_load(block) for block in blocks("yaml"))
+    (service,) = compose["services"].values()
+    assert re.fullmatch(r"\d+:\d+", service["user"])
+    dockerfile = (REPOSITORY / "docs" / "Dockerfile").read_text()
+    assert f"/run/secrets/{service['secrets'][0]}" in dockerfile
+    (cache,) = (volume.split(":")[1] for volume in service["volumes"] if volume.startswith("cache"))
+    assert f"install -d -m 1777 {cache}" in dockerfile and f"HOME={cache}" in dockerfile
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    (unit,) = blocks("ini")
+    command = "/srv/search/.venv/bin/searchengine"
+    assert command in unit
+    path = tmp_path / "searchengine.service"
+    path.write_text(unit.replace(command, sys.executable))  # it must exist
+    done = subprocess.run(
+        ["systemd-analyze", "verify", path], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""

@@ -221,7 +221,8 @@ static void normalize(const Norm& norm, float* x, int width, float epsilon) {
 }
 
 // Attention of one text, a head at a time. Queries and keys have a scale for each token, values one
-// for each channel; weights are 0–255, relative to the largest of their query.
+// for each channel. Weights are relative to the largest of their query, and have two digits of 8
+// bits: where a token has half the weight, hundreds of others share what one digit rounds to zero.
 class Attention {
  public:
   explicit Attention(const Network& n)
@@ -239,7 +240,7 @@ class Attention {
     key_scales_.resize(padded_);
     value_scales_.resize(size_);
     value_sums_.resize(size_);
-    weights_.resize((size_t)QUERIES * fours_ + LANES);
+    for (auto& digits : weights_) digits.resize((size_t)QUERIES * fours_ + LANES);
     scores_.resize((size_t)QUERIES * padded_);
     for (int head = 0; head < heads_; head++) {
       const float* part = parts + head * size_;
@@ -316,30 +317,39 @@ class Attention {
       product(&queries_[(size_t)first * size_], size_, &offsets_[first], count,
               &keys_[(size_t)at * size_], 256, std::min(4, (length - at + 15) / LANES), size_ / 4,
               &scores_[at], padded_);
-    int32_t totals[QUERIES], offsets[QUERIES];
+    float factors[QUERIES];
+    int32_t offsets[2][QUERIES];
     for (int r = 0; r < count; r++) {
-      totals[r] = weigh(&scores_[(size_t)r * padded_], query_scales_[first + r], length,
-                        &weights_[(size_t)r * fours_]);
-      offsets[r] = 128 * (totals[r] - 128 * fours_);
+      const size_t row = (size_t)r * fours_;
+      const Sums sums = weigh(&scores_[(size_t)r * padded_], query_scales_[first + r], length,
+                              &weights_[0][row], &weights_[1][row]);
+      factors[r] = 1.f / (sums.high * 256.f + sums.low);
+      offsets[0][r] = 128 * (sums.high - 128 * fours_);
+      offsets[1][r] = 128 * (sums.low - 128 * fours_);
     }
     for (int at = 0; at < size_; at += 64) {
-      int32_t sums[QUERIES * 64];
+      int32_t sums[2][QUERIES * 64];
       const int vectors = std::min(4, (size_ - at) / LANES);
-      product(weights_.data(), fours_, offsets, count, &values_[4 * at], 4 * size_, vectors,
-              fours_ / 4, sums, 64);
-      for (int r = 0; r < count; r++) {
-        const float factor = 1.f / totals[r];
+      for (int digit = 0; digit < 2; digit++)
+        product(weights_[digit].data(), fours_, offsets[digit], count, &values_[4 * at], 4 * size_,
+                vectors, fours_ / 4, sums[digit], 64);
+      for (int r = 0; r < count; r++)
         for (int v = 0; v < vectors; v++) {
-          const int j = at + LANES * v;
-          Ints s = load(sums + r * 64 + LANES * v) + load(&value_sums_[j]);
-          store(mixed + (size_t)r * width_ + j, to_floats(s) * (load(&value_scales_[j]) * factor));
+          const int j = at + LANES * v, from = r * 64 + LANES * v;
+          Floats high = to_floats(load(sums[0] + from) + load(&value_sums_[j]));
+          Floats low = to_floats(load(sums[1] + from) + load(&value_sums_[j]));
+          Floats mean = multiply_add(high, all(256.f), low) * factors[r];
+          store(mixed + (size_t)r * width_ + j, mean * load(&value_scales_[j]));
         }
-      }
     }
   }
 
-  // The weights of a query less 128, and their sum. The scores are overwritten.
-  int32_t weigh(int32_t* scores, float scale, int length, int8_t* weights) {
+  struct Sums {
+    int32_t high, low;
+  };
+
+  // The digits of a query's weights, less 128, and their sums. The scores are overwritten.
+  Sums weigh(int32_t* scores, float scale, int length, int8_t* highs, int8_t* lows) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const Floats none = all(-1e30f);
     Floats most = none;
@@ -350,20 +360,22 @@ class Attention {
       Ints bits = (Ints)score;
       store(scores + i, bits);
     }
-    const float at_255 = largest(most) - 7.9943534f;  // log2 of 255
-    Ints total{};
+    const float at_most = largest(most) - 15.994353f;  // log2 of 255 · 256
+    Ints high_total{}, low_total{};
     for (int i = 0; i < length; i += LANES) {
-      Floats score = (Floats)load(scores + i) - at_255;
-      Ints weight = nearest(power_of_two(score));
-      total += weight;
-      store_bytes(weights + i, weight - 128);  // behind the row is the next one, written later
+      const Ints weight = nearest(power_of_two((Floats)load(scores + i) - at_most));
+      const Ints high = weight >> 8, low = weight & 255;
+      high_total += high;
+      low_total += low;
+      store_bytes(highs + i, high - 128);  // behind the row is the next one, written later
+      store_bytes(lows + i, low - 128);
     }
-    return sum(total);
+    return {sum(high_total), sum(low_total)};
   }
 
   int width_, heads_, size_, padded_ = 0, fours_ = 0;
   std::vector<uint8_t> keys_, values_;
-  std::vector<int8_t> queries_, weights_;
+  std::vector<int8_t> queries_, weights_[2];
   std::vector<float> query_scales_, key_scales_, value_scales_;
   std::vector<int32_t> offsets_, value_sums_, scores_;
 };
