@@ -493,7 +493,7 @@ def test_local_links_lead_somewhere() -> None:
 
 def test_names_that_programs_import_exist() -> None:
     """Also in programs that no test runs, for want of a model or a server."""
-    optional = {"fastapi", "haystack", "llama_index", "pandas", "transformers"}
+    optional = {"fastapi", "haystack", "llama_index", "openai", "pandas", "transformers"}
     imported = 0
     for page in pages():
         for program in blocks(page.read_text(), "python"):

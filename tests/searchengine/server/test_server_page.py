@@ -42,7 +42,7 @@ def test_curl_and_python(tmp_path: Path) -> None:
             return program.replace("curl ", f'curl -sS -H "Authorization: Bearer {TOKEN}" ')
 
         commands = [block for block in blocks("bash") if block.startswith("curl")]
-        assert len(commands) == 3
+        assert len(commands) == 4
         answers = [
             subprocess.run(
                 ["bash", "-c", mine(command)],
@@ -61,6 +61,7 @@ def test_curl_and_python(tmp_path: Path) -> None:
         assert found["hits"][0]["key"] == "whales"
         assert json.loads(answers[1]) == {"key": "owls", "result": "added"}
         assert [json.loads(line) for line in answers[2].splitlines()][-1]["errors"] == 1
+        assert "202 Accepted" in answers[3] and '"state":"queued"' in answers[3]
         (program,) = (block for block in blocks("python") if "import Client" in block)
         done = subprocess.run(
             [sys.executable, "-c", mine(program)], capture_output=True, text=True, check=True
