@@ -108,6 +108,7 @@ __all__ = [
     "Snapshot",
     "Stats",
     "TextEncoder",
+    "contract",
     "field_name",
     "limits",
     "listing",
