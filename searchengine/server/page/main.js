@@ -27,6 +27,7 @@ function showError(error) {
   if (error.status === 401) byId("token-form").hidden = false;
   byId("error").hidden = false;
   byId("error").textContent = error instanceof ApiError ? error.message : `The page failed: ${error.message}`;
+  byId("error").classList.toggle("lines", error.message.includes("\n")); // which point at a place
   if (!(error instanceof ApiError)) console.error(error);
 }
 
@@ -84,11 +85,13 @@ async function search() {
     byId("error").hidden = true;
     showHits(result.hits, question, actions);
     byId("more").hidden = !mayHaveMore(result);
-    showNothing(...(result.hits.length ? [[], []] : nothing(result, question)));
-    showStatus(null);
+    if (result.hits.length) showNothing([], []);
+    else showNothing(...await nothing(result, question, asking.signal));
+    byId("status").classList.toggle("hidden", !result.hits.length); // but read aloud
+    if (!result.hits.length || !byId("status").textContent) showStatus(null);
     byId("cascade").hidden = result.timing === null;
     if (result.timing) showStages(result, state.stats, asked.shortlist);
-    byId("compare").disabled = asked.mode !== "vector" || !result.hits.length;
+    byId("compare").hidden = asked.mode !== "vector" || !result.hits.length || state.like !== null;
     const shown = performance.now();
     await painted();
     const detail = { server: result.timing?.total, received: received - start, shown: shown - start, paint: performance.now() - received };
@@ -109,6 +112,7 @@ function showList(hits) {
   showNothing([], []);
   byId("more").hidden = true;
   byId("status").textContent = "";
+  byId("status").classList.remove("hidden");
 }
 
 /** The page without a question. */
@@ -144,21 +148,31 @@ function showStatus(found) {
   let text = `${number(shown)} hits`;
   if (state.like !== null) text = `${number(shown)} documents like ${state.like}`;
   else if (found && checkedMode() === "text") {
-    text = `${found.at_least ? "more than " : ""}${documents(found.total)} match`;
+    text = `${found.at_least ? "more than " : ""}${documents(found.total)} ${found.total === 1 ? "matches" : "match"}`;
   } else if (found) text = `The best ${number(shown)} of ${documents(found.total)}`;
   byId("status").textContent = text;
 }
 
 /** Why there may be no hits, as sentences, and the ways out, as buttons. */
-function nothing(result, question) {
+async function nothing(result, question, signal) {
+  const [mode, filter] = [checkedMode(), where()];
   const sentences = ["Nothing was found.", ...result.notes];
-  if (question.includes('+"')) sentences.push("Without the + before it, a phrase only adds to the score.");
   const ways = [];
-  if (where()) ways.push(["Remove all filters", () => { clearFilters(); controlsChanged(); }]);
-  if (checkedMode() === "text" && state.stats.encoder !== null) {
+  let others = null; // documents that match without the filters
+  if (filter && state.like === null) {
+    others = (await call(`${at()}/count`, { query: question, mode }, signal)).total;
+    if (!result.notes.length && others) sentences.push(`No document matches the filters. Without them, ${documents(others)} would.`);
+  }
+  if (mode === "text" && !others && state.like === null) {
+    const one = /^[\p{L}\p{N}]+$/u.test(question.trim());
+    sentences.push(one ? `No document has the word ${question.trim()}.` : "No document has a word of this question.");
+  }
+  if (question.includes('+"')) sentences.push("Without the + before it, a phrase only adds to the score.");
+  if (filter && others !== 0) ways.push(["Remove all filters", () => { clearFilters(); controlsChanged(); }]);
+  if (mode === "text" && state.stats.encoder !== null) {
     ways.push(["Search by meaning, too", () => { check("hybrid"); controlsChanged(); }]);
   }
-  if (!result.notes.length && !ways.length) sentences.push("Try other or fewer words.");
+  if (!result.notes.length && !ways.length) sentences.push("Try other words.");
   return [sentences, ways];
 }
 
@@ -259,7 +273,7 @@ async function openCollection() {
     useFields(overview.fields);
     showStart(overview, actions);
     byId("name").textContent = byId("collection").value;
-    byId("size").textContent = `${documents(stats.documents)} · ${stats.dim} dimensions`;
+    byId("size").textContent = documents(stats.documents);
     showTuning(stats.tuning, stats.index_config);
     showBench(bench);
     state.usual = stats.encoder === null && stats.mode !== "vector" ? "text" : stats.mode;
@@ -277,6 +291,7 @@ async function begin() {
     byId("token-form").hidden = byId("error").hidden = true;
     byId("collection").replaceChildren(...collections.map(({ name }) => make("option", { value: name }, name)));
     byId("collections").hidden = collections.length < 2;
+    byId("name").classList.toggle("hidden", collections.length > 1); // the list names it
     state.candidates = collections[0].candidates;
     byId("cross-encoding").hidden = state.candidates === null;
     recall();
@@ -340,7 +355,6 @@ function onKey(event) {
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  byId("theme").textContent = theme === "dark" ? "Light" : "Dark";
   byId("theme").setAttribute("aria-label", `Change to ${theme === "dark" ? "light" : "dark"} colours`);
 }
 

@@ -128,6 +128,23 @@ def test_search_and_pages(page: Any) -> None:
     assert page.inner_text("#nothing").startswith("Nothing was found.")
 
 
+def test_words_that_carry_endings_are_marked(page: Any) -> None:
+    """Of Korean only the word itself, whatever follows it; of English the word with its ending."""
+
+    def marked(text: str, question: str) -> list[str]:
+        found: list[str] = page.evaluate(
+            """([text, question]) => import("./page/dom.js").then((dom) => dom
+              .highlighted(text, question).filter((node) => node.tagName)
+              .map((node) => node.textContent))""",
+            [text, question],
+        )
+        return found
+
+    assert marked("파드를 만드는 kube-proxy의 파드", "파드 ") == ["파드", "파드"]
+    assert marked("東京都の地図", "東京 ") == ["東京"]
+    assert marked("robots and a rob", "robot ") == ["robots"]
+
+
 def test_a_cross_encoder_is_asked_for_by_a_box(page: Any) -> None:
     """A stand-in for the answers of a server that has one, which reads 15 documents at most."""
     assert not page.is_visible("#cross-encoding")  # this server has none
@@ -241,7 +258,7 @@ def test_map_cascade_and_theme(page: Any) -> None:
     assert page.locator("#map circle.hit").count() == 10
     page.click("#cascade summary")
     shown = page.inner_text("#stages")
-    assert "reading documents" in shown and "of 4 dimensions" in shown
+    assert "reading documents" in shown and "4 of 4" in shown
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
@@ -390,8 +407,18 @@ def test_five_tasks(page: Any) -> None:
         "() => document.querySelector('#status').textContent === '10 documents match'"
     )
     assert page.input_value("#query") == "whale"
-    ask(page, "unicorn")  # why not found, and the way out
+    ask(page, "unicorn")  # why not found, and the ways out: no filter is to blame
+    assert "No document has the word unicorn." in page.inner_text("#nothing")
+    assert page.locator("#nothing button").count() == 0
+    page.fill("#facets input[aria-label='year from']", "2029")
+    page.keyboard.press("Enter")
+    page.fill("#query", '+"sea 3"')
+    settle(page)
+    assert "Without them, 1 document would." in page.inner_text("#nothing")
     page.click("#nothing button:has-text('Remove all filters')")
+    page.wait_for_function(
+        "() => document.querySelector('#status').textContent === '1 document matches'"
+    )
     ask(page, "whale")
     page.fill("#where", "yeer > 3")
     page.keyboard.press("Enter")
