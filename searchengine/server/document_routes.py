@@ -16,6 +16,7 @@ from searchengine.server.models import (
     ErrorModel,
     NewDocument,
     Patch,
+    Route,
     UrlFilter,
     Written,
 )
@@ -31,7 +32,10 @@ class _AnyKey(PathConvertor):
 
 register_url_convertor("any_key", _AnyKey())
 router = APIRouter(
-    tags=["documents"], prefix="/v1/collections/{name}/documents", responses=RESPONSES
+    route_class=Route,
+    tags=["documents"],
+    prefix="/v1/collections/{name}/documents",
+    responses=RESPONSES,
 )
 Name = Annotated[str, Path(max_length=64, description="A collection.", examples=["papers"])]
 Key = Annotated[

@@ -13,6 +13,7 @@ from searchengine.server.document_routes import Name
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
+    Route,
     SearchRequest,
     SearchResponse,
     UrlFilter,
@@ -22,7 +23,7 @@ from searchengine.server.responses import Content, json_response
 from searchengine.server.served import collection_of, state
 from searchengine.server.server_settings import MAX_K, MAX_KEY
 
-router = APIRouter(tags=["search"], responses=RESPONSES)
+router = APIRouter(route_class=Route, tags=["search"], responses=RESPONSES)
 
 
 @router.post("/v1/search", response_model=SearchResponse)
