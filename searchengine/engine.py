@@ -110,6 +110,7 @@ __all__ = [
     "Stats",
     "Tables",
     "TextEncoder",
+    "contract",
     "field_name",
     "limits",
     "listing",
