@@ -26,8 +26,6 @@ const nameOf = (top) => {
   return plain ? top : `\`${top}\``;
 };
 
-export const keyCondition = (key) => `_id = ${written(key)}`;
-
 /** All conditions as one filter, but those of the field `left_out`; null: there are none. */
 export function where(left_out) {
   const parts = filters.typed.map((condition) => `(${condition})`);

@@ -2,7 +2,7 @@
 
 import { ApiError, call, useToken } from "./api.js";
 import { byId, make, number } from "./dom.js";
-import { addValue, clearFilters, counted, filters, fromAddress, keyCondition, showChips, showFields, toAddress, useFields, where } from "./filters.js";
+import { addValue, clearFilters, counted, filters, fromAddress, showChips, showFields, toAddress, useFields, where } from "./filters.js";
 import { showHits, showNothing, showStart } from "./hits.js";
 import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } from "./panels.js";
 
@@ -42,9 +42,9 @@ function request(question) {
 
 /** The text of a hit, which comes only where it is asked for. */
 async function textOf(key) {
-  const { documents } = await call(`${at()}/documents?${new URLSearchParams({ where: keyCondition(key), limit: 1 })}`);
-  if (!documents.length) throw new ApiError(404, "This document has been deleted.");
-  return documents[0].text;
+  const { documents: [document] } = await call(`${at()}/documents:get`, { keys: [key] });
+  if (!document) throw new ApiError(404, "This document has been deleted.");
+  return document.text;
 }
 
 /** Whether the hits that are shown are still those of an earlier question. */
@@ -78,7 +78,7 @@ async function search() {
     const asked = request(question);
     const result = state.like === null
       ? await call("v1/search", asked, asking.signal)
-      : await call(`${at()}/similar?${similarTo(state.like, PAGE)}`, undefined, asking.signal);
+      : await call("v1/search/similar", { collection: asked.collection, key: state.like, k: PAGE, where: asked.where, texts: false }, asking.signal);
     const received = performance.now();
     state.asked = asked;
     state.hits = result.hits;
@@ -122,12 +122,6 @@ async function showIdle(signal) {
   byId("cascade").hidden = byId("error").hidden = true;
   await Promise.all([count(null, signal), locate("", [], signal)]);
 }
-
-const similarTo = (key, k) => {
-  const parameters = new URLSearchParams({ key, k });
-  if (where()) parameters.set("where", where());
-  return parameters;
-};
 
 /** How many documents match, and which values they have; after the hits, which do not wait for it. */
 async function count(query, signal) {

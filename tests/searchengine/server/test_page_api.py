@@ -116,10 +116,10 @@ def test_counting_needs_no_right_to_write(serve: Serve) -> None:
 
 
 def test_similar(client: TestClient) -> None:
-    answer = client.get(f"{AT}/similar", params={"key": "a/b c", "k": 5, "where": "year > 0"})
-    hits = answer.json()["hits"]
+    body = {"key": "a/b c", "k": 5, "where": "year > 0", "texts": False}
+    hits = client.post("/v1/search/similar", json=body).json()["hits"]
     assert {hit["key"] for hit in hits} == {"bee", "cat"} and "text" not in hits[0]
-    assert client.get(f"{AT}/similar", params={"key": "none"}).status_code == 422
+    assert client.post("/v1/search/similar", json={"key": "none"}).status_code == 422
 
 
 def test_a_map_shows_the_main_directions(client: TestClient, words: Path) -> None:
