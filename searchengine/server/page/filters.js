@@ -72,7 +72,8 @@ export function showChips(changed) {
     for (const value of values) chips.push(chip(`${name}: ${value}`, () => toggle(name, value)));
   }
   for (const [name, [low, high]] of filters.ranges) {
-    chips.push(chip(`${name}: ${low ?? ""}–${high ?? ""}`, () => filters.ranges.delete(name)));
+    const text = low === null ? `up to ${high}` : high === null ? `from ${low}` : `${low}–${high}`;
+    chips.push(chip(`${name}: ${text}`, () => filters.ranges.delete(name)));
   }
   if (chips.length > 1) {
     chips.push(make("li", {}, make("button", { type: "button", class: "plain", onclick: () => { clearFilters(); changed(); byId("query").focus(); } },

@@ -4,6 +4,7 @@ import { byId, highlighted, make } from "./dom.js";
 
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d/; // of which the day is shown
 
+const brief = (value) => String(value).length <= 60 && String(value).split(" ").length <= 6; // not prose
 const scalar = (value) => ["string", "number", "boolean"].includes(typeof value);
 
 /** The values of the fields that are not shown elsewhere on the card, as buttons that filter by them. */
@@ -12,7 +13,7 @@ function metadata(hit, shownAbove, onValue) {
   for (const [field, value] of Object.entries(hit.metadata)) {
     if (shownAbove.includes(value)) continue;
     for (const each of Array.isArray(value) ? new Set(value) : [value]) {
-      if (!scalar(each) || String(each).length > 80 || items.length >= 12) continue;
+      if (!scalar(each) || !brief(each) || items.length >= 12) continue;
       const button = make("button", { type: "button", dir: "auto", "aria-label": `Only ${field}: ${each}`, onclick: () => onValue(field, each, Array.isArray(value)) },
         make("b", {}, `${field} `), TIME.test(each) ? each.slice(0, 10) : String(each));
       items.push(make("li", {}, button));
@@ -61,13 +62,18 @@ async function toggle(item, hit, question, { textOf, showError }) {
 /** Three decimals; three significant digits of a score below, which would be shown as 0.000. */
 const shown = (score) => (score && Math.abs(score) < 1e-3 ? score.toExponential(2) : score.toFixed(3));
 
-/** Why a hit has its place: its score, and those that it follows from. */
+/** Why a hit has its place: its score, and those that it follows from. A button, and the table that it shows. */
 function details(hit, rank) {
   const rows = [["rank", rank], ["score", shown(hit.score)],
     ...Object.entries(hit.scores).map(([name, score]) => [name.replace("_", "-"), shown(score)]),
     ["passage", `characters ${hit.start}–${hit.end}`], ["key", hit.key]];
-  return make("details", { class: "details" }, make("summary", {}, "Details"), make("table", {}, make("tbody", {},
-    ...rows.map(([label, value]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, String(value)))))));
+  const table = make("table", { class: "details", hidden: "" }, make("tbody", {},
+    ...rows.map(([label, value]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, String(value))))));
+  const button = make("button", { type: "button", class: "why", "aria-expanded": "false", "aria-label": `Details of ${hit.title || hit.key}`, onclick: () => {
+    table.hidden = !table.hidden;
+    button.setAttribute("aria-expanded", String(!table.hidden));
+  } }, "Details");
+  return [button, table];
 }
 
 /** The address that a document names, if a click may go there. */
@@ -88,8 +94,9 @@ function item(hit, rank, question, actions) {
     metadata(hit, [address, path, hit.heading], actions.onValue));
   const whole = make("button", { type: "button", class: "whole", "aria-expanded": "false", "aria-label": `Whole text of ${title}` }, "Whole text");
   whole.addEventListener("click", () => toggle(element, hit, question, actions));
-  const similar = make("button", { type: "button", class: "similar", "aria-label": `More like ${title}`, onclick: () => actions.onSimilar(key) }, "More like this");
-  element.append(make("div", { class: "actions" }, whole, similar, rank === null ? "" : details(hit, rank)));
+  const similar = make("button", { type: "button", class: "similar", "aria-label": `More like ${title}`, onclick: () => actions.onSimilar(key, given) }, "More like this");
+  const [why, table] = rank === null ? ["", ""] : details(hit, rank);
+  element.append(make("div", { class: "actions" }, whole, similar, why), table);
   element.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && event.target === element) toggle(element, hit, question, actions);
   });

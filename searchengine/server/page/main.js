@@ -1,17 +1,17 @@
 // The search page: reads the controls, asks the server, shows what it answers.
 
-import { ApiError, call, useToken } from "./api.js";
+import { ApiError, call, hasToken, useToken } from "./api.js";
 import { byId, make, number } from "./dom.js";
 import { addValue, clearFilters, counted, filters, fromAddress, showChips, showFields, toAddress, useFields, where } from "./filters.js";
 import { showHits, showNothing, showStart } from "./hits.js";
 import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } from "./panels.js";
 
 const PAGE = 10;
-const DEBOUNCE = 80; // milliseconds
+const [DEBOUNCE, RETRY] = [80, 5000]; // milliseconds
 // usual: the mode in which the collection answers questions that name none
 // candidates: the most hits that the server's cross-encoder orders again; null: it has none
-// like: the key of a document whose nearest are shown. typing: whether the address is of an unfinished question
-const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, like: null, typing: false };
+// like: the key of a document whose nearest are shown; likeName: its title, if it is known. typing: whether the address is of an unfinished question
+const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: null, likeName: null, typing: false };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
 const check = (mode) => {
@@ -24,11 +24,17 @@ const at = () => `v1/collections/${encodeURIComponent(byId("collection").value)}
 
 function showError(error) {
   if (error.name === "AbortError") return;
-  if (error.status === 401) byId("token-form").hidden = false;
+  if (error.status === 401) return wantToken();
   byId("error").hidden = false;
   byId("error").textContent = error instanceof ApiError ? error.message : `The page failed: ${error.message}`;
   byId("error").classList.toggle("lines", error.message.includes("\n")); // which point at a place
   if (!(error instanceof ApiError)) console.error(error);
+}
+
+function wantToken() {
+  byId("token-form").hidden = false;
+  byId("token-unknown").hidden = !hasToken();
+  byId("token").focus();
 }
 
 function request(question) {
@@ -140,7 +146,7 @@ function showStatus(found) {
   }
   if (!shown) return void (byId("status").textContent = "No hits.");
   let text = `${number(shown)} hits`;
-  if (state.like !== null) text = `${number(shown)} documents like ${state.like}`;
+  if (state.like !== null) text = `The ${number(shown)} documents most like it`;
   else if (found && checkedMode() === "text") {
     text = `${found.at_least ? "more than " : ""}${documents(found.total)} ${found.total === 1 ? "matches" : "match"}`;
   } else if (found) text = `The best ${number(shown)} of ${documents(found.total)}`;
@@ -209,17 +215,19 @@ async function locate(question, hits, signal) {
 }
 
 /** A document of the map: the hit, or the documents like it. */
-function openPoint(key) {
+function openPoint(key, title) {
   const hit = [...byId("hits").children].find((element) => element.dataset.key === key);
   if (hit) hit.focus();
-  else onSimilar(key);
+  else onSimilar(key, title);
 }
+
+const likeName = () => state.likeName || state.like;
 
 function chips() {
   showChips(controlsChanged);
   if (state.like !== null) {
-    byId("chips").prepend(make("li", {}, make("button", { type: "button", "aria-label": `Leave the documents like ${state.like}`, onclick: () => { state.like = null; controlsChanged(); } },
-      `like ${state.like} ×`)));
+    byId("chips").prepend(make("li", {}, make("button", { type: "button", dir: "auto", "aria-label": `Leave the documents like ${likeName()}`, onclick: () => { state.like = null; controlsChanged(); } },
+      `Like: ${likeName()} ×`)));
   }
 }
 
@@ -243,8 +251,8 @@ async function addFilter(filter) {
   return true;
 }
 
-function onSimilar(key) {
-  state.like = key;
+function onSimilar(key, title) {
+  [state.like, state.likeName] = [key, title];
   byId("query").value = "";
   controlsChanged();
   scrollTo(0, 0);
@@ -261,9 +269,13 @@ const actions = {
 };
 
 async function openCollection() {
+  clearTimeout(state.retry);
+  state.stats = null;
   try {
     const [stats, overview, bench] = await Promise.all(["stats", "overview", "bench"].map((path) => call(`${at()}/${path}`)));
     state.stats = stats;
+    byId("error").hidden = true;
+    byId("map-panel").hidden = false;
     useFields(overview.fields);
     showStart(overview, actions);
     byId("name").textContent = byId("collection").value;
@@ -276,6 +288,12 @@ async function openCollection() {
     await search();
   } catch (error) {
     showError(error);
+    if (state.stats) return;
+    showList([]);
+    for (const id of ["start", "facets-panel", "map-panel", "cascade", "curve-panel", "bench-panel"]) byId(id).hidden = true;
+    setBusy(false);
+    byId("size").textContent = "";
+    if (error.status === 503) state.retry = setTimeout(openCollection, RETRY);
   }
 }
 
@@ -306,13 +324,14 @@ function remember(push) {
   toAddress(parameters);
   const address = `#${parameters}`;
   if (address === (location.hash || "#")) return;
-  history[push ? "pushState" : "replaceState"](null, "", parameters.size ? address : location.pathname);
+  history[push ? "pushState" : "replaceState"]({ likeName: state.likeName }, "", parameters.size ? address : location.pathname);
 }
 
 function recall() {
   const parameters = new URLSearchParams(location.hash.slice(1));
   byId("query").value = parameters.get("q") ?? "";
   state.like = parameters.get("like");
+  state.likeName = history.state?.likeName; // not in a link that was shared
   check(parameters.get("mode") ?? state.usual);
   const chosen = parameters.get("in");
   if ([...byId("collection").options].some((option) => option.value === chosen)) byId("collection").value = chosen;

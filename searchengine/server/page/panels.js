@@ -36,7 +36,7 @@ const inside = (value, size) => Math.min(size - 4, Math.max(4, value));
 
 function dot(point, cls, r, open) {
   const place = { cx: inside(map.x(point.x), WIDTH).toFixed(1), cy: inside(map.y(point.y), HEIGHT).toFixed(1) };
-  return draw("circle", { class: cls, ...place, r, onclick: open && (() => open(point.key)) }, draw("title", {}, point.title || point.key || "the question"));
+  return draw("circle", { class: cls, ...place, r, onclick: open && (() => open(point.key, point.title)) }, draw("title", {}, point.title || point.key || "the question"));
 }
 
 /** Draw the sample, both axes to the same scale. What is drawn above it later may be outside: it stands at the edge. */

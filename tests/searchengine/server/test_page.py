@@ -232,6 +232,20 @@ def test_a_mistake_is_shown_and_can_be_mended(page: Any) -> None:
     assert "encoder" in page.inner_text("#error")
 
 
+def test_a_collection_that_cannot_be_opened(page: Any) -> None:
+    """Its error stands alone; nothing is left of the collection before, and others open."""
+    ask(page, "whale")
+    error = {"error": {"message": "the collection cannot be opened: lost"}}
+    page.route("**/long/stats", lambda route: route.fulfill(status=503, json=error))
+    page.select_option("#collection", "long")
+    page.wait_for_selector("#error:visible")
+    assert "cannot be opened: lost" in page.inner_text("#error")
+    assert not titles(page) and page.is_hidden("#map-panel") and page.is_hidden("#facets-panel")
+    page.select_option("#collection", "sea")
+    page.wait_for_selector("#hits > li")
+    assert page.is_hidden("#error") and page.is_visible("#map-panel")
+
+
 def test_keyboard_alone(page: Any) -> None:
     page.locator("#theme").focus()
     page.keyboard.press("/")
@@ -331,6 +345,10 @@ def test_the_page_asks_for_a_token(browser: Any, server: Server) -> None:
     page = context.new_page()
     page.goto(server.url)
     page.wait_for_selector("#token-form:visible")
+    assert page.is_hidden("#query") and page.is_hidden("#token-unknown")
+    page.keyboard.type("0123456789abcdef-mistyped")  # it has the focus
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#token-unknown:visible")
     page.fill("#token", TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_selector("#map svg")
@@ -402,6 +420,7 @@ def test_five_tasks(page: Any) -> None:
     page.wait_for_function("() => document.querySelector('#status').textContent.includes('like')")
     settle(page)
     assert len(titles(page)) == 9 and title not in titles(page)
+    assert page.locator("#chips button").first.inner_text() == f"Like: {title} ×"
     page.go_back()
     page.wait_for_function(
         "() => document.querySelector('#status').textContent === '10 documents match'"
