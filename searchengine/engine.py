@@ -95,6 +95,7 @@ from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
 
 __all__ = [
+    "AddSummary",
     "CrossEncoders",
     "CrossEncoding",
     "Document",
@@ -107,7 +108,9 @@ __all__ = [
     "SearchEngine",
     "Snapshot",
     "Stats",
+    "Tables",
     "TextEncoder",
+    "contract",
     "field_name",
     "limits",
     "listing",

@@ -168,6 +168,10 @@ class Tables(ABC):
         """The keys of the documents of these ids, in their order."""
 
     @abstractmethod
+    def titles_of(self, ids: Iterable[int]) -> list[tuple[str, str]]:
+        """The keys and titles of the documents of these ids, in their order; reads no text."""
+
+    @abstractmethod
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
         """Key → id, for the keys that are stored."""
 

@@ -127,7 +127,10 @@ async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
 async def _warm(here: State) -> None:
     await asyncio.gather(*(served.warm() for served in here.collections.values()))
     gc.collect()
-    gc.freeze()  # full passes of the garbage collector would block the loop
+    # Full passes of the garbage collector block the loop: not over what stays, and after 700,000
+    # new objects, not 70,000, since a search may make a million.
+    gc.freeze()
+    gc.set_threshold(700, 10, 100)
 
 
 async def _refresh(here: State) -> None:

@@ -1,22 +1,30 @@
 """Routes of documents: get, list, put, update, delete, and bulk add."""
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
+from pydantic_core import to_json
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
-from searchengine.engine import SearchEngine
+from searchengine.engine import Document, SearchEngine, Tables
 from searchengine.errors import UnknownKey
 from searchengine.server.bulk_add import BulkAdd, incoming, write
 from searchengine.server.models import (
     Deleted,
     DocumentList,
     DocumentModel,
+    Documents,
     ErrorModel,
+    KeyList,
+    KeysRequest,
     NewDocument,
     Patch,
+    PatchesRequest,
+    Route,
     UrlFilter,
+    Vectors,
     Written,
 )
 from searchengine.server.refusals import RESPONSES
@@ -31,12 +39,22 @@ class _AnyKey(PathConvertor):
 
 register_url_convertor("any_key", _AnyKey())
 router = APIRouter(
-    tags=["documents"], prefix="/v1/collections/{name}/documents", responses=RESPONSES
+    route_class=Route,
+    tags=["documents"],
+    prefix="/v1/collections/{name}/documents",
+    responses=RESPONSES,
 )
 Name = Annotated[str, Path(max_length=64, description="A collection.", examples=["papers"])]
 Key = Annotated[
     str, Path(min_length=1, max_length=MAX_KEY, description="A key.", examples=["whales"])
 ]
+Where = Annotated[UrlFilter | None, Query(description="Metadata filter.")]
+After = Annotated[
+    int | None,
+    Query(ge=0, lt=1 << 63, description="`next` of the page before, which this one follows."),
+]
+_PAGE = 8 << 20  # bytes of a page of documents, after which the next one begins
+_BLOCK = 10  # documents read at a time
 LINES: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -66,21 +84,110 @@ _ACKNOWLEDGED = {
 async def list_documents(
     request: Request,
     name: Name,
-    where: Annotated[UrlFilter | None, Query(description="Metadata filter.")] = None,
+    where: Where = None,
     offset: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0,
     limit: Annotated[int, Query(ge=0, le=MAX_PAGE)] = 10,
+    after: After = None,
 ) -> Response:
-    """Documents in the order in which they were first added."""
+    """Documents in the order in which they were first added.
+
+    A page of long documents has fewer than `limit`.
+    """
 
     def work(engine: SearchEngine) -> Content:
-        documents = engine.documents(where, offset=offset, limit=limit)
         content = Content()
-        content.write(b'{"documents":')
-        content.write_list(document.as_record() for document in documents)
-        content.write(b',"total":%d}' % engine.count(where))
+        with engine.collection.reading() as snapshot:
+            store = snapshot.store
+            ids, last = _page(store, where, after, offset, limit)
+            written = 0
+
+            def records() -> Iterator[dict[str, Any]]:
+                nonlocal written
+                while written < len(ids) and content.size < _PAGE:
+                    block = ids[written : written + _BLOCK]
+                    yield from (document.as_record() for document in store.documents(block))
+                    written += len(block)
+
+            content.write(b'{"documents":')
+            content.write_list(records())
+            if written < len(ids):
+                last = ids[written - 1]
+            total = store.count(where) if after is None else None
+        content.write(b"," + to_json({"total": total, "next": last})[1:])
         return content
 
     return json_response(await collection_of(request, name).read(work))
+
+
+@router.get(":keys", response_model=KeyList)
+async def list_keys(
+    request: Request,
+    name: Name,
+    where: Where = None,
+    limit: Annotated[int, Query(ge=0, le=MAX_PAGE)] = MAX_PAGE,
+    after: After = None,
+) -> Response:
+    """Keys of documents in the order in which they were first added."""
+
+    def work(engine: SearchEngine) -> dict[str, Any]:
+        with engine.collection.reading() as snapshot:
+            ids, last = _page(snapshot.store, where, after, 0, limit)
+            return {"keys": snapshot.store.keys_of(ids), "next": last}
+
+    return as_json(await collection_of(request, name).read(work))
+
+
+@router.get(":sample", response_model=Documents)
+async def sample(
+    request: Request,
+    name: Name,
+    n: Annotated[int, Query(ge=0, le=MAX_PAGE, description="Number of documents.")],
+    where: Where = None,
+    seed: int = 0,
+) -> Response:
+    """Different documents drawn at random; the same for the same commit and seed."""
+
+    def work(engine: SearchEngine) -> Content:
+        return _documents(engine.sample(n, where, seed=seed))
+
+    return json_response(await collection_of(request, name).read(work))
+
+
+@router.post(":get", response_model=Documents)
+async def get_documents(request: Request, name: Name, body: KeysRequest) -> Response:
+    """The documents of several keys, in their order."""
+    served = collection_of(request, name)
+    return json_response(await served.read(lambda engine: _documents(engine.get(body.keys))))
+
+
+@router.post(":vectors", response_model=Vectors)
+async def get_vectors(request: Request, name: Name, body: KeysRequest) -> Response:
+    """The stored vectors of documents, one of each passage."""
+
+    def work(engine: SearchEngine) -> Content:
+        content = Content()
+        content.write(b'{"vectors":')
+        content.write_list(
+            None if rows is None else rows.tolist() for rows in engine.vectors(body.keys)
+        )
+        content.write(b"}")
+        return content
+
+    return json_response(await collection_of(request, name).read(work))
+
+
+@router.post(":delete", response_model=Deleted)
+async def delete_keys(request: Request, name: Name, body: KeysRequest) -> Response:
+    """Delete documents by their keys, those that are stored."""
+    served = collection_of(request, name)
+    return as_json({"deleted": await served.write(lambda engine: engine.delete(body.keys))})
+
+
+@router.patch("", status_code=204)
+async def update_documents(request: Request, name: Name, body: PatchesRequest) -> Response:
+    """Merge into the metadata of several documents (RFC 7396), of all or none."""
+    await collection_of(request, name).write(lambda engine: engine.update(body.root))
+    return Response(status_code=204)
 
 
 @router.post(
@@ -165,6 +272,23 @@ async def delete_document(request: Request, name: Name, key: Key) -> Response:
     if not deleted:
         raise _unknown(key)
     return as_json({"deleted": deleted})
+
+
+def _page(
+    store: Tables, where: str | None, after: int | None, offset: int, limit: int
+) -> tuple[list[int], int | None]:
+    """The ids of a page, and the last of them if another page follows."""
+    ids = store.ids_after(-1 if after is None else after, where, offset + limit + 1).tolist()
+    page = ids[offset : offset + limit]
+    return page, page[-1] if page and len(ids) > offset + limit else None
+
+
+def _documents(documents: Iterable[Document | None]) -> Content:
+    content = Content()
+    content.write(b'{"documents":')
+    content.write_list(None if document is None else document.as_record() for document in documents)
+    content.write(b"}")
+    return content
 
 
 def _unknown(key: str) -> UnknownKey:

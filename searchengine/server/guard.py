@@ -37,7 +37,9 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths without a token."""
 # Of all that is not GET, only this reads.
-_READS = re.compile(r"/v1/(search|search/batch|embeddings|collections/[^/]+/(map|count))")
+_READS = re.compile(
+    r"/v1/(search(/batch|/similar)?|embeddings|collections/[^/]+/(map|count|documents:(get|vectors)))"
+)
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _SMALL = 1 << 16  # bytes of a body that is received however many others are
 _WATCH = 0.1  # seconds until a request is watched for a caller that leaves
@@ -238,9 +240,7 @@ class Passing:
                 await self._guard.app(self._scope, self._receiving, self._sending)
         except TimeoutError:
             self._guard.metrics.refused.labels("timeout").inc()
-            raise Refused(
-                503, f"not answered within {self._settings.timeout:g} seconds", RETRY
-            ) from None
+            raise Refused(503, f"not answered within {self._settings.timeout:g} seconds") from None
         except asyncio.CancelledError:
             if self._left and self._task is not None and self._task.uncancel() == 0:
                 raise Left from None

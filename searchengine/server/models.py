@@ -1,19 +1,59 @@
 """Requests and responses as JSON, with examples for OpenAPI."""
 
+import asyncio
+import json
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
+from fastapi import Request
+from fastapi.routing import APIRoute
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
+    RootModel,
     Tag,
     model_validator,
 )
 
 from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.server import server_settings as limits
+
+_MANY = 1 << 18  # values in a body, whose reading at once would hold up every other request
+
+
+class _Reader(json.JSONDecoder):
+    """Reads JSON in Python's own code, which lets other threads run; ten times as slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parse_object = json.decoder.JSONObject  # type: ignore[attr-defined]
+        self.parse_string = json.decoder.py_scanstring  # type: ignore[attr-defined]
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+class _Request(Request):
+    async def json(self) -> Any:
+        body = await self.body()
+        if body.count(b",") < _MANY:
+            return await super().json()
+        text = body.decode(json.detect_encoding(body), "surrogatepass")  # as json.loads
+        return await asyncio.to_thread(_Reader().decode, text)
+
+
+class Route(APIRoute):
+    """A route whose requests may have millions of values: they are read beside other requests."""
+
+    def get_route_handler(self) -> Callable[..., Any]:
+        """The handler of requests, with their bodies read as above."""
+        handle = super().get_route_handler()
+
+        async def read_beside(request: Request) -> Any:
+            return await handle(_Request(request.scope, request.receive))
+
+        return read_beside
 
 
 def _whole(value: Any) -> Any:
@@ -37,6 +77,7 @@ Vector = Annotated[list[Number], Field(min_length=1, max_length=limits.MAX_DIMEN
 Filter = Annotated[str, Field(max_length=limits.MAX_FILTER)]
 UrlFilter = Annotated[str, Field(max_length=limits.MAX_URL_FILTER)]
 FieldName = Annotated[str, Field(max_length=limits.MAX_FIELD)]
+StoredKey = Annotated[str, Field(max_length=limits.MAX_KEY)]
 Name = Annotated[str, Field(max_length=64)]
 
 
@@ -82,14 +123,17 @@ class SearchOptions(Strict):
     candidates: Annotated[int, _between(1, MAX_CANDIDATES), _WHOLE] | None = Field(
         None, description="Documents that the cross-encoder reads; null: as many as it may."
     )
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="Seconds that the search may take; null: as many as the server allows."
+    )
 
     def options(self) -> dict[str, Any]:
         """The keywords of SearchEngine.search that differ from their defaults.
 
         Without those of the cross-encoder, which the server knows.
         """
-        left_out = {"collection", "k", "texts", "query", "vector", "queries", "vectors"}
-        left_out |= {"cross_encoder", "candidates"}
+        left_out = {"collection", "k", "texts", "query", "vector", "queries", "vectors", "key"}
+        left_out |= {"cross_encoder", "candidates", "timeout"}
         return self.model_dump(exclude=left_out, exclude_defaults=True)
 
 
@@ -134,6 +178,13 @@ class BatchRequest(SearchOptions):
         if (self.queries is None) == (self.vectors is None):
             raise ValueError("give either queries or vectors")
         return self
+
+
+class SimilarRequest(SearchOptions):
+    """A stored document in place of a question."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"key": "whales", "k": 5}]})
+    key: StoredKey
 
 
 class HitModel(BaseModel):
@@ -300,7 +351,34 @@ class DocumentList(BaseModel):
     """Documents in the order in which they were first added."""
 
     documents: list[DocumentModel]
-    total: int = Field(description="Documents that match the filter.")
+    total: int | None = Field(description="Documents that match the filter; null with `after`.")
+    next: int | None = Field(description="`after` of the next page; null: there is none.")
+
+
+class KeyList(BaseModel):
+    """Keys of documents in the order in which they were first added."""
+
+    keys: list[str]
+    next: int | None = Field(description="`after` of the next page; null: there is none.")
+
+
+class KeysRequest(Strict):
+    """Documents by their keys."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"keys": ["whales", "owls"]}]})
+    keys: Annotated[list[StoredKey], Field(max_length=limits.MAX_PAGE)]
+
+
+class Documents(BaseModel):
+    """Documents in the order of the request; null for an unknown key."""
+
+    documents: list[DocumentModel | None]
+
+
+class Vectors(BaseModel):
+    """For each key a vector of each passage, in their order; null for an unknown key."""
+
+    vectors: list[list[list[float]] | None]
 
 
 class FacetsResponse(BaseModel):
@@ -316,7 +394,7 @@ class MapRequest(Strict):
         json_schema_extra={"examples": [{"query": "how do whales sleep", "keys": ["whales"]}]}
     )
     query: Question | None = None
-    keys: list[Annotated[str, Field(max_length=limits.MAX_KEY)]] = Field([], max_length=100)
+    keys: list[StoredKey] = Field([], max_length=100)
     version: str | None = Field(None, max_length=64, description="The one of the last response.")
 
 
@@ -441,6 +519,15 @@ class Patch(BaseModel):
     model_config = ConfigDict(
         extra="allow", json_schema_extra={"examples": [{"checked": True, "year": None}]}
     )
+
+
+class PatchesRequest(RootModel[dict[StoredKey, dict[str, Any]]]):
+    """Key → metadata to merge; null removes a field."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"whales": {"checked": True, "year": None}}]}
+    )
+    root: Annotated[dict[StoredKey, dict[str, Any]], Field(max_length=limits.MAX_PAGE)]
 
 
 class Written(BaseModel):

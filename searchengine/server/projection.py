@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.corpus.documents import Document
-from searchengine.engine import SearchEngine
+from searchengine.engine import SearchEngine, contract
 from searchengine.indexer.arrays import Floats
+from searchengine.server.overview import sample_ids
+
+_PASSAGES = 64  # of a document, whose mean is its place
+_DOCUMENTS = 50  # whose passages are listed at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +34,16 @@ class Projection:
     @classmethod
     def from_engine(cls, engine: SearchEngine, sample: int) -> "Projection":
         """The projection of at most `sample` documents that have vectors."""
-        version = current_version(engine)  # before the rest: a newer commit makes it out of date
-        documents, vectors = document_vectors(engine, engine.sample(sample))
-        dim = vectors.shape[1]
-        mean = vectors.mean(axis=0) if len(vectors) else np.zeros(dim, np.float32)
-        centred = vectors - mean
-        _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
-        two = np.zeros((2, dim), np.float32)
-        two[: len(axes[:2])] = axes[:2]
-        energy = sizes**2
-        explained = float(energy[:2].sum() / energy.sum()) if energy.any() else 0.0
-        found = cls(mean, two, explained, [], version)
-        return replace(found, points=found._shown(documents, vectors))
+        with engine.collection.reading() as snapshot:
+            ids, vectors = _document_vectors(snapshot, sample_ids(snapshot.store, sample))
+            mean = vectors.mean(axis=0) if ids else np.zeros(vectors.shape[1], np.float32)
+            _, sizes, axes = np.linalg.svd(vectors - mean, full_matrices=False)
+            two = np.zeros((2, len(mean)), np.float32)
+            two[: len(axes[:2])] = axes[:2]
+            energy = sizes**2
+            explained = float(energy[:2].sum() / energy.sum()) if energy.any() else 0.0
+            found = cls(mean, two, explained, [], str(snapshot.commit_id))
+            return replace(found, points=found._shown(snapshot, ids, vectors))
 
     def place(self, vectors: Floats) -> list[list[float]]:
         """The coordinates [x, y] of vectors (n, D)."""
@@ -51,13 +52,18 @@ class Projection:
 
     def hits(self, engine: SearchEngine, keys: Sequence[str]) -> list[dict[str, Any]]:
         """The documents with these keys, as JSON; those without a vector are left out."""
-        stored = [document for document in engine.get(list(keys)) if document is not None]
-        return self._shown(*document_vectors(engine, stored))
+        with engine.collection.reading() as snapshot:
+            stored = snapshot.store.ids_of(keys)
+            ids = [stored[key] for key in keys if key in stored]
+            return self._shown(snapshot, *_document_vectors(snapshot, ids))
 
-    def _shown(self, documents: Sequence[Document], vectors: Floats) -> list[dict[str, Any]]:
+    def _shown(
+        self, snapshot: contract.Snapshot, ids: Sequence[int], vectors: Floats
+    ) -> list[dict[str, Any]]:
+        names = snapshot.store.titles_of(ids)
         return [
-            {"key": document.key, "title": document.title, "x": x, "y": y}
-            for document, (x, y) in zip(documents, self.place(vectors), strict=True)
+            {"key": key, "title": title, "x": x, "y": y}
+            for (key, title), (x, y) in zip(names, self.place(vectors), strict=True)
         ]
 
 
@@ -67,14 +73,22 @@ def current_version(engine: SearchEngine) -> str:
         return str(snapshot.commit_id)
 
 
-def document_vectors(
-    engine: SearchEngine, documents: Sequence[Document]
-) -> tuple[list[Document], Floats]:
-    """The documents with vectors, and the mean vector of each document's passages (n, D)."""
-    having, means = [], [np.zeros((0, engine.collection.settings["encoder"]["dim"]), np.float32)]
-    vectors = engine.vectors([document.key for document in documents])
-    for document, rows in zip(documents, vectors, strict=True):
-        if rows is not None and len(rows):
-            having.append(document)
-            means.append(rows.mean(axis=0, keepdims=True))
-    return having, np.concatenate(means)
+def _document_vectors(snapshot: contract.Snapshot, ids: Sequence[int]) -> tuple[list[int], Floats]:
+    """The documents with vectors, and the mean vector of passages of each (n, D).
+
+    Reads no texts, and of a long document _PASSAGES passages at most, at even distances.
+    """
+    chosen: dict[int, list[int]] = {}
+    for start in range(0, len(ids), _DOCUMENTS):
+        passages: dict[int, list[int]] = {}
+        for passage in snapshot.store.passages_of(ids[start : start + _DOCUMENTS]):
+            passages.setdefault(passage.document, []).append(passage.id)
+        for document, rows in passages.items():
+            chosen[document] = rows[:: -(-len(rows) // _PASSAGES)]
+    having = [i for i in ids if i in chosen]
+    if not having:
+        return [], np.zeros((0, snapshot.settings["encoder"]["dim"]), np.float32)
+    vectors = snapshot.vectors(np.array([row for i in having for row in chosen[i]]))
+    sizes = np.array([len(chosen[i]) for i in having])
+    sums = np.add.reduceat(vectors, np.cumsum(sizes) - sizes)
+    return having, (sums / sizes[:, None]).astype(np.float32)

@@ -47,6 +47,7 @@ UNKNOWN_KEY = "unknown_key"
 """The type and code of a 404 for a document; of another address or collection not_found."""
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
+"""Header of a refusal before anything was done, so that any request may be sent again."""
 _MEANINGS = {
     400: "The body is not JSON.",
     401: "The token is missing or unknown.",
@@ -199,7 +200,8 @@ def _engine(request: Request, error: Any) -> Response:
         message = str(error)
         for served in request.app.state.here.collections.values():
             message = served.without_path(message)
-    headers = RETRY if status == 503 else None
+    retry = status == 503 and not isinstance(error, SearchTimeout)  # which would be as slow again
+    headers = RETRY if retry else None
     return error_response(status, message, request.scope["id"], headers, code=code_of(error))
 
 

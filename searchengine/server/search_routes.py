@@ -1,28 +1,27 @@
 """Routes that answer questions."""
 
 import time
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
 from searchengine.query.hits import STAGES, Hit, Hits, Timing
-from searchengine.server.document_routes import Name
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
+    Route,
     SearchRequest,
     SearchResponse,
-    UrlFilter,
+    SimilarRequest,
 )
 from searchengine.server.refusals import RESPONSES
 from searchengine.server.responses import Content, json_response
 from searchengine.server.served import collection_of, state
-from searchengine.server.server_settings import MAX_K, MAX_KEY
 
-router = APIRouter(tags=["search"], responses=RESPONSES)
+router = APIRouter(route_class=Route, tags=["search"], responses=RESPONSES)
 
 
 @router.post("/v1/search", response_model=SearchResponse)
@@ -33,7 +32,8 @@ async def search(body: SearchRequest, request: Request) -> Response:
     start = time.perf_counter()
     question = body.query if body.query is not None else body.vector
     show = _with_texts if body.texts else _without_texts
-    hits, shown = await served.search(question, body.k, here.options(body), show)
+    options = here.options(body)
+    hits, shown = await served.search(question, body.k, options, show, body.timeout)
     seconds = time.perf_counter() - start
     here.metrics.searched(hits.timing, seconds)
     request.scope["timing"] = hits.timing
@@ -64,7 +64,7 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
         content.write(b"]}")
         return [hits.timing for hits in batch], content
 
-    timings, content = await served.read(work)
+    timings, content = await served.read(work, body.timeout)
     seconds = time.perf_counter() - start
     request.scope["timing"] = timings[0]  # they were answered together
     for timing in timings:
@@ -72,25 +72,21 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
     return json_response(content)
 
 
-@router.get("/v1/collections/{name}/similar", response_model=SearchResponse)
-async def similar(
-    request: Request,
-    name: Name,
-    key: Annotated[str, Query(min_length=1, max_length=MAX_KEY, description="A key.")],
-    where: Annotated[UrlFilter | None, Query(description="Metadata filter.")] = None,
-    k: Annotated[int, Query(ge=1, le=MAX_K, description="Number of hits.")] = 10,
-) -> Response:
-    """The documents nearest to a stored one, without their texts."""
+@router.post("/v1/search/similar", response_model=SearchResponse)
+async def similar(body: SimilarRequest, request: Request) -> Response:
+    """The documents nearest to a stored one, itself left out."""
+    served = collection_of(request, body.collection)
     start = time.perf_counter()
+    options = state(request).options(body)
 
     def work(engine: SearchEngine) -> Content:
-        hits = engine.similar(key, k, where=where)
+        hits = engine.similar(body.key, body.k, **options)
         content = Content()
-        content.write(_head(name, hits, time.perf_counter() - start))
-        _write_hits(content, hits, texts=False)
+        content.write(_head(served.name, hits, time.perf_counter() - start))
+        _write_hits(content, hits, texts=body.texts)
         return content
 
-    return json_response(await collection_of(request, name).read(work))
+    return json_response(await served.read(work, body.timeout))
 
 
 def _head(collection: str, hits: Hits, seconds: float) -> bytes:

@@ -135,7 +135,12 @@ class Served:
                 self.problem = None
 
     async def search(
-        self, query: Any, k: int, options: dict[str, Any], show: Callable[[Hits], Result]
+        self,
+        query: Any,
+        k: int,
+        options: dict[str, Any],
+        show: Callable[[Hits], Result],
+        timeout: float | None = None,
     ) -> tuple[Hits, Result]:
         """The hits of one question, which is answered together with others of now.
 
@@ -143,23 +148,31 @@ class Served:
         """
         await self._follow()
         answer: tuple[Hits, Result] = await self.engine.asearch_shown(
-            query, show, k, characters=MAX_TEXT, timeout=self._settings.timeout, **options
+            query, show, k, characters=MAX_TEXT, timeout=self._seconds(timeout), **options
         )
         return answer
 
-    async def read(self, function: Callable[[SearchEngine], Result]) -> Result:
+    async def read(
+        self, function: Callable[[SearchEngine], Result], timeout: float | None = None
+    ) -> Result:
         """Run a function of the engine in a reading thread, for as long as a request may take.
 
-        Returns its result.
+        Or for `timeout` seconds, if they are fewer. Returns its result.
         """
         await self._follow()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, self._limited(function), self.engine)
+        limited = self._limited(function, timeout)
+        return await loop.run_in_executor(self._readers, limited, self.engine)
+
+    def _seconds(self, timeout: float | None) -> float:
+        """How long a request may take, of which its caller grants `timeout` seconds."""
+        longest = self._settings.timeout
+        return longest if timeout is None else min(timeout, longest)
 
     def _limited(
-        self, function: Callable[[SearchEngine], Result]
+        self, function: Callable[[SearchEngine], Result], timeout: float | None = None
     ) -> Callable[[SearchEngine], Result]:
-        deadline = limits.Deadline.after(self._settings.timeout)
+        deadline = limits.Deadline.after(self._seconds(timeout))
 
         def call(engine: SearchEngine) -> Result:
             with limits.limited(deadline, MAX_TEXT):

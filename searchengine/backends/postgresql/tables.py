@@ -44,6 +44,11 @@ class PostgresTables(Tables):
         stored = dict(self.read("SELECT id, key FROM documents WHERE id = ANY(%s)", (order,)))
         return self._in_order(stored, order, "document")
 
+    def titles_of(self, ids: Iterable[int]) -> list[tuple[str, str]]:
+        order = [int(i) for i in ids]
+        rows = self.read("SELECT id, key, title FROM documents WHERE id = ANY(%s)", (order,))
+        return self._in_order({i: (key, title) for i, key, title in rows}, order, "document")
+
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
         return dict(self.read("SELECT key, id FROM documents WHERE key = ANY(%s)", (_keys(keys),)))
 

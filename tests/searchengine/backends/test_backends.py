@@ -96,12 +96,16 @@ def test_settings_are_stored_and_seen_by_others(engine: SearchEngine, where: str
         assert engine.stats().weight == WEIGHT
 
 
-def test_the_default_of_a_backend(engine: SearchEngine) -> None:
+def test_names_and_the_default_of_a_backend(engine: SearchEngine) -> None:
     engine.set_default("hybrid", 0.2)
     engine.collection.upsert(entries())
     with engine.collection.reading() as snapshot:
         assert 0 <= snapshot.unrelated <= 0.95
         assert snapshot.by_words("title 7", 5).most >= 0
+        store = snapshot.store
+        ids = [store.ids_of([key])[key] for key in ("k7", "k2", "k7")]
+        assert store.keys_of(ids) == ["k7", "k2", "k7"]
+        assert store.titles_of(ids[:2]) == [("k7", "title 7"), ("k2", "title 2")]
     engine.set_default("text")
     assert (engine.stats().mode, engine.stats().weight) == ("text", 0.2)
     engine.set_default("vector")

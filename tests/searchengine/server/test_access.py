@@ -60,6 +60,8 @@ WRITES = [
     ("POST", "/v1/collections/words/documents"),
     ("DELETE", "/v1/collections/words/documents?where=year"),
     ("POST", "/v1/search/more"),
+    ("POST", "/v1/collections/words/documents:delete"),
+    ("PATCH", "/v1/collections/words/documents"),
 ]
 
 

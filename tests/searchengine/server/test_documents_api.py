@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from searchengine import SearchEngine
 from searchengine.errors import CollectionBusy
 from searchengine.ingest.passages import PassageReader
-from searchengine.server import bulk_add
+from searchengine.server import bulk_add, document_routes
 from searchengine.server.server_settings import ServerSettings
 
 AT = "/v1/collections/words/documents"
@@ -63,11 +63,49 @@ def test_a_document_can_be_found_when_put_returns(client: TestClient) -> None:
 def test_lists_are_pages_of_a_filter(client: TestClient) -> None:
     page = client.get(AT, params={"where": "year > 2000", "offset": 1, "limit": 1}).json()
     assert page["total"] == 3 and [each["_id"] for each in page["documents"]] == ["cat"]
-    assert client.get(AT, params={"limit": 0}).json() == {"documents": [], "total": 3}
+    empty = {"documents": [], "total": 3, "next": None}
+    assert client.get(AT, params={"limit": 0}).json() == empty
     assert client.get(AT, params={"limit": 100_000}).status_code == 422
     assert client.request("DELETE", AT).status_code == 422  # never all of them by mistake
     assert client.request("DELETE", AT, params={"where": "year > 2015"}).json() == {"deleted": 2}
     assert client.get(AT).json()["total"] == 1
+
+
+def test_a_page_says_where_the_next_one_begins(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pages(address: str, name: str, **parameters: Any) -> list[list[Any]]:
+        found, after = [], {}
+        while after is not None:
+            page = client.get(address, params={**parameters, **after}).json()
+            found.append([each if name == "keys" else each["_id"] for each in page[name]])
+            after = None if page["next"] is None else {"after": page["next"]}
+        return found
+
+    assert pages(f"{AT}:keys", "keys", limit=2) == [["bee", "cat"], ["a/b c"]]
+    assert pages(AT, "documents", limit=2) == [["bee", "cat"], ["a/b c"]]
+    assert pages(AT, "documents", limit=1, where="year > 2015") == [["bee"], ["a/b c"]]
+    monkeypatch.setattr(document_routes, "_BLOCK", 1)
+    monkeypatch.setattr(document_routes, "_PAGE", 60)
+    assert pages(AT, "documents") == [["bee"], ["cat"], ["a/b c"]]  # long documents
+
+
+def test_several_documents_at_once(client: TestClient, words: Path) -> None:
+    stored = client.post(f"{AT}:get", json={"keys": ["cat", "none", "bee"]}).json()["documents"]
+    assert [each and each["_id"] for each in stored] == ["cat", None, "bee"]
+    vectors = client.post(f"{AT}:vectors", json={"keys": ["none", "bee"]}).json()["vectors"]
+    with SearchEngine.open(words) as engine:
+        assert vectors == [None, [engine.vectors(["bee"])[0][0].tolist()]]  # type: ignore[index]
+    sampled = client.get(f"{AT}:sample", params={"n": 2, "seed": 3}).json()
+    assert len(sampled["documents"]) == 2
+    patches = {"bee": {"year": None}, "cat": {"n": 1}}
+    assert client.patch(AT, json=patches | {"none": {}}).status_code == 422
+    assert client.patch(AT, json=patches).status_code == 204
+    assert "year" not in client.get(f"{AT}/bee").json()
+    assert client.get(f"{AT}/cat").json()["n"] == 1
+    keys = {"keys": ["bee", "none", "cat", "bee"]}
+    assert client.post(f"{AT}:delete", json=keys).json() == {"deleted": 2}
+    assert client.post(f"{AT}:get", json={"keys": 1001 * ["x"]}).status_code == 422
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

@@ -101,7 +101,7 @@ def test_a_request_has_a_time_limit(held: Held, serve: Serve) -> None:
     client = serve(timeout=0.2)
     response = client.post("/v1/search", json={"query": "a bee"})
     assert response.status_code == 503 and "within 0.2 seconds" in response.text
-    assert response.headers["retry-after"] == "1"
+    assert "retry-after" not in response.headers  # it would take as long again
     end = time.monotonic() + 30  # on a slow machine other answers may be late too
     while (metrics := client.get("/metrics")).status_code != 200:
         assert time.monotonic() < end

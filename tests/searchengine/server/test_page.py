@@ -128,6 +128,23 @@ def test_search_and_pages(page: Any) -> None:
     assert page.inner_text("#nothing").startswith("Nothing was found.")
 
 
+def test_words_that_carry_endings_are_marked(page: Any) -> None:
+    """Of Korean only the word itself, whatever follows it; of English the word with its ending."""
+
+    def marked(text: str, question: str) -> list[str]:
+        found: list[str] = page.evaluate(
+            """([text, question]) => import("./page/dom.js").then((dom) => dom
+              .highlighted(text, question).filter((node) => node.tagName)
+              .map((node) => node.textContent))""",
+            [text, question],
+        )
+        return found
+
+    assert marked("파드를 만드는 kube-proxy의 파드", "파드 ") == ["파드", "파드"]
+    assert marked("東京都の地図", "東京 ") == ["東京"]
+    assert marked("robots and a rob", "robot ") == ["robots"]
+
+
 def test_a_cross_encoder_is_asked_for_by_a_box(page: Any) -> None:
     """A stand-in for the answers of a server that has one, which reads 15 documents at most."""
     assert not page.is_visible("#cross-encoding")  # this server has none
@@ -215,6 +232,20 @@ def test_a_mistake_is_shown_and_can_be_mended(page: Any) -> None:
     assert "encoder" in page.inner_text("#error")
 
 
+def test_a_collection_that_cannot_be_opened(page: Any) -> None:
+    """Its error stands alone; nothing is left of the collection before, and others open."""
+    ask(page, "whale")
+    error = {"error": {"message": "the collection cannot be opened: lost"}}
+    page.route("**/long/stats", lambda route: route.fulfill(status=503, json=error))
+    page.select_option("#collection", "long")
+    page.wait_for_selector("#error:visible")
+    assert "cannot be opened: lost" in page.inner_text("#error")
+    assert not titles(page) and page.is_hidden("#map-panel") and page.is_hidden("#facets-panel")
+    page.select_option("#collection", "sea")
+    page.wait_for_selector("#hits > li")
+    assert page.is_hidden("#error") and page.is_visible("#map-panel")
+
+
 def test_keyboard_alone(page: Any) -> None:
     page.locator("#theme").focus()
     page.keyboard.press("/")
@@ -241,7 +272,7 @@ def test_map_cascade_and_theme(page: Any) -> None:
     assert page.locator("#map circle.hit").count() == 10
     page.click("#cascade summary")
     shown = page.inner_text("#stages")
-    assert "reading documents" in shown and "of 4 dimensions" in shown
+    assert "reading documents" in shown and "4 of 4" in shown
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
@@ -314,6 +345,10 @@ def test_the_page_asks_for_a_token(browser: Any, server: Server) -> None:
     page = context.new_page()
     page.goto(server.url)
     page.wait_for_selector("#token-form:visible")
+    assert page.is_hidden("#query") and page.is_hidden("#token-unknown")
+    page.keyboard.type("0123456789abcdef-mistyped")  # it has the focus
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#token-unknown:visible")
     page.fill("#token", TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_selector("#map svg")
@@ -385,13 +420,24 @@ def test_five_tasks(page: Any) -> None:
     page.wait_for_function("() => document.querySelector('#status').textContent.includes('like')")
     settle(page)
     assert len(titles(page)) == 9 and title not in titles(page)
+    assert page.locator("#chips button").first.inner_text() == f"Like: {title} ×"
     page.go_back()
     page.wait_for_function(
         "() => document.querySelector('#status').textContent === '10 documents match'"
     )
     assert page.input_value("#query") == "whale"
-    ask(page, "unicorn")  # why not found, and the way out
+    ask(page, "unicorn")  # why not found, and the ways out: no filter is to blame
+    assert "No document has the word unicorn." in page.inner_text("#nothing")
+    assert page.locator("#nothing button").count() == 0
+    page.fill("#facets input[aria-label='year from']", "2029")
+    page.keyboard.press("Enter")
+    page.fill("#query", '+"sea 3"')
+    settle(page)
+    assert "Without them, 1 document would." in page.inner_text("#nothing")
     page.click("#nothing button:has-text('Remove all filters')")
+    page.wait_for_function(
+        "() => document.querySelector('#status').textContent === '1 document matches'"
+    )
     ask(page, "whale")
     page.fill("#where", "yeer > 3")
     page.keyboard.press("Enter")

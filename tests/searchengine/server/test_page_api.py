@@ -13,7 +13,8 @@ from server_app import DOCUMENTS
 from server_process import READER
 from starlette.testclient import TestClient
 
-from searchengine import SearchEngine
+from searchengine import Document, SearchEngine
+from searchengine.backends.contract import Entry
 
 Serve = Callable[..., TestClient]
 FOLDER = files("searchengine.server") / "page"
@@ -82,6 +83,16 @@ def test_an_overview(client: TestClient) -> None:
     )
 
 
+def test_an_overview_of_long_texts(serve: Serve, tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "long.index", None, dim=1) as engine:
+        engine.add([{"_id": "a", "text": "Owls  hear mice. " + "Then " * 200}], [[1]])
+    answer = serve(READER, collections={"words": tmp_path / "long.index"}).get(f"{AT}/overview")
+    ((shown,), examples) = answer.json()["newest"], answer.json()["examples"]
+    assert shown["snippet"].startswith("Owls hear mice. Then") and len(shown["snippet"]) <= 160
+    assert shown["snippet"].endswith("…")
+    assert examples == ["Owls hear mice"]
+
+
 def test_counts_are_of_the_question(client: TestClient) -> None:
     def count(**request: object) -> dict[str, Any]:
         response = client.post(f"{AT}/count", json=request)
@@ -105,10 +116,10 @@ def test_counting_needs_no_right_to_write(serve: Serve) -> None:
 
 
 def test_similar(client: TestClient) -> None:
-    answer = client.get(f"{AT}/similar", params={"key": "a/b c", "k": 5, "where": "year > 0"})
-    hits = answer.json()["hits"]
+    body = {"key": "a/b c", "k": 5, "where": "year > 0", "texts": False}
+    hits = client.post("/v1/search/similar", json=body).json()["hits"]
     assert {hit["key"] for hit in hits} == {"bee", "cat"} and "text" not in hits[0]
-    assert client.get(f"{AT}/similar", params={"key": "none"}).status_code == 422
+    assert client.post("/v1/search/similar", json={"key": "none"}).status_code == 422
 
 
 def test_a_map_shows_the_main_directions(client: TestClient, words: Path) -> None:
@@ -149,3 +160,23 @@ def test_a_map_of_nothing(serve: Serve, tmp_path: Path) -> None:
     failed = client.post(f"{AT}/map", json={"query": "x"})
     assert failed.status_code == 422 and "words has no encoder" in failed.text
     assert str(tmp_path) not in failed.text
+
+
+def test_a_map_reads_no_texts(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the passages of a long document it reads a few, evenly spread."""
+    first, second, third = np.eye(3, dtype=np.float32)
+    with SearchEngine.create(tmp_path / "long.index", None, dim=3) as engine:
+        documents = [{"_id": key, "title": key.upper(), "text": "x" * 400} for key in "abc"]
+        engine.add(documents, [first, second, third])
+        spans = tuple((i, i + 1) for i in range(400))
+        rows = np.repeat([first, second], 200, axis=0)
+        engine.collection.upsert([Entry(Document("long", "y" * 400), spans, rows)])
+    client = serve(collections={"words": tmp_path / "long.index"})
+    monkeypatch.setattr("searchengine.server.served.MAX_TEXT", 0)  # a request that reads one fails
+    answer = client.post(f"{AT}/map", json={"keys": ["long", "gone", "b"]}).json()
+    points = {point["key"]: (point["x"], point["y"]) for point in answer["points"]}
+    assert {point["title"] for point in answer["points"]} == {"A", "B", "C", ""}
+    assert points["long"] == pytest.approx(np.add(points["a"], points["b"]) / 2, abs=0.02)
+    assert [(hit["key"], hit["title"]) for hit in answer["hits"]] == [("long", ""), ("b", "B")]

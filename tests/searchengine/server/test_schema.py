@@ -33,7 +33,7 @@ from searchengine.server.server_settings import ServerSettings
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 AT = "/v1/collections/words/documents"
-OPERATIONS = 27
+OPERATIONS = 33
 
 # Any text is a body of lines: the wrong type cannot be sent, and a bad line is reported with a 200.
 # A DELETE of documents that match a filter leaves the list of documents, which schemathesis takes

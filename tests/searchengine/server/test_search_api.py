@@ -165,6 +165,20 @@ def test_a_replaced_folder_is_seen_within_a_second(client: TestClient, words: Pa
         time.sleep(0.02)
 
 
+def test_a_caller_may_limit_the_time(client: TestClient) -> None:
+    requests: dict[str, dict[str, Any]] = {
+        "": {"query": "a bee"},
+        "/batch": {"queries": ["a bee"]},
+        "/similar": {"key": "bee"},
+    }
+    for path, body in requests.items():
+        address = f"/v1/search{path}"
+        assert client.post(address, json=body | {"timeout": 60}).status_code == 200
+        late = client.post(address, json=body | {"timeout": 1e-9})
+        assert late.status_code == 503 and late.json()["error"]["code"] == "search_timeout"
+        assert client.post(address, json=body | {"timeout": 0}).status_code == 422
+
+
 def test_openapi_has_an_example_of_every_request(client: TestClient) -> None:
     schema = client.get("/openapi.json").json()
     bodies = 0
@@ -178,6 +192,6 @@ def test_openapi_has_an_example_of_every_request(client: TestClient) -> None:
                 model = schema["components"]["schemas"].get(name, content)
                 assert model.get("examples") or model.get("example"), path
                 bodies += 1
-    assert bodies == 9
+    assert bodies == 14
     example = schema["components"]["schemas"]["SearchRequest"]["examples"][0]
     assert client.post("/v1/search", json=example).status_code == 200

@@ -83,6 +83,12 @@ class Store(Database, Tables):
         keys = dict(self._rows("SELECT id, key FROM documents WHERE id IN ({})", _distinct(order)))
         return self._in_order(keys, order, self._lost_document)
 
+    def titles_of(self, ids: Iterable[int]) -> list[tuple[str, str]]:
+        order = [int(i) for i in ids]
+        rows = self._rows("SELECT id, key, title FROM documents WHERE id IN ({})", _distinct(order))
+        titles = {i: (key, title) for i, key, title in rows}
+        return self._in_order(titles, order, self._lost_document)
+
     def all_documents(self) -> Iterator[Document]:
         """Every document, in the order first added, read in chunks."""
         after = -1
