@@ -14,8 +14,8 @@ speaks HTTP/1.1 over raw sockets, keeps 16 connections open and asks one questio
 --set: the documents of a retrieval set with the starter encoder's vectors instead.
 
 --scale: questions a second of one worker and of several, which take turns. Here the client sends
-all questions of a connection at once and reads until it has all answers, so that it takes little
-of the processor from the server.
+eight questions of a connection at once and reads until it has their answers, so that it takes
+little of the processor from the server.
 
 --overload: open connections four times as many as requests may be under way, all of which ask
 again at once, for this many seconds; then the latency afterwards.
@@ -31,6 +31,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ K = 10
 INDEX = {"structure": "hnsw", "code": "int8", "prefix": 128, "shortlist": 64}
 WAYS = ("http", "threads")
 LIMIT = 64
+AT_ONCE = 8
 OK = b"HTTP/1.1 200 OK"
 
 
@@ -169,22 +171,24 @@ def scaled(
 
 
 async def flood(port: int, bodies: list[dict[str, Any]], connections: int) -> float:
-    """Seconds until all are answered, where each connection sends its share at once."""
+    """Seconds until all are answered, where each connection sends some at once, and again."""
+    waiting = map(request, bodies)
 
-    async def connection(share: list[dict[str, Any]]) -> None:
+    async def connection() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.writelines(map(request, share))
-        answered, rest = 0, b""
-        while answered < len(share):
-            received = await reader.read(1 << 20)
-            assert received, "the server has closed a connection"
-            rest += received
-            answered += rest.count(OK)
-            rest = rest[1 - len(OK) :].replace(OK, b"")
+        while share := [*islice(waiting, AT_ONCE)]:
+            writer.writelines(share)
+            answered, rest = 0, b""
+            while answered < len(share):
+                received = await reader.read(1 << 20)
+                assert received, "the server has closed a connection"
+                rest += received
+                answered += rest.count(OK)
+                rest = rest[1 - len(OK) :].replace(OK, b"")
         writer.close()
 
     begin = time.perf_counter()
-    await asyncio.gather(*(connection(bodies[i::connections]) for i in range(connections)))
+    await asyncio.gather(*(connection() for _ in range(connections)))
     return time.perf_counter() - begin
 
 

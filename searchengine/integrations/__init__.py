@@ -1,1 +1,1 @@
-"""A collection in other programs: assistants (MCP), LangChain, LlamaIndex, Haystack."""
+"""A collection in other programs: LangChain, LlamaIndex, Haystack."""
