@@ -73,7 +73,6 @@ async function search() {
   const question = byId("query").value.trimStart(); // a space at the end ends the last word
   byId("missed").textContent = "";
   const idle = !question && state.like === null;
-  byId("start").hidden = !idle;
   setBusy(!idle);
   const start = performance.now();
   try {
@@ -88,7 +87,7 @@ async function search() {
     const received = performance.now();
     state.asked = asked;
     state.hits = result.hits;
-    byId("error").hidden = true;
+    byId("error").hidden = byId("start").hidden = true;
     showHits(result.hits, question, actions);
     byId("more").hidden = !mayHaveMore(result);
     if (result.hits.length) showNothing([], []);
@@ -105,7 +104,10 @@ async function search() {
     if (state.asking !== asking) return; // another question has been answered meanwhile
     await Promise.all([count(question || null, asking.signal), locate(question, result.hits, asking.signal)]);
   } catch (error) {
-    if (error.name !== "AbortError") showList([]);
+    if (error.name !== "AbortError") {
+      showList([]);
+      byId("start").hidden = true;
+    }
     showError(error);
   } finally {
     if (state.asking === asking) setBusy(false);
@@ -126,6 +128,7 @@ async function showIdle(signal) {
   state.asked = null;
   showList([]);
   byId("cascade").hidden = byId("error").hidden = true;
+  byId("start").hidden = false;
   await Promise.all([count(null, signal), locate("", [], signal)]);
 }
 

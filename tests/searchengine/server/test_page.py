@@ -331,6 +331,21 @@ def test_the_mode_of_the_collection_is_chosen(browser: Any, tmp_path: Path) -> N
         context.close()
 
 
+def test_nothing_shifts_while_one_types(page: Any) -> None:
+    """The first hits take the place of the examples at once."""
+    page.evaluate(
+        """() => { window.shifts = []; new PerformanceObserver((list) => shifts.push(
+          ...list.getEntries().map((each) => each.value))).observe({type: "layout-shift"}); }"""
+    )
+    page.focus("#query")
+    for letter in "whale":
+        page.keyboard.type(letter)
+        settle(page)
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('match')")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    assert page.evaluate("shifts.reduce((sum, each) => sum + each, 0)") < 0.01
+
+
 @pytest.mark.long
 def test_hits_are_painted_soon(page: Any, record_property: Any) -> None:
     for i in range(8):
