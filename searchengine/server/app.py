@@ -26,6 +26,7 @@ from searchengine.errors import FieldWarning
 from searchengine.server import (
     document_routes,
     job_routes,
+    mcp_routes,
     openai_routes,
     page_routes,
     search_routes,
@@ -70,6 +71,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         job_routes,
         status_routes,
         page_routes,
+        mcp_routes,
     ):
         app.include_router(routes.router)
     add_handlers(app)
@@ -86,7 +88,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
             guarded,
             settings.origins,
             allow_methods=["*"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["*"],  # of assistants, mcp-protocol-version and others
             expose_headers=["x-request-id", "retry-after"],
         )
     if settings.trust_proxy:
