@@ -85,6 +85,22 @@ def test_a_job_that_is_cancelled_or_fails(
     )
 
 
+def test_a_job_that_waits_is_cancelled_at_once(client: TestClient) -> None:
+    here = client.app.here  # type: ignore[attr-defined]
+    assert client.portal is not None
+    client.portal.call(here.job_turn.acquire)
+    waiting = client.post(AT, content=body(20)).json()
+    assert waiting["state"] == "queued"
+    cancelled = client.delete(f"/v1/jobs/{waiting['id']}").json()
+    assert cancelled["state"] == "cancelled" and cancelled["ended"]
+    assert not list(here.jobs.glob("*.body"))
+    client.portal.call(here.job_turn.release)
+    after = client.post(AT, content=body(1)).json()
+    assert ended(client, after)["documents"] == 1
+    job = client.get(f"/v1/jobs/{waiting['id']}").json()
+    assert (job["state"], job["documents"], job["error"]) == ("cancelled", 0, None)
+
+
 def test_jobs_are_bounded(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     client = serve(max_spooled=100)
     too_large = client.post(AT, content=body(20))
