@@ -28,7 +28,7 @@ MODULES = {
     "searchengine/integrations/haystack.py": "haystack",
     "searchengine/integrations/langchain.py": "langchain",
     "searchengine/integrations/llamaindex.py": "llamaindex",
-    "searchengine/integrations/mcp_server.py": "mcp",
+    "searchengine/server/mcp_server.py": "mcp",
     "searchengine/server/": "serve",
     "trainer/evaluation/mteb.py": "mteb",
 }
@@ -41,6 +41,7 @@ FUNCTIONS = {
     "searchengine/corpus/text_files.py": "formats",
     "searchengine/ingest/bulk.py": "ray",
     "searchengine/measure/vector_plots.py": "posthoc",
+    "searchengine/server/mcp_routes.py": "serve mcp",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",
     "trainer/training/example_files.py": "datasets",
@@ -141,7 +142,7 @@ class Edges:
             extras = project()["optional-dependencies"]
             allows = {extra for extra in extras if name in brought(extra)}
             what = f"the base does not bring {name}"
-        table = MODULES if at_head else {**MODULES, **FUNCTIONS}
+        table = MODULES if at_head else {**FUNCTIONS, **MODULES}
         if allows & set((listed(file, table) or "").split()):
             self.used.add(file)
             return None

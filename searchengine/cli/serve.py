@@ -169,7 +169,7 @@ def serve(
     """Answer searches over HTTP.
 
     COLLECTION is a folder, or NAME=FOLDER. Without --tokens, everyone on this machine may search
-    and nobody may write.
+    and nobody may write. Assistants find tools (MCP) at /mcp/NAME.
 
     \b
     Example:
@@ -205,14 +205,14 @@ def mcp(collection: Path | str, **options: Any) -> None:
 
     The tools are search, get, similar and facets, over stdin and stdout, by
     the Model Context Protocol. They only read, and show what other processes
-    commit.
+    commit. `searchengine serve` offers them over HTTP.
 
     \b
     Example:
         searchengine mcp notes.index
     """
     try:
-        from searchengine.integrations.mcp_server import serve as serve_tools
+        from searchengine.server.mcp_server import serve as serve_tools
     except ImportError as error:
         raise ImportError(f"mcp needs {error.name}: {install_line('mcp')}") from error
 

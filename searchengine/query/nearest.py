@@ -1,6 +1,7 @@
 """Documents by the cosine of their best passage: parts of the order of a question."""
 
 from collections.abc import Hashable, Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -8,8 +9,11 @@ import numpy as np
 from searchengine.backends import limits
 from searchengine.backends.contract import Passage, Snapshot
 from searchengine.indexer.arrays import Floats, RowNumbers
-from searchengine.query.paging import MIN_FIRST, Label, Ranked, distinct, part_size
+from searchengine.query.paging import MIN_FIRST, Label, Ranked, part_size
 from searchengine.query.request import Query
+
+_MOST_READ = 16384
+"""Most passages of one question that are in memory at once while groups are sought among them."""
 
 
 class Nearest(NamedTuple):
@@ -71,27 +75,28 @@ def nearest(
     # the computed scores.
     cosines = result.scores.clip(-1, 1)
     valid = (result.rows >= 0).sum(axis=1).tolist()
-    documents: list[list[Ranked]] = [[]] * len(vectors)
-    pending = list(range(len(vectors)))
+    found: list[dict[Hashable, Ranked]] = [{} for _ in vectors]
+    pending, start = list(range(len(vectors))), 0
     while pending:
         limits.check()
-        sizes = [min(enough, valid[i]) for i in pending]
-        rows = [result.rows[i, :size] for i, size in zip(pending, sizes, strict=True)]
+        rows = [result.rows[i, start : min(enough, valid[i])] for i in pending]
         passages = iter(snapshot.store.passages(np.concatenate(rows)))
-        read = [[next(passages) for _ in range(size)] for size in sizes]
+        read = [list(islice(passages, len(group))) for group in rows]
         named = label({passage.document for group in read for passage in group})
-        for i, ranked in zip(pending, read, strict=True):
-            documents[i] = _first_of(
-                ranked, cosines[i, : len(ranked)].tolist(), named, without, depth
-            )
-        pending = [i for i in pending if len(documents[i]) < depth and enough < valid[i]]
-        enough *= 4
+        for i, group in zip(pending, read, strict=True):
+            scores = cosines[i, start : start + len(group)].tolist()
+            for passage, cosine in zip(group, scores, strict=True):
+                if len(found[i]) < depth and passage.document != without:
+                    ranked = Ranked(cosine, passage, {"vector": cosine})
+                    found[i].setdefault(named[passage.document], ranked)
+        pending = [i for i in pending if len(found[i]) < depth and enough < valid[i]]
+        start, enough = enough, min(4 * enough, enough + _MOST_READ)
     shares = (
         [None] * len(vectors) if result.read is None else (result.read / snapshot.rows).tolist()
     )
     return [
         Nearest(
-            documents[i],
+            list(found[i].values()),
             result.rows[i, : valid[i]],
             cosines[i, : valid[i]],
             last=count >= snapshot.rows or valid[i] < count,
@@ -100,22 +105,6 @@ def nearest(
         )
         for i in range(len(vectors))
     ]
-
-
-def _first_of(
-    passages: list[Passage],
-    cosines: list[float],
-    named: Mapping[int, Hashable],
-    without: int | None,
-    depth: int,
-) -> list[Ranked]:
-    """Documents by their first passage, at most `depth`; one for each label."""
-    documents = [
-        Ranked(cosine, passage, {"vector": cosine})
-        for passage, cosine in zip(passages, cosines, strict=True)
-        if passage.document != without
-    ]
-    return distinct(documents, (named[ranked.passage.document] for ranked in documents), depth)
 
 
 def labels(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:

@@ -159,7 +159,8 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
         rankings: dict[int, Ranking] = {}
         enough = depth if query.group_by is None else MAX_DEPTH
         for texts, group in _by_phrases(query, questions, positions):
-            parts = nearest(snapshot, ungrouped, vectors[group], number, enough, texts=texts)
+            # Of a group, only its nearest document and those with words can be the best.
+            parts = nearest(snapshot, query, vectors[group], number, depth, texts=texts)
             for i, by_vector in zip(group, parts, strict=True):
                 limits.check()
                 bm25, scoring = by_words(i)

@@ -21,6 +21,7 @@ _TERM = re.compile(f"(?P<letters>[{_HAN}가-힣]+)|[^\\W{_HAN}가-힣]+")
 _LETTER = re.compile(f"[^\\W{_HAN}가-힣]")
 _ENDINGS = "(?:ies|ing|ed|es|ly|s|y|e)"
 _ENDING = re.compile(rf"(?<=\w{{3}}){_ENDINGS}\Z")
+_GROWING = re.compile("[ßİŉǰΐΰևẖ-ẚẞὐ-\u1fffﬀ-ﬗ]")  # their casefold may be longer
 _LINE_END = re.compile("\n")
 _SPACE = re.compile(r"\s")
 _JUDGED, _LONGEST = 4000, 160  # characters of a passage, and of a line, that show if it is code
@@ -174,8 +175,8 @@ def _places(text: str, question: str) -> list[_Place]:
         else:
             wanted.update(word[i : i + 2] for i in range(max(1, len(word) - 1)))
     matches: list[tuple[int, int, str]] = []
-    if len(text) > LONG and len(wanted) <= _FEW and len(folded := text.casefold()) == len(text):
-        matches = sorted(_looked_up(text, folded, wanted))
+    if len(text) > LONG and len(wanted) <= _FEW:
+        matches = sorted(_looked_up(text, wanted))
     elif wanted:
         matches = list(_matches(text, wanted))
     counts = Counter(term for _, _, term in matches)
@@ -202,8 +203,14 @@ def _matches(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
                     yield i, i + 2, pair
 
 
-def _looked_up(text: str, folded: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
-    """As _matches, in any order: faster for few terms. `folded`: the text without case."""
+def _looked_up(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
+    """As _matches, in any order: faster for few terms."""
+    folded = text.casefold()
+    added: list[int] = []  # offsets in `folded` of all but the first character of one in the text
+    if len(folded) != len(text):
+        for match in _GROWING.finditer(text):
+            place = match.start() + len(added)
+            added += range(place + 1, place + len(match.group().casefold()))
     for term in wanted:
         if not _LETTER.match(term):
             place = text.find(term)
@@ -214,7 +221,8 @@ def _looked_up(text: str, folded: str, wanted: set[str]) -> Iterator[tuple[int, 
         for match in re.finditer(f"{re.escape(term)}{_ENDINGS}?(?!{_LETTER.pattern})", folded):
             begins = not match.start() or not _LETTER.match(folded, match.start() - 1)
             if begins and _stem(match.group()) == term:
-                yield *match.span(), term
+                start, end = (place - bisect_left(added, place) for place in match.span())
+                yield start, end, term
 
 
 def _stem(word: str) -> str:

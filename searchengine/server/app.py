@@ -26,6 +26,7 @@ from searchengine.errors import FieldWarning
 from searchengine.server import (
     document_routes,
     job_routes,
+    mcp_routes,
     openai_routes,
     page_routes,
     search_routes,
@@ -70,6 +71,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         job_routes,
         status_routes,
         page_routes,
+        mcp_routes,
     ):
         app.include_router(routes.router)
     add_handlers(app)
@@ -86,7 +88,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
             guarded,
             settings.origins,
             allow_methods=["*"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["*"],  # of assistants, mcp-protocol-version and others
             expose_headers=["x-request-id", "retry-after"],
         )
     if settings.trust_proxy:
@@ -127,7 +129,10 @@ async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
 async def _warm(here: State) -> None:
     await asyncio.gather(*(served.warm() for served in here.collections.values()))
     gc.collect()
-    gc.freeze()  # full passes of the garbage collector would block the loop
+    # Full passes of the garbage collector block the loop: not over what stays, and after 700,000
+    # new objects, not 70,000, since a search may make a million.
+    gc.freeze()
+    gc.set_threshold(700, 10, 100)
 
 
 async def _refresh(here: State) -> None:

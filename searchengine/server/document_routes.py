@@ -22,6 +22,7 @@ from searchengine.server.models import (
     NewDocument,
     Patch,
     PatchesRequest,
+    Route,
     UrlFilter,
     Vectors,
     Written,
@@ -38,7 +39,10 @@ class _AnyKey(PathConvertor):
 
 register_url_convertor("any_key", _AnyKey())
 router = APIRouter(
-    tags=["documents"], prefix="/v1/collections/{name}/documents", responses=RESPONSES
+    route_class=Route,
+    tags=["documents"],
+    prefix="/v1/collections/{name}/documents",
+    responses=RESPONSES,
 )
 Name = Annotated[str, Path(max_length=64, description="A collection.", examples=["papers"])]
 Key = Annotated[

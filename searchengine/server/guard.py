@@ -38,7 +38,8 @@ OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths without a token."""
 # Of all that is not GET, only this reads.
 _READS = re.compile(
-    r"/v1/(search(/batch|/similar)?|embeddings|collections/[^/]+/(map|count|documents:(get|vectors)))"
+    r"/mcp(/[^/]+)?"
+    r"|/v1/(search(/batch|/similar)?|embeddings|collections/[^/]+/(map|count|documents:(get|vectors)))"
 )
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _SMALL = 1 << 16  # bytes of a body that is received however many others are
@@ -107,7 +108,7 @@ class Guard:
         settings, path = self.settings, scope["path"]
         if not settings.tokens:
             self._check_host(headers)
-        if path in OPEN or not path.startswith(("/v1/", "/metrics")):
+        if path in OPEN or not path.startswith(("/v1/", "/mcp", "/metrics")):
             return None
         writes = scope["method"] not in ("GET", "HEAD") and not _READS.fullmatch(path)
         if not settings.tokens:
@@ -199,7 +200,7 @@ class Passing:
         From the end of its body on, which may come slowly, to the beginning of its response, which
         may be read slowly; those of a bulk add are one stream.
         """
-        if not self._scope["path"].startswith("/v1/"):
+        if not self._scope["path"].startswith(("/v1/", "/mcp")):
             return
         self._entered = self._guard.shared.enter(self._settings.max_requests)
         if not self._entered:

@@ -1,7 +1,12 @@
 """Requests and responses as JSON, with examples for OpenAPI."""
 
+import asyncio
+import json
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
+from fastapi import Request
+from fastapi.routing import APIRoute
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -15,6 +20,40 @@ from pydantic import (
 
 from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.server import server_settings as limits
+
+_MANY = 1 << 18  # values in a body, whose reading at once would hold up every other request
+
+
+class _Reader(json.JSONDecoder):
+    """Reads JSON in Python's own code, which lets other threads run; ten times as slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parse_object = json.decoder.JSONObject  # type: ignore[attr-defined]
+        self.parse_string = json.decoder.py_scanstring  # type: ignore[attr-defined]
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+class _Request(Request):
+    async def json(self) -> Any:
+        body = await self.body()
+        if body.count(b",") < _MANY:
+            return await super().json()
+        text = body.decode(json.detect_encoding(body), "surrogatepass")  # as json.loads
+        return await asyncio.to_thread(_Reader().decode, text)
+
+
+class Route(APIRoute):
+    """A route whose requests may have millions of values: they are read beside other requests."""
+
+    def get_route_handler(self) -> Callable[..., Any]:
+        """The handler of requests, with their bodies read as above."""
+        handle = super().get_route_handler()
+
+        async def read_beside(request: Request) -> Any:
+            return await handle(_Request(request.scope, request.receive))
+
+        return read_beside
 
 
 def _whole(value: Any) -> Any:

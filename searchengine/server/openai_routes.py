@@ -19,12 +19,13 @@ from searchengine.server.models import (
     ModelInfo,
     ModelList,
     Role,
+    Route,
 )
 from searchengine.server.refusals import RESPONSES, Refused
 from searchengine.server.responses import Content, as_json, json_response
 from searchengine.server.served import Served, collection_of, readable
 
-router = APIRouter(tags=["openai"], responses=RESPONSES)
+router = APIRouter(route_class=Route, tags=["openai"], responses=RESPONSES)
 _BLOCK = 256  # texts encoded at a time; between blocks the time limit is checked
 ENCODING = "cl100k_base"
 """The encoding of token arrays: LangChain's, for a model that OpenAI does not have."""

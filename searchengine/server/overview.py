@@ -21,6 +21,7 @@ _BEGINNING = 160  # characters of a new document
 _FEW = 12  # values of a field that are a choice, however small the sample
 _NAME = 60  # characters of a value that is a name, not prose
 _SHOWN = 200  # characters of a value that a hit can show
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s|(?<=。)|\n\s*\n")
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d.*)?)?")
 
 
@@ -56,7 +57,7 @@ def overview(engine: SearchEngine) -> dict[str, Any]:
             {
                 "key": document.key,
                 "title": document.title,
-                "snippet": " ".join(document.text[: 2 * _BEGINNING].split())[:_BEGINNING],
+                "snippet": _beginning(document.text),
             }
             for document in newest
         ],
@@ -105,12 +106,16 @@ def _best(engine: SearchEngine, question: str, mode: Mode, where: str | None) ->
     return f"_id in ({', '.join(quoted)})" if keys else "_id = ''"
 
 
+def _beginning(text: str) -> str:
+    """The first characters of a text, on one line; "…" for the rest."""
+    line = " ".join(text[: 2 * _BEGINNING].split())
+    return line if len(line) <= _BEGINNING else line[: _BEGINNING - 1].rstrip() + "…"
+
+
 def _question(document: Document) -> str:
-    """A title as a question, or the first words of a text; "" if it has none."""
-    words = (document.title or document.text[:_NAME]).split()
-    if not document.title and len(document.text) > _NAME:
-        words = words[:-1]
-    question = " ".join(words)
+    """A title as a question, or the first sentence of a text; "" if it is long."""
+    text = document.title or _SENTENCE_END.split(document.text[: 4 * _NAME], maxsplit=1)[0]
+    question = " ".join(text.split()).rstrip(".。")
     return question if len(question) <= 2 * _NAME else ""
 
 

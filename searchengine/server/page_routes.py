@@ -20,6 +20,7 @@ from searchengine.server.models import (
     MapRequest,
     MapResponse,
     OverviewResponse,
+    Route,
     UrlFilter,
 )
 from searchengine.server.overview import count, overview
@@ -29,7 +30,7 @@ from searchengine.server.responses import Compressible, Content, as_json, json_r
 from searchengine.server.served import collection_of, state
 from searchengine.server.server_settings import MAX_FACETS
 
-router = APIRouter(tags=["page"], responses=RESPONSES)
+router = APIRouter(route_class=Route, tags=["page"], responses=RESPONSES)
 SAMPLE = 500
 """Documents on a map."""
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}

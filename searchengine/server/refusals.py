@@ -152,8 +152,8 @@ def _refused(request: Request, error: Any) -> Response:
 def _http(request: Request, error: Any) -> Response:
     """An error of the framework: a route, a method, a body that is not JSON."""
     status = error.status_code if error.status_code in TYPES else 400
-    if status == 405:
-        error.headers = {"Allow": ", ".join(_methods(request))}
+    if status == 405 and (methods := _methods(request)):
+        error.headers = {"Allow": ", ".join(methods)}
     message = _HTTP.get(status, str(error.detail))
     return error_response(status, message, request.scope["id"], error.headers)
 

@@ -5,10 +5,11 @@ import errno
 import os
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from time import monotonic
@@ -55,12 +56,12 @@ def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
     _allow_files()
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are tokens to read again
-    with _listening(settings) as (listener, address):
+    with _listening(settings) as (listeners, address):
         on_address(address)
         if settings.workers == 1:
-            _run_here(settings, listener)
+            _run_here(settings, listeners[0])
         else:
-            _run_workers(settings, listener)
+            _run_workers(settings, listeners)
 
 
 def _check_collections(settings: ServerSettings) -> None:
@@ -97,18 +98,30 @@ def max_connections() -> int:
 
 
 @contextmanager
-def _listening(settings: ServerSettings) -> Iterator[tuple[socket.socket, str]]:
-    """A socket that listens, and its URL; a Unix socket is removed at the end."""
+def _listening(settings: ServerSettings) -> Iterator[tuple[list[socket.socket], str]]:
+    """Sockets that listen, and their URL; a Unix socket is removed at the end.
+
+    One for each worker, among which Linux distributes the connections: from a common one, the
+    first worker to wake takes all that wait, and the others stay idle.
+    """
     if (path := settings.unix_socket) is None:
-        with _listen(settings.host, settings.port) as listener:
+        shared = settings.workers > 1 and sys.platform == "linux"
+        with ExitStack() as stack:
+            if shared and settings.port:  # else a program with the same option is not noticed
+                _listen(settings.host, settings.port, queue=None).close()
+            listener = stack.enter_context(_listen(settings.host, settings.port, shared=shared))
             host, port = listener.getsockname()[:2]
+            others = range(1, settings.workers if shared else 1)
+            listeners = [listener] + [
+                stack.enter_context(_listen(settings.host, port, shared=True)) for _ in others
+            ]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            yield listener, url + settings.root_path
+            yield listeners, url + settings.root_path
         return
     with _listen_unix(path) as listener:
         identity = path.stat()
         try:
-            yield listener, f"unix:{path}"
+            yield [listener], f"unix:{path}"
         finally:
             with suppress(OSError):
                 if os.path.samestat(identity, path.stat()):
@@ -139,8 +152,14 @@ def _listen_unix(path: Path) -> socket.socket:
     return listener
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, so that no connection is refused while workers start."""
+def _listen(
+    host: str, port: int, *, shared: bool = False, queue: int | None = _BACKLOG
+) -> socket.socket:
+    """A socket that listens, so that no connection is refused while workers start.
+
+    `shared`: others may listen at the same port. `queue`: connections that wait; None: it only has
+    the port.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -150,8 +169,11 @@ def _listen(host: str, port: int) -> socket.socket:
         raise QueryError(f"cannot listen on {host}: {error.strerror or error}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)
+        if queue is not None:
+            listener.listen(queue)
     except OSError as error:
         listener.close()
         raise QueryError(
@@ -323,13 +345,13 @@ def _run_here(settings: ServerSettings, listener: socket.socket) -> None:
         # uvicorn raises SIGTERM again after an orderly stop: no error
 
 
-def _run_workers(settings: ServerSettings, listener: socket.socket) -> None:
+def _run_workers(settings: ServerSettings, listeners: list[socket.socket]) -> None:
     with tempfile.TemporaryDirectory(prefix="searchengine-") as folder:
         numbers = Path(folder) / "numbers"
         slots = len(settings.tokens) + SPARE_TOKENS
         Shared.create(numbers, settings.workers, len(settings.collections), slots)
         os.environ[FOLDER] = folder  # for the workers, which import prometheus-client
-        _Workers(_config(settings, numbers), sockets=[listener]).run()
+        _Workers(_config(settings, numbers), listeners).run()
 
 
 class _Workers(Multiprocess):
@@ -341,10 +363,27 @@ class _Workers(Multiprocess):
     _interrupted = _notified = False
     _killing: threading.Timer | None = None
 
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
-        super().__init__(config, sockets)
+    def __init__(self, config: uvicorn.Config, listeners: list[socket.socket]) -> None:
+        self._listeners = listeners
+        super().__init__(config, [])
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """That of the worker to start: the one whose pipe was closed is replaced."""
+        replaced = (i for i, each in enumerate(self.processes) if each.parent_conn.closed)
+        position = next(replaced, len(self.processes))
+        return [self._listeners[position % len(self._listeners)]]
+
+    @sockets.setter
+    def sockets(self, _: list[socket.socket]) -> None:
+        """Ignored; Multiprocess sets it."""
+
+    def handle_ttin(self) -> None:
+        """Ignore the signal: the number of workers is that of the sockets."""
+
+    handle_ttou = handle_ttin
 
     def _stop(self, number: int, _: object) -> None:
         self.signal_queue.append(number)

@@ -12,6 +12,7 @@ from searchengine.query.hits import STAGES, Hit, Hits, Timing
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
+    Route,
     SearchRequest,
     SearchResponse,
     SimilarRequest,
@@ -20,7 +21,7 @@ from searchengine.server.refusals import RESPONSES
 from searchengine.server.responses import Content, json_response
 from searchengine.server.served import collection_of, state
 
-router = APIRouter(tags=["search"], responses=RESPONSES)
+router = APIRouter(route_class=Route, tags=["search"], responses=RESPONSES)
 
 
 @router.post("/v1/search", response_model=SearchResponse)

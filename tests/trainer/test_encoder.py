@@ -294,6 +294,25 @@ def test_long_texts_are_tokenised_in_pieces_alike(
         np.testing.assert_array_equal(again, spans)
 
 
+@pytest.mark.parametrize("kind", ["bytes", "pieces", "always in front", "words"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_of_long_texts_the_start_is_tokenised(
+    tiny: Path, kind: str, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer: Any = small_tokenizer(kind)
+    if kind == "words":
+        tokenizer = Encoder.load(tiny).model.tokenizer
+    tokenization = replace(Tokenization.of(tokenizer, 16), truncation_side=side)
+    texts = [" 고래는 (big) sea-birds é 🙂 sing" * n for n in (0, 1, 2, 500)]
+    expected = TokenIds(tokenization)(texts)
+    monkeypatch.setattr("searchengine.trainer.model.tokens.PIECE", 10)
+    tokens = TokenIds(tokenization)
+    for ids, again in zip(expected, tokens(texts), strict=True):
+        np.testing.assert_array_equal(again, ids)
+    short = side == "right" and kind != "always in front"
+    assert (len(tokens._start(texts[-1])) < 200) == short
+
+
 # ---------------------------------------------------------------------------------- reading folders
 
 

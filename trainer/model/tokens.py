@@ -164,11 +164,12 @@ class TokenIds:
         self._state = tokenization.state
         self._tokenizer = Tokenizer.from_str(self._state)
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(self.max_tokens, direction=tokenization.truncation_side)
+        self._side = tokenization.truncation_side
+        self._tokenizer.enable_truncation(self.max_tokens, direction=self._side)
 
     def __call__(self, texts: Sequence[Text]) -> list[Ids]:
         """The ids of each text, int32, in the order given."""
-        texts = list(texts)
+        texts = [self._start(text) if isinstance(text, str) else text for text in texts]
         try:
             encoded = self._tokenizer.encode_batch_fast(texts)
         except (UnicodeEncodeError, TypeError):
@@ -268,6 +269,17 @@ class TokenIds:
                     batch, characters = [], 0
         if batch:
             yield batch
+
+    def _start(self, text: str) -> str:
+        """A start of the text that has all the tokens that are read: the rest costs memory."""
+        if len(text) <= PIECE or self._side != "right":
+            return text
+        tokens = 0
+        for start, end in self._pieces(text):
+            tokens += len(self._encoded([text[start:end]])[0].ids)
+            if tokens >= self.max_tokens:
+                return text[:end]
+        return text
 
     def _pieces(self, text: str) -> Iterator[tuple[int, int]]:
         start = 0

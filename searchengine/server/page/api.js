@@ -13,6 +13,8 @@ export function useToken(token) {
   sessionStorage.setItem(KEY, token);
 }
 
+export const hasToken = () => sessionStorage.getItem(KEY) !== null;
+
 /** The JSON of a response; `body` makes it a POST. Throws ApiError, and AbortError if it is given up. */
 export async function call(path, body, signal) {
   const headers = {};

@@ -8,6 +8,9 @@ let fields = []; // of the collection: name, kind, lists, low, high
 
 export function useFields(found) {
   fields = found.filter((field) => field.kind !== "text");
+  byId("facets-panel").hidden = !found.length;
+  const ranged = fields.find((field) => field.kind === "number");
+  byId("where").placeholder = ranged ? `${ranged.name} >= ${ranged.low}` : found.length ? `${found[0].name} = '…'` : "";
 }
 
 export function clearFilters() {
@@ -69,7 +72,8 @@ export function showChips(changed) {
     for (const value of values) chips.push(chip(`${name}: ${value}`, () => toggle(name, value)));
   }
   for (const [name, [low, high]] of filters.ranges) {
-    chips.push(chip(`${name}: ${low ?? ""}–${high ?? ""}`, () => filters.ranges.delete(name)));
+    const text = low === null ? `up to ${high}` : high === null ? `from ${low}` : `${low}–${high}`;
+    chips.push(chip(`${name}: ${text}`, () => filters.ranges.delete(name)));
   }
   if (chips.length > 1) {
     chips.push(make("li", {}, make("button", { type: "button", class: "plain", onclick: () => { clearFilters(); changed(); byId("query").focus(); } },
@@ -82,7 +86,7 @@ function choices(name, values, changed) {
   const checked = filters.checked.get(name) ?? [];
   const known = values.filter(({ value }) => ["string", "number", "boolean"].includes(typeof value));
   const missing = checked.filter((value) => !known.some((each) => each.value === value)).map((value) => ({ value, count: 0 }));
-  if (known.length + missing.length < 2 && !checked.length) return "";
+  if (!known.length && !missing.length) return "";
   const first = [...known.slice(0, 8), ...known.slice(8).filter(({ value }) => checked.includes(value)), ...missing];
   return make("fieldset", {}, make("legend", { dir: "auto" }, name), ...first.map(({ value, count }) => make("label", {},
     make("input", {
@@ -94,9 +98,10 @@ function choices(name, values, changed) {
 function range({ name, kind, low, high }, changed) {
   const now = filters.ranges.get(name) ?? [null, null];
   const day = (value) => (kind === "date" && value !== null ? value.slice(0, 10) : value);
+  const days = kind === "date" && day(low).length === 10;
   const bound = (i, label, hint) => {
     const input = make("input", {
-      type: kind === "date" && day(low).length === 10 ? "date" : kind === "date" ? "text" : "number", step: "any",
+      type: days ? "date" : kind === "date" ? "text" : "number", step: "any", title: `${label} ${day(hint)}`,
       "aria-label": `${name} ${label}`, placeholder: day(hint), value: now[i], "data-value": `${name} ${label}`,
       onchange: () => {
         const bounds = [...now];
@@ -107,18 +112,18 @@ function range({ name, kind, low, high }, changed) {
     });
     return input;
   };
-  return make("fieldset", { class: "range" }, make("legend", { dir: "auto" }, name),
-    bound(0, "from", low), make("span", { "aria-hidden": "true" }, "–"), bound(1, "to", high));
+  const between = (text) => make("span", { "aria-hidden": "true", class: "quiet" }, text);
+  return make("fieldset", { class: days ? "range dates" : "range" }, make("legend", { dir: "auto" }, name),
+    days ? between("from") : "", bound(0, "from", low), between(days ? "to" : "–"), bound(1, "to", high));
 }
 
 /** The controls of all fields, with the counts of this question; the focus stays where it was. */
 export function showFields(count, changed) {
   const focused = document.activeElement?.dataset?.value;
-  const ranged = fields.filter((field) => field.kind === "number" || field.kind === "date");
-  const parts = [...Object.entries(count.facets).map(([name, values]) => choices(name, values, changed)),
-    ...ranged.map((field) => range(field, changed))].filter(Boolean);
-  if (parts.length && count.best) parts.push(make("p", { class: "quiet" }, `Counts are of the ${count.best} best documents.`));
-  byId("facets-panel").hidden = !parts.length;
+  const facets = Object.keys(counted()).map((name) => choices(name, count.facets[name] ?? [], changed)).filter(Boolean);
+  const ranges = fields.filter((field) => field.kind === "number" || field.kind === "date");
+  const parts = [...facets, facets.length && count.best ? make("p", { class: "quiet" }, `Counts are of the ${count.best} best documents.`) : "",
+    ...ranges.map((field) => range(field, changed))];
   byId("facets").replaceChildren(...parts);
   if (focused) byId("facets").querySelector(`[data-value="${CSS.escape(focused)}"]`)?.focus();
 }

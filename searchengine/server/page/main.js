@@ -1,17 +1,17 @@
 // The search page: reads the controls, asks the server, shows what it answers.
 
-import { ApiError, call, useToken } from "./api.js";
+import { ApiError, call, hasToken, useToken } from "./api.js";
 import { byId, make, number } from "./dom.js";
 import { addValue, clearFilters, counted, filters, fromAddress, showChips, showFields, toAddress, useFields, where } from "./filters.js";
 import { showHits, showNothing, showStart } from "./hits.js";
 import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } from "./panels.js";
 
 const PAGE = 10;
-const DEBOUNCE = 80; // milliseconds
+const [DEBOUNCE, RETRY] = [80, 5000]; // milliseconds
 // usual: the mode in which the collection answers questions that name none
 // candidates: the most hits that the server's cross-encoder orders again; null: it has none
-// like: the key of a document whose nearest are shown. typing: whether the address is of an unfinished question
-const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, like: null, typing: false };
+// like: the key of a document whose nearest are shown; likeName: its title, if it is known. typing: whether the address is of an unfinished question
+const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: null, likeName: null, typing: false };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
 const check = (mode) => {
@@ -24,10 +24,17 @@ const at = () => `v1/collections/${encodeURIComponent(byId("collection").value)}
 
 function showError(error) {
   if (error.name === "AbortError") return;
-  if (error.status === 401) byId("token-form").hidden = false;
+  if (error.status === 401) return wantToken();
   byId("error").hidden = false;
   byId("error").textContent = error instanceof ApiError ? error.message : `The page failed: ${error.message}`;
+  byId("error").classList.toggle("lines", error.message.includes("\n")); // which point at a place
   if (!(error instanceof ApiError)) console.error(error);
+}
+
+function wantToken() {
+  byId("token-form").hidden = false;
+  byId("token-unknown").hidden = !hasToken();
+  byId("token").focus();
 }
 
 function request(question) {
@@ -66,7 +73,6 @@ async function search() {
   const question = byId("query").value.trimStart(); // a space at the end ends the last word
   byId("missed").textContent = "";
   const idle = !question && state.like === null;
-  byId("start").hidden = !idle;
   setBusy(!idle);
   const start = performance.now();
   try {
@@ -81,14 +87,16 @@ async function search() {
     const received = performance.now();
     state.asked = asked;
     state.hits = result.hits;
-    byId("error").hidden = true;
+    byId("error").hidden = byId("start").hidden = true;
     showHits(result.hits, question, actions);
     byId("more").hidden = !mayHaveMore(result);
-    showNothing(...(result.hits.length ? [[], []] : nothing(result, question)));
-    showStatus(null);
+    if (result.hits.length) showNothing([], []);
+    else showNothing(...await nothing(result, question, asking.signal));
+    byId("status").classList.toggle("hidden", !result.hits.length); // but read aloud
+    if (!result.hits.length || !byId("status").textContent) showStatus(null);
     byId("cascade").hidden = result.timing === null;
-    if (result.timing) showStages(result, state.stats, asked.shortlist);
-    byId("compare").disabled = asked.mode !== "vector" || !result.hits.length;
+    if (result.timing) showStages(result, state.stats, asked);
+    byId("compare").hidden = asked.mode !== "vector" || !result.hits.length || state.like !== null;
     const shown = performance.now();
     await painted();
     const detail = { server: result.timing?.total, received: received - start, shown: shown - start, paint: performance.now() - received };
@@ -96,7 +104,10 @@ async function search() {
     if (state.asking !== asking) return; // another question has been answered meanwhile
     await Promise.all([count(question || null, asking.signal), locate(question, result.hits, asking.signal)]);
   } catch (error) {
-    if (error.name !== "AbortError") showList([]);
+    if (error.name !== "AbortError") {
+      showList([]);
+      byId("start").hidden = true;
+    }
     showError(error);
   } finally {
     if (state.asking === asking) setBusy(false);
@@ -109,6 +120,7 @@ function showList(hits) {
   showNothing([], []);
   byId("more").hidden = true;
   byId("status").textContent = "";
+  byId("status").classList.remove("hidden");
 }
 
 /** The page without a question. */
@@ -116,6 +128,7 @@ async function showIdle(signal) {
   state.asked = null;
   showList([]);
   byId("cascade").hidden = byId("error").hidden = true;
+  byId("start").hidden = false;
   await Promise.all([count(null, signal), locate("", [], signal)]);
 }
 
@@ -136,23 +149,33 @@ function showStatus(found) {
   }
   if (!shown) return void (byId("status").textContent = "No hits.");
   let text = `${number(shown)} hits`;
-  if (state.like !== null) text = `${number(shown)} documents like ${state.like}`;
+  if (state.like !== null) text = `The ${number(shown)} documents most like it`;
   else if (found && checkedMode() === "text") {
-    text = `${found.at_least ? "more than " : ""}${documents(found.total)} match`;
+    text = `${found.at_least ? "more than " : ""}${documents(found.total)} ${found.total === 1 ? "matches" : "match"}`;
   } else if (found) text = `The best ${number(shown)} of ${documents(found.total)}`;
   byId("status").textContent = text;
 }
 
 /** Why there may be no hits, as sentences, and the ways out, as buttons. */
-function nothing(result, question) {
+async function nothing(result, question, signal) {
+  const [mode, filter] = [checkedMode(), where()];
   const sentences = ["Nothing was found.", ...result.notes];
-  if (question.includes('+"')) sentences.push("Without the + before it, a phrase only adds to the score.");
   const ways = [];
-  if (where()) ways.push(["Remove all filters", () => { clearFilters(); controlsChanged(); }]);
-  if (checkedMode() === "text" && state.stats.encoder !== null) {
+  let others = null; // documents that match without the filters
+  if (filter && state.like === null) {
+    others = (await call(`${at()}/count`, { query: question, mode }, signal)).total;
+    if (!result.notes.length && others) sentences.push(`No document matches the filters. Without them, ${documents(others)} would.`);
+  }
+  if (mode === "text" && !others && state.like === null) {
+    const one = /^[\p{L}\p{N}]+$/u.test(question.trim());
+    sentences.push(one ? `No document has the word ${question.trim()}.` : "No document has a word of this question.");
+  }
+  if (question.includes('+"')) sentences.push("Without the + before it, a phrase only adds to the score.");
+  if (filter && others !== 0) ways.push(["Remove all filters", () => { clearFilters(); controlsChanged(); }]);
+  if (mode === "text" && state.stats.encoder !== null) {
     ways.push(["Search by meaning, too", () => { check("hybrid"); controlsChanged(); }]);
   }
-  if (!result.notes.length && !ways.length) sentences.push("Try other or fewer words.");
+  if (!result.notes.length && !ways.length) sentences.push("Try other words.");
   return [sentences, ways];
 }
 
@@ -195,17 +218,19 @@ async function locate(question, hits, signal) {
 }
 
 /** A document of the map: the hit, or the documents like it. */
-function openPoint(key) {
+function openPoint(key, title) {
   const hit = [...byId("hits").children].find((element) => element.dataset.key === key);
   if (hit) hit.focus();
-  else onSimilar(key);
+  else onSimilar(key, title);
 }
+
+const likeName = () => state.likeName || state.like;
 
 function chips() {
   showChips(controlsChanged);
   if (state.like !== null) {
-    byId("chips").prepend(make("li", {}, make("button", { type: "button", "aria-label": `Leave the documents like ${state.like}`, onclick: () => { state.like = null; controlsChanged(); } },
-      `like ${state.like} ×`)));
+    byId("chips").prepend(make("li", {}, make("button", { type: "button", dir: "auto", "aria-label": `Leave the documents like ${likeName()}`, onclick: () => { state.like = null; controlsChanged(); } },
+      `Like: ${likeName()} ×`)));
   }
 }
 
@@ -229,8 +254,8 @@ async function addFilter(filter) {
   return true;
 }
 
-function onSimilar(key) {
-  state.like = key;
+function onSimilar(key, title) {
+  [state.like, state.likeName] = [key, title];
   byId("query").value = "";
   controlsChanged();
   scrollTo(0, 0);
@@ -247,13 +272,17 @@ const actions = {
 };
 
 async function openCollection() {
+  clearTimeout(state.retry);
+  state.stats = null;
   try {
     const [stats, overview, bench] = await Promise.all(["stats", "overview", "bench"].map((path) => call(`${at()}/${path}`)));
     state.stats = stats;
+    byId("error").hidden = true;
+    byId("map-panel").hidden = false;
     useFields(overview.fields);
     showStart(overview, actions);
     byId("name").textContent = byId("collection").value;
-    byId("size").textContent = `${documents(stats.documents)} · ${stats.dim} dimensions`;
+    byId("size").textContent = documents(stats.documents);
     showTuning(stats.tuning, stats.index_config);
     showBench(bench);
     state.usual = stats.encoder === null && stats.mode !== "vector" ? "text" : stats.mode;
@@ -262,6 +291,12 @@ async function openCollection() {
     await search();
   } catch (error) {
     showError(error);
+    if (state.stats) return;
+    showList([]);
+    for (const id of ["start", "facets-panel", "map-panel", "cascade", "curve-panel", "bench-panel"]) byId(id).hidden = true;
+    setBusy(false);
+    byId("size").textContent = "";
+    if (error.status === 503) state.retry = setTimeout(openCollection, RETRY);
   }
 }
 
@@ -271,6 +306,7 @@ async function begin() {
     byId("token-form").hidden = byId("error").hidden = true;
     byId("collection").replaceChildren(...collections.map(({ name }) => make("option", { value: name }, name)));
     byId("collections").hidden = collections.length < 2;
+    byId("name").classList.toggle("hidden", collections.length > 1); // the list names it
     state.candidates = collections[0].candidates;
     byId("cross-encoding").hidden = state.candidates === null;
     recall();
@@ -291,13 +327,14 @@ function remember(push) {
   toAddress(parameters);
   const address = `#${parameters}`;
   if (address === (location.hash || "#")) return;
-  history[push ? "pushState" : "replaceState"](null, "", parameters.size ? address : location.pathname);
+  history[push ? "pushState" : "replaceState"]({ likeName: state.likeName }, "", parameters.size ? address : location.pathname);
 }
 
 function recall() {
   const parameters = new URLSearchParams(location.hash.slice(1));
   byId("query").value = parameters.get("q") ?? "";
   state.like = parameters.get("like");
+  state.likeName = history.state?.likeName; // not in a link that was shared
   check(parameters.get("mode") ?? state.usual);
   const chosen = parameters.get("in");
   if ([...byId("collection").options].some((option) => option.value === chosen)) byId("collection").value = chosen;
@@ -334,7 +371,6 @@ function onKey(event) {
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  byId("theme").textContent = theme === "dark" ? "Light" : "Dark";
   byId("theme").setAttribute("aria-label", `Change to ${theme === "dark" ? "light" : "dark"} colours`);
 }
 

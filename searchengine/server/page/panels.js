@@ -4,16 +4,19 @@ import { byId, draw, make } from "./dom.js";
 
 const NAMES = { wait: "waiting", encode: "encoding", search: "searching", fetch: "reading documents", cross_encode: "cross-encoding", total: "in all" };
 
-export function showStages(result, stats, shortlist) {
+export function showStages(result, stats, { mode, shortlist }) {
   const config = stats.index_config;
   const stages = Object.entries(NAMES).filter(([name]) => name !== "cross_encode" || result.timing[name] > 0);
   const rows = stages.map(([name, label]) => [label, `${result.timing[name].toFixed(2)} ms`]);
   if (result.timing.questions > 1) rows.push(["questions answered together", result.timing.questions]);
-  rows.push(["prefix", `${config.prefix} of ${stats.dim} dimensions`]);
-  rows.push(["structure", `${config.structure} ${config.code}`]);
-  rows.push(["shortlist", shortlist ?? (stats.shortlist === null ? "–" : `up to ${stats.shortlist}`)]);
-  if (result.read !== null) rows.push(["rows read at full width", `${(100 * result.read).toFixed(1)} %`]);
-  rows.push(["exact", result.exact ? "yes" : "not shown to be"]);
+  if (mode !== "text") { // which reads no vectors
+    rows.push(["prefix dimensions", `${config.prefix} of ${stats.dim}`]);
+    rows.push(["structure", `${config.structure} ${config.code}`]);
+    rows.push(["shortlist", shortlist ?? (stats.shortlist === null ? "–" : `up to ${stats.shortlist}`)]);
+    if (result.read !== null) rows.push(["rows read at full width", `${(100 * result.read).toFixed(1)} %`]);
+    rows.push(["exact", result.exact ? "yes" : "no certificate"]);
+  }
+  document.querySelector(".slider").hidden = mode === "text";
   byId("stages").replaceChildren(make("table", {}, make("tbody", {}, ...rows.map(([label, value]) =>
     make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, String(value)))))));
 }
@@ -36,7 +39,7 @@ const inside = (value, size) => Math.min(size - 4, Math.max(4, value));
 
 function dot(point, cls, r, open) {
   const place = { cx: inside(map.x(point.x), WIDTH).toFixed(1), cy: inside(map.y(point.y), HEIGHT).toFixed(1) };
-  return draw("circle", { class: cls, ...place, r, onclick: open && (() => open(point.key)) }, draw("title", {}, point.title || point.key || "the question"));
+  return draw("circle", { class: cls, ...place, r, onclick: open && (() => open(point.key, point.title)) }, draw("title", {}, point.title || point.key || "the question"));
 }
 
 /** Draw the sample, both axes to the same scale. What is drawn above it later may be outside: it stands at the edge. */
@@ -69,8 +72,8 @@ export function showMap(answer, open) {
   byId("map").firstChild.setAttribute("aria-label", `Map of ${map.count} documents` +
     (answer.question ? ", the question" : "") + (answer.hits.length ? ` and ${answer.hits.length} hits` : ""));
   byId("map-note").textContent =
-    `${map.count} documents; the two directions show ${(100 * answer.explained).toFixed(0)} % of the variance. ` +
-    "Ring: the question. Large dots: hits. Click a dot to see its hit, or documents like it.";
+    `${map.count} documents; similar ones are close (${(100 * answer.explained).toFixed(0)} % of the variance is shown). ` +
+    "Blue: hits. Ring: the question. Click a dot for documents like it.";
 }
 
 /**

@@ -26,6 +26,7 @@ DOCUMENTS = [
         "text": f"whale {'deep ' * (i % 7)}sea {i} <b onclick=x>bold</b> <script>alert(1)</script>",
         "topic": ["sea", "land", "air"][i % 3],
         "year": 2000 + i,
+        "url": f"https://example.org/{i}",
     }
     for i in range(30)
 ]
@@ -128,6 +129,23 @@ def test_search_and_pages(page: Any) -> None:
     assert page.inner_text("#nothing").startswith("Nothing was found.")
 
 
+def test_words_that_carry_endings_are_marked(page: Any) -> None:
+    """Of Korean only the word itself, whatever follows it; of English the word with its ending."""
+
+    def marked(text: str, question: str) -> list[str]:
+        found: list[str] = page.evaluate(
+            """([text, question]) => import("./page/dom.js").then((dom) => dom
+              .highlighted(text, question).filter((node) => node.tagName)
+              .map((node) => node.textContent))""",
+            [text, question],
+        )
+        return found
+
+    assert marked("파드를 만드는 kube-proxy의 파드", "파드 ") == ["파드", "파드"]
+    assert marked("東京都の地図", "東京 ") == ["東京"]
+    assert marked("robots and a rob", "robot ") == ["robots"]
+
+
 def test_a_cross_encoder_is_asked_for_by_a_box(page: Any) -> None:
     """A stand-in for the answers of a server that has one, which reads 15 documents at most."""
     assert not page.is_visible("#cross-encoding")  # this server has none
@@ -215,6 +233,20 @@ def test_a_mistake_is_shown_and_can_be_mended(page: Any) -> None:
     assert "encoder" in page.inner_text("#error")
 
 
+def test_a_collection_that_cannot_be_opened(page: Any) -> None:
+    """Its error stands alone; nothing is left of the collection before, and others open."""
+    ask(page, "whale")
+    error = {"error": {"message": "the collection cannot be opened: lost"}}
+    page.route("**/long/stats", lambda route: route.fulfill(status=503, json=error))
+    page.select_option("#collection", "long")
+    page.wait_for_selector("#error:visible")
+    assert "cannot be opened: lost" in page.inner_text("#error")
+    assert not titles(page) and page.is_hidden("#map-panel") and page.is_hidden("#facets-panel")
+    page.select_option("#collection", "sea")
+    page.wait_for_selector("#hits > li")
+    assert page.is_hidden("#error") and page.is_visible("#map-panel")
+
+
 def test_keyboard_alone(page: Any) -> None:
     page.locator("#theme").focus()
     page.keyboard.press("/")
@@ -241,7 +273,8 @@ def test_map_cascade_and_theme(page: Any) -> None:
     assert page.locator("#map circle.hit").count() == 10
     page.click("#cascade summary")
     shown = page.inner_text("#stages")
-    assert "reading documents" in shown and "of 4 dimensions" in shown
+    assert "reading documents" in shown and "prefix" not in shown  # words read no vectors
+    assert page.is_hidden(".slider")
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
@@ -300,6 +333,21 @@ def test_the_mode_of_the_collection_is_chosen(browser: Any, tmp_path: Path) -> N
         context.close()
 
 
+def test_nothing_shifts_while_one_types(page: Any) -> None:
+    """The first hits take the place of the examples at once."""
+    page.evaluate(
+        """() => { window.shifts = []; new PerformanceObserver((list) => shifts.push(
+          ...list.getEntries().map((each) => each.value))).observe({type: "layout-shift"}); }"""
+    )
+    page.focus("#query")
+    for letter in "whale":
+        page.keyboard.type(letter)
+        settle(page)
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('match')")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    assert page.evaluate("shifts.reduce((sum, each) => sum + each, 0)") < 0.01
+
+
 @pytest.mark.long
 def test_hits_are_painted_soon(page: Any, record_property: Any) -> None:
     for i in range(8):
@@ -309,11 +357,27 @@ def test_hits_are_painted_soon(page: Any, record_property: Any) -> None:
     assert len(times) >= 8 and sorted(times)[len(times) // 2] < 500  # 50 at p95 when idle
 
 
+def check_access(page: Any) -> None:
+    """Axe finds nothing in what the page shows now."""
+    if not AXE.exists():
+        missing(f"axe-core at {AXE}; make setup")
+    page.evaluate(AXE.read_text(encoding="utf-8"))  # by the debugger: the policy allows no script
+    result = page.evaluate(
+        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
+    )
+    assert [(each["id"], each["nodes"][0]["html"]) for each in result["violations"]] == []
+
+
 def test_the_page_asks_for_a_token(browser: Any, server: Server) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.goto(server.url)
     page.wait_for_selector("#token-form:visible")
+    assert page.is_hidden("#query") and page.is_hidden("#token-unknown")
+    page.keyboard.type("0123456789abcdef-mistyped")  # it has the focus
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#token-unknown:visible")
+    check_access(page)
     page.fill("#token", TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_selector("#map svg")
@@ -332,8 +396,6 @@ def test_the_page_asks_for_a_token(browser: Any, server: Server) -> None:
     ],
 )
 def test_axe_finds_nothing(page: Any, theme: str, width: int) -> None:
-    if not AXE.exists():
-        missing(f"axe-core at {AXE}; make setup")
     page.set_viewport_size({"width": width, "height": 800})
     page.reload()
     page.wait_for_selector("#map svg")
@@ -350,11 +412,8 @@ def test_axe_finds_nothing(page: Any, theme: str, width: int) -> None:
     page.wait_for_timeout(300)
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(overflow) <= 0
-    page.evaluate(AXE.read_text(encoding="utf-8"))  # by the debugger: the policy allows no script
-    result = page.evaluate(
-        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
-    )
-    assert [(each["id"], each["nodes"][0]["html"]) for each in result["violations"]] == []
+    page.evaluate("document.querySelector('#hits').setAttribute('aria-busy', true)")  # waiting
+    check_access(page)
 
 
 def test_five_tasks(page: Any) -> None:
@@ -385,13 +444,24 @@ def test_five_tasks(page: Any) -> None:
     page.wait_for_function("() => document.querySelector('#status').textContent.includes('like')")
     settle(page)
     assert len(titles(page)) == 9 and title not in titles(page)
+    assert page.locator("#chips button").first.inner_text() == f"Like: {title} ×"
     page.go_back()
     page.wait_for_function(
         "() => document.querySelector('#status').textContent === '10 documents match'"
     )
     assert page.input_value("#query") == "whale"
-    ask(page, "unicorn")  # why not found, and the way out
+    ask(page, "unicorn")  # why not found, and the ways out: no filter is to blame
+    assert "No document has the word unicorn." in page.inner_text("#nothing")
+    assert page.locator("#nothing button").count() == 0
+    page.fill("#facets input[aria-label='year from']", "2029")
+    page.keyboard.press("Enter")
+    page.fill("#query", '+"sea 3"')
+    settle(page)
+    assert "Without them, 1 document would." in page.inner_text("#nothing")
     page.click("#nothing button:has-text('Remove all filters')")
+    page.wait_for_function(
+        "() => document.querySelector('#status').textContent === '1 document matches'"
+    )
     ask(page, "whale")
     page.fill("#where", "yeer > 3")
     page.keyboard.press("Enter")

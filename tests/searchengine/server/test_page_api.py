@@ -83,6 +83,16 @@ def test_an_overview(client: TestClient) -> None:
     )
 
 
+def test_an_overview_of_long_texts(serve: Serve, tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "long.index", None, dim=1) as engine:
+        engine.add([{"_id": "a", "text": "Owls  hear mice. " + "Then " * 200}], [[1]])
+    answer = serve(READER, collections={"words": tmp_path / "long.index"}).get(f"{AT}/overview")
+    ((shown,), examples) = answer.json()["newest"], answer.json()["examples"]
+    assert shown["snippet"].startswith("Owls hear mice. Then") and len(shown["snippet"]) <= 160
+    assert shown["snippet"].endswith("…")
+    assert examples == ["Owls hear mice"]
+
+
 def test_counts_are_of_the_question(client: TestClient) -> None:
     def count(**request: object) -> dict[str, Any]:
         response = client.post(f"{AT}/count", json=request)

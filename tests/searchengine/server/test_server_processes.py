@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from tiny_model import static_table, write_model2vec
 
 from searchengine import Client, SearchEngine
 from searchengine.cli import cli
-from searchengine.errors import CorpusError
+from searchengine.errors import CorpusError, QueryError
+from searchengine.server import running as running_module
+from searchengine.server.server_settings import ServerSettings
 
 AT = "/v1/collections/vectors/documents"
 
@@ -120,6 +123,8 @@ def test_workers_are_one_server(tmp_path: Path, vectors: Path) -> None:
     """Changes of one worker are shown by the others at once; a dead one is replaced."""
     with running(tmp_path, [vectors], "--workers", 2, "--log", "json") as server:
         pids = _answering(server, 2)
+        port = int(server.url.rsplit(":", 1)[1])
+        listening = {pid: _listening_at(port, pid) for pid in pids}
         for i in range(6):  # every client opens a connection, which any of the workers accepts
             with server.client() as client:
                 assert client.put(f"{AT}/k{i}", json={"text": "x", "n": i}).status_code == 200
@@ -133,10 +138,34 @@ def test_workers_are_one_server(tmp_path: Path, vectors: Path) -> None:
             assert remote.search(np.ones(DIM), 1)[0].key == "c"
             with pytest.raises(CorpusError, match="cannot be written as JSON"):
                 remote.add([{"_id": "x", "text": "x", "n": object()}])
-        killed = min(pids)
+        killed, other = sorted(pids)
         os.kill(killed, signal.SIGKILL)
-        assert len(_answering(server, 2, without=killed)) == 2
+        (fresh,) = _answering(server, 2, without=killed) - {other}
+        # Each has a socket of its own, and a replaced worker leaves its socket to the next one.
+        assert [len(sockets) for sockets in listening.values()] == [1, 1]
+        assert listening[killed] != listening[other]
+        assert _listening_at(port, fresh) == listening[killed]
         assert server.stop() == 0
+
+
+def _listening_at(port: int, pid: int) -> set[str]:
+    """The sockets of a process that listen at a port, by inode."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {
+        f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")
+    }
+    return inodes & {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_port_is_one_servers(vectors: Path, workers: int) -> None:
+    settings = ServerSettings({"vectors": vectors}, port=0, workers=2)
+    with running_module._listening(settings) as (listeners, _):
+        port = listeners[0].getsockname()[1]
+        assert len({listener.fileno() for listener in listeners}) == 2
+        second = replace(settings, port=port, workers=workers)
+        with pytest.raises(QueryError, match=f"port {port}.*--port PORT"):
+            running_module._listening(second).__enter__()
 
 
 def _sum(text: str, label: str) -> float:

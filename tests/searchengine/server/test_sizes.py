@@ -1,15 +1,18 @@
 """What one request may ask for, and that no work goes on after its time."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
+from json.decoder import py_scanstring  # type: ignore[attr-defined]
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from starlette.testclient import TestClient
 
 from searchengine.backends import limits
-from searchengine.server import responses, served
+from searchengine.server import models, responses, served
 
 Serve = Callable[..., TestClient]
 AT = "/v1/collections/words/documents"
@@ -23,6 +26,23 @@ def test_a_batch_has_a_number_of_hits(client: TestClient) -> None:
     assert client.post("/v1/search/batch", json={**body, "k": 100}).status_code == 200
     response = client.post("/v1/search/batch", json={**body, "k": 100, "offset": 1})
     assert response.status_code == 422
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_many_values_are_read_alike_beside_other_requests(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    values = {"n": [1, -2.5, 1e9, True, None], "deep": {'é \\ "': ["🙂 \n", {}, []]}}
+    body = json.dumps({"text": "a bee", **values}).encode(encoding)
+    headers = {"content-type": "application/json"}
+    monkeypatch.setattr(models, "_MANY", 0)
+    monkeypatch.setattr(json.decoder, "py_scanstring", read := Mock(wraps=py_scanstring))
+    assert client.put(f"{AT}/many", content=body, headers=headers).status_code == 200
+    assert {k: client.get(f"{AT}/many").json()[k] for k in values} == values
+    assert read.called
+    for broken in (b'{"text": "a', b'{"text": 1,}', b"[" * 5000, b"\xff\xfe,"):
+        response = client.put(f"{AT}/many", content=broken, headers=headers)
+        assert response.status_code == 400, response.text
 
 
 def test_a_response_has_a_size(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

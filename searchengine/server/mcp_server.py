@@ -1,10 +1,11 @@
-"""A collection as tools of an assistant: a server of the Model Context Protocol, over stdio.
+"""A collection as tools of an assistant: a server of the Model Context Protocol.
 
-Reads only. Each call shows the newest commit of any process.
+Reads only. Over stdio, each call shows the newest commit of any process.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from importlib.metadata import version
 from inspect import cleandoc, signature
 from itertools import islice
@@ -14,6 +15,8 @@ from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, ValidationError
 from pydantic import Field as Described
@@ -22,7 +25,7 @@ from searchengine.engine import CrossEncoders, CrossEncoding, Hit, Hits, SearchE
 from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
-_EXPECTED = (SearchEngineError, OSError, ImportError)
+_EXPECTED = (SearchEngineError, OSError, ImportError, ToolError)
 _LONGEST = 2000  # characters of a hit's text; of a longer passage the snippet is shown
 _SAMPLE = 50  # documents whose fields are named to the assistant
 
@@ -96,24 +99,13 @@ class Tools:
     """The tools; each is called in a thread of its own."""
 
     def __init__(
-        self,
-        path: str | Path,
-        encoder: str | None = None,
-        runtime: RuntimeConfig | None = None,
-        cross_encoding: CrossEncoding | None = None,
-        query_encoder: str | None = None,
+        self, current: Callable[[], SearchEngine], cross_encoding: CrossEncoding | None = None
     ) -> None:
-        """Open the collection; arguments as for SearchEngine.open.
+        """`current`: returns the engine to ask now.
 
-        `cross_encoding`: orders the best hits of each search again. Raises CollectionError,
-        ModelError for a question encoder that cannot be loaded, and QueryError where
-        `cross_encoding` names no cross-encoder.
+        `cross_encoding`: orders the best hits of each search again.
         """
-        self._arguments = path, encoder, query_encoder, runtime
-        self._encoding, self._lock, self._engines = cross_encoding, Lock(), ExitStack()
-        if cross_encoding is not None:
-            CrossEncoders(runtime).check(cross_encoding.source)
-        self._engine = self._open()
+        self._current, self._encoding = current, cross_encoding
 
     def search(
         self,
@@ -208,16 +200,26 @@ class Tools:
             f"`facets` counts metadata values, for filters.{order}{fields}"
         )
 
-    def close(self) -> None:
-        """Close the files."""
-        self._engines.close()
 
-    def _open(self) -> SearchEngine:
-        path, encoder, query_encoder, runtime = self._arguments
-        engine = SearchEngine.open(path, encoder, query_encoder=query_encoder, runtime=runtime)
-        return self._engines.enter_context(engine)
+class Opened:
+    """A collection that is opened here, at its newest commit."""
 
-    def _current(self) -> SearchEngine:
+    def __init__(
+        self,
+        path: str | Path,
+        encoder: str | None = None,
+        runtime: RuntimeConfig | None = None,
+        query_encoder: str | None = None,
+    ) -> None:
+        """Open it; arguments as for SearchEngine.open.
+
+        Raises CollectionError, and ModelError for a question encoder that cannot be loaded.
+        """
+        self._arguments = path, encoder, query_encoder, runtime
+        self._lock, self._engines = Lock(), ExitStack()
+        self._engine = self._open()
+
+    def current(self) -> SearchEngine:
         """The engine at the newest commit; a former one stays open for the calls under way."""
         with self._lock:
             try:
@@ -227,23 +229,52 @@ class Tools:
                 fresh.cross_encoders, self._engine = self._engine.cross_encoders, fresh
             return self._engine
 
+    def close(self) -> None:
+        """Close the files."""
+        self._engines.close()
+
+    def _open(self) -> SearchEngine:
+        path, encoder, query_encoder, runtime = self._arguments
+        engine = SearchEngine.open(path, encoder, query_encoder=query_encoder, runtime=runtime)
+        return self._engines.enter_context(engine)
+
 
 class Server(MCPServer[Any]):
     """A server that answers errors in one sentence and refuses unknown arguments."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(
+        self, tools: Tools, adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    ) -> None:
+        """`adapt`: makes the function to call, perhaps a coroutine, of each tool."""
+        logging.basicConfig(level=logging.WARNING, format="%(message)s")  # else mcp chooses
         super().__init__(
             "searchengine",
             version=version("searchengine"),
             instructions=tools.instructions(),
             log_level="WARNING",
+            subscriptions=False,
         )
         self._arguments: dict[str, list[str]] = {}
         reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
         for tool in (tools.search, tools.get, tools.similar, tools.facets):
             about = cleandoc(tool.__doc__ or "")
-            self.add_tool(tool, description=about, annotations=reads, structured_output=True)
+            called = tool if adapt is None else adapt(tool)
+            self.add_tool(called, description=about, annotations=reads, structured_output=True)
             self._arguments[tool.__name__] = list(signature(tool).parameters)
+
+    def exchange(self, max_body: int) -> StreamableHTTPSessionManager:
+        """Answers one HTTP request, of at most `max_body` bytes, within its `run`.
+
+        It has no sessions, so that any worker may answer the next request.
+        """
+        self.streamable_http_app(
+            stateless_http=True,
+            json_response=True,
+            max_request_body_size=max_body,
+            # the callers of this method have checked the headers
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        )
+        return self.session_manager
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """Call a tool. Raises ToolError, with a message for the assistant."""
@@ -264,13 +295,21 @@ class Server(MCPServer[Any]):
             raise
 
 
-def serve(path: str | Path, **options: Any) -> None:
-    """Answer an assistant on stdin and stdout until stdin ends. Arguments and errors as Tools."""
-    tools = Tools(path, **options)
-    try:
-        Server(tools).run("stdio")
-    finally:
-        tools.close()
+def serve(
+    path: str | Path,
+    runtime: RuntimeConfig | None = None,
+    cross_encoding: CrossEncoding | None = None,
+    **options: Any,
+) -> None:
+    """Answer an assistant on stdin and stdout until stdin ends.
+
+    Arguments and errors as Opened and Tools; QueryError where `cross_encoding` names no
+    cross-encoder.
+    """
+    if cross_encoding is not None:
+        CrossEncoders(runtime).check(cross_encoding.source)
+    with closing(Opened(path, runtime=runtime, **options)) as opened:
+        Server(Tools(opened.current, cross_encoding)).run("stdio")
 
 
 def _results(hits: Hits) -> Results:
