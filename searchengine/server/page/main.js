@@ -95,7 +95,7 @@ async function search() {
     byId("status").classList.toggle("hidden", !result.hits.length); // but read aloud
     if (!result.hits.length || !byId("status").textContent) showStatus(null);
     byId("cascade").hidden = result.timing === null;
-    if (result.timing) showStages(result, state.stats, asked.shortlist);
+    if (result.timing) showStages(result, state.stats, asked);
     byId("compare").hidden = asked.mode !== "vector" || !result.hits.length || state.like !== null;
     const shown = performance.now();
     await painted();
