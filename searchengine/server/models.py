@@ -370,15 +370,22 @@ class KeysRequest(Strict):
 
 
 class Documents(BaseModel):
-    """Documents in the order of the request; null for an unknown key."""
+    """Documents in the order of the request; null for an unknown key.
+
+    Of long documents only those of the first keys: ask again for the others.
+    """
 
     documents: list[DocumentModel | None]
 
 
 class Vectors(BaseModel):
-    """For each key a vector of each passage, in their order; null for an unknown key."""
+    """For each key a vector of each passage, in their order; null for an unknown key.
+
+    Of many passages only those of the first keys: ask again for the others.
+    """
 
     vectors: list[list[list[float]] | None]
+    dim: int = Field(description="Dimensions of a vector.")
 
 
 class FacetsResponse(BaseModel):

@@ -8,8 +8,6 @@ is sent, the response is one that OpenAPI lists, and never a 5xx.
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,17 +17,12 @@ import pytest
 import requests
 import schema_hooks
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schema_hooks import mend
 from schemathesis import GenerationMode
-from server_app import TOKENS, serving
+from server_app import listening, serving, words_collection
 from server_process import TOKEN
-
-from searchengine.server.app import create
-from searchengine.server.running import _listen
-from searchengine.server.server_settings import ServerSettings
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 AT = "/v1/collections/words/documents"
@@ -73,26 +66,9 @@ checks.use_after_free.enabled = false
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server in a thread of this process, so that its encoder can be one of ours."""
-    from server_app import words_collection
-
     path = words_collection(tmp_path_factory.mktemp("schema") / "words.index")
-    with pytest.MonkeyPatch.context() as patch, serving(path, patch):
-        options = ServerSettings({"words": path}, tokens=TOKENS, log="none")
-        server = uvicorn.Server(
-            uvicorn.Config(create(options), log_config=None, log_level="critical")
-        )
-        with _listen("127.0.0.1", 0) as listener:
-            thread = threading.Thread(target=server.run, args=([listener],))
-            thread.start()
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            end = time.monotonic() + 30
-            while requests.get(f"{url}/readyz", timeout=30).status_code != 200:
-                assert time.monotonic() < end
-                time.sleep(0.02)
-            yield url
-            server.should_exit = True
-            thread.join(60)
+    with pytest.MonkeyPatch.context() as patch, serving(path, patch), listening(path) as url:
+        yield url
 
 
 def test_every_operation(url: str) -> None:
