@@ -84,7 +84,7 @@ def _mend_questions(case: Any, body: dict[str, Any]) -> None:
     for name in ("cross_encoder", "candidates", "timeout"):  # the server has none; may be short
         body.pop(name, None)
     if case.operation.path.endswith("/similar"):
-        body |= {"key": "bee", "exact": False, "as_you_type": False}
+        body |= {"key": "bee", "exact": False, "as_you_type": False, "mode": "auto"}
         return
     one, many = ("query", "vector"), ("queries", "vectors")
     text, vector = many if case.operation.path.endswith("batch") else one
