@@ -256,10 +256,10 @@ def check_filter(where: str | None) -> None:
     Query(where=where)
 
 
-def check_count(name: str, value: object) -> None:
-    """Raise QueryError for what is not a whole number of at least 0."""
-    if (number := integer(value)) is None or number < 0:
-        raise QueryError(f"{name} must be a whole number of at least 0, got {value!r}")
+def check_count(name: str, value: object, least: int = 0) -> None:
+    """Raise QueryError for what is not a whole number of at least `least`."""
+    if (number := integer(value)) is None or number < least:
+        raise QueryError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def check_questions(questions: Sequence[str]) -> None:

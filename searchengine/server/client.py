@@ -37,7 +37,9 @@ from searchengine.corpus.documents import (
 )
 from searchengine.errors import (
     METHODS,
+    CollectionError,
     CorpusError,
+    DuplicateKey,
     EmptyCorpus,
     FieldWarning,
     QueryError,
@@ -151,9 +153,7 @@ class Client:
         kept = httpx2.Limits(max_connections=_CONNECTIONS, keepalive_expiry=_KEPT)
         self._http = httpx2.Client(base_url=url, headers=headers, timeout=timeout, limits=kept)
         self._patient = httpx2.Timeout(timeout, read=None)
-        self._failed, self._late = httpx2.HTTPError, httpx2.TimeoutException
-        self._unreachable = httpx2.ConnectError
-        self._collection, self._timeout = collection, timeout
+        self._library, self._collection, self._timeout = httpx2, collection, timeout
         self._threads = ThreadPoolExecutor(_CONNECTIONS, "client")
 
     def search(
@@ -307,13 +307,14 @@ class Client:
     ) -> "AddSummary":
         """As SearchEngine.add: a request and a commit for each `commit_every` documents (1,000).
 
-        What was committed before an error stays, and the same call may be repeated. Of documents
-        with the same key the last one is stored.
+        What was committed before an error stays, and the same call may be repeated. Keys are kept
+        in memory to find those that occur twice.
         """
-        counts, without_text, bad = dict.fromkeys(COUNTS, 0), LeftOut(), LeftOut()
+        counts = dict.fromkeys(COUNTS, 0)
+        without_text, bad, repeated = left_out = LeftOut(), LeftOut(), LeftOut()
         every = _BLOCK if commit_every is None else commit_every
-        check_count("commit_every", every)
-        lines = _lines(documents, vectors, without_text, bad if skip_bad else None)
+        check_count("commit_every", every, least=1)
+        lines = _lines(documents, vectors, left_out, skip_bad, set())
         options: dict[str, Any] = {"params": {"commit_every": every}, "timeout": self._patient}
         for positions, body in _blocks(lines, every):
             response = self._send("POST", self._path("documents"), content=body, **options)
@@ -331,8 +332,9 @@ class Client:
                 stored = sum(counts.values())
                 raise CorpusError(f"{bad.first[0]}; {stored} documents are stored")
         if not any(counts.values()):
-            raise EmptyCorpus("no document to index; nothing was changed")
-        return _summary(counts, without_text, bad)
+            why = f" ({without_text.count} without text)" if without_text.count else ""
+            raise EmptyCorpus(f"no document to index{why}; nothing was changed")
+        return _summary(counts, without_text, bad, repeated)
 
     def add_bulk(
         self,
@@ -343,10 +345,11 @@ class Client:
     ) -> "Job":
         """Send documents as a stream of any length, which the server adds in a job; returns then.
 
-        Those that the server cannot store are left out. Raises CorpusError for what is no document;
-        then nothing is added.
+        Those that the server cannot store are left out; of documents with the same key the last one
+        is stored. Raises CorpusError for what is no document; then nothing is added.
         """
-        lines = (line + b"\n" for _, line in _lines(documents, vectors, LeftOut(), None))
+        left_out = LeftOut(), LeftOut(), LeftOut()
+        lines = (line + b"\n" for _, line in _lines(documents, vectors, left_out))
         path, parameters = self._path("documents:bulk"), {"commit_every": commit_every}
         job = self._send("POST", path, content=lines, params=parameters, timeout=self._patient)
         return Job(self, job.json()["id"])
@@ -432,6 +435,7 @@ class Client:
         return self._post(f"/v1/search{path}", body, **timeout)
 
     def _in_thread(self, call: Callable[[], R]) -> "asyncio.Future[R]":
+        self._check_open()
         return asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     # ------------------------------------------------------------------------------------- requests
@@ -463,9 +467,9 @@ class Client:
     def _path(self, rest: str) -> str:
         if self._collection is None:
             listed = self._get("/v1/collections")["collections"]
-            if len(listed) > 1:
-                names = ", ".join(item["name"] for item in listed)
-                raise QueryError(f"the server has several collections; name one of: {names}")
+            if len(listed) != 1:
+                names = ", ".join(item["name"] for item in listed) or "none that may be read"
+                raise QueryError(f"name a collection, unless the server has one; it has {names}")
             self._collection = listed[0]["name"]
         return f"/v1/collections/{quote(self._collection, safe='')}/{rest}"
 
@@ -482,22 +486,18 @@ class Client:
         A refusal with Retry-After is of a request with which nothing was done, so that it is sent
         again, unless its body is a stream; after a broken connection only what `reads` is.
         """
+        self._check_open()
         seconds = options.get("timeout", self._timeout)
         end = time.monotonic() + (seconds if isinstance(seconds, int | float) else self._timeout)
         stream = isinstance(options.get("content"), Iterator)
         for number in count(1):
             try:
                 response = self._http.request(method, path, **options)
-            except self._late as error:
-                if "timeout" in options and reads:
-                    raise SearchTimeout(f"not answered within {seconds:g} seconds") from error
-                raise ServerError(
-                    f"{self._http.base_url} has not answered within {self._timeout:g} seconds"
-                ) from error
-            except self._failed as error:
-                if reads and number == 1 and not isinstance(error, self._unreachable):
+            except (self._library.HTTPError, UnicodeEncodeError) as error:
+                broken = isinstance(error, self._library.NetworkError | self._library.ProtocolError)
+                if broken and reads and number == 1:
                     continue
-                raise ServerError(f"{self._http.base_url} cannot be reached: {error}") from error
+                raise self._unsent(error, options if reads else {}) from error
             pause = response.headers.get("retry-after", "")
             if stream or number == _TRIES or not pause.isdigit():
                 break
@@ -507,6 +507,22 @@ class Client:
         if response.status_code >= 300:
             raise _error(response)
         return response
+
+    def _check_open(self) -> None:
+        if self._http.is_closed:
+            raise CollectionError(f"{self!r} is closed; make another one")
+
+    def _unsent(self, error: Exception, options: Mapping[str, Any]) -> SearchEngineError:
+        """The error of a request without a response."""
+        if isinstance(error, UnicodeEncodeError):
+            return QueryError(f"texts must be Unicode, got half a character: {error}")
+        if not isinstance(error, self._library.TimeoutException):
+            return ServerError(f"{self._http.base_url} cannot be reached: {error}")
+        if "timeout" in options:
+            return SearchTimeout(f"not answered within {options['timeout']:g} seconds")
+        return ServerError(
+            f"{self._http.base_url} has not answered within {self._timeout:g} seconds"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,7 +563,8 @@ class Job:
                 progress(status)
             if status["state"] == "done":
                 bad = LeftOut(status["errors"], [line["error"] for line in status["left_out"]])
-                return _summary({name: status[name] for name in COUNTS}, LeftOut(), bad)
+                counts = {name: status[name] for name in COUNTS}
+                return _summary(counts, LeftOut(), bad, LeftOut())
             if status["state"] in ("failed", "cancelled"):
                 reason = status["error"] or f"{status['documents']} documents are stored"
                 raise ServerError(f"job {self.id} {status['state']}: {reason}")
@@ -578,9 +595,7 @@ def _plain(query: Any) -> Any:
         return query
     array = as_array(query)
     if array.ndim != 1 or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-        raise QueryError(
-            f"a query must be a text or a vector (D,) of finite numbers, got {query!r:.80}"
-        )
+        raise QueryError(f"expected a text or a vector (D,) of finite numbers, got {query!r:.80}")
     return array.tolist()
 
 
@@ -593,12 +608,18 @@ def _parts(items: Sequence[D], size: int) -> Iterator[Sequence[D]]:
 
 
 def _lines(
-    documents: Any, vectors: Any, without_text: LeftOut, malformed: LeftOut | None
+    documents: Any,
+    vectors: Any,
+    left_out: tuple[LeftOut, LeftOut, LeftOut],
+    skip_bad: bool = False,
+    seen: set[str] | None = None,
 ) -> Iterator[tuple[int, bytes]]:
-    """The position of each document, from 1, and it as JSON. Raises CorpusError and QueryError.
+    """The position of each document, from 1, and it as JSON.
 
-    `without_text`, `malformed`: as AddSummary has them; None: the message is raised.
+    `left_out`: without text, bad and repeated, as AddSummary has them. `seen`: takes the keys.
+    Raises CorpusError, QueryError, and DuplicateKey for a key in `seen`.
     """
+    without_text, bad, _ = left_out
     if isinstance(vectors, str) or not isinstance(vectors, Iterable | None):
         raise QueryError(
             f"vectors must be an array (n, D) or a list of rows, got {vectors!r:.80}; a folder "
@@ -616,16 +637,35 @@ def _lines(
                 raise QueryError(f"there are {position - 1} vectors and more documents") from None
             yield record
 
-    for document in as_documents(records(), malformed, needs_text=False):
-        record = document.as_record()
-        if row is not None:
-            record["_vector"] = _plain(row)
-        elif not document.full_text:
+    for document in as_documents(records(), bad if skip_bad else None, needs_text=False):
+        if row is None and not document.full_text:
             without_text.add(document.key)
-            continue
-        yield position, json.dumps(record, ensure_ascii=False).encode()
+        elif seen is None or _is_new(document, seen, left_out, skip_bad):
+            record = document.as_record()
+            if row is not None:
+                record["_vector"] = _plain(row)
+            yield position, json.dumps(record, ensure_ascii=False).encode()
     if rows is not None and next(rows, rows) is not rows:
         raise QueryError(f"there are {position} documents and more vectors")
+
+
+def _is_new(
+    document: Document, seen: set[str], left_out: tuple[LeftOut, LeftOut, LeftOut], skip_bad: bool
+) -> bool:
+    """Whether its key is not in `seen`, which takes it. Raises DuplicateKey."""
+    if document.key not in seen:
+        seen.add(document.key)
+        return True
+    message = f"{document.origin or 'add'}: the key {document.key!r} occurs twice; "
+    message += "give it another key or leave it out"
+    _, bad, repeated = left_out
+    if document.derived:
+        repeated.add(document.key)
+    elif skip_bad:
+        bad.add(message)
+    else:
+        raise DuplicateKey(message)
+    return False
 
 
 def _blocks(lines: Iterator[tuple[int, bytes]], most: int) -> Iterator[tuple[list[int], bytes]]:
@@ -648,10 +688,12 @@ def _document(record: dict[str, Any]) -> Document:
     return Document.stored(key, text, title, record)
 
 
-def _summary(counts: dict[str, int], without_text: LeftOut, bad: LeftOut) -> "AddSummary":
+def _summary(
+    counts: dict[str, int], without_text: LeftOut, bad: LeftOut, repeated: LeftOut
+) -> "AddSummary":
     from searchengine.engine import AddSummary  # half a second
 
-    return AddSummary(**counts, without_text=without_text, bad=bad, repeated=LeftOut())
+    return AddSummary(**counts, without_text=without_text, bad=bad, repeated=repeated)
 
 
 def _facets(answer: dict[str, Any]) -> dict[str, dict[Any, int]]:

@@ -455,7 +455,6 @@ class OverviewResponse(BaseModel):
 
     fields: list[PageField]
     examples: list[str] = Field(description="Titles of documents, as questions.")
-    newest: list[NewestDocument]
 
 
 class CountRequest(Strict):
@@ -481,6 +480,9 @@ class CountResponse(BaseModel):
         description="The values are of so many best documents for the question; null: of all."
     )
     facets: dict[str, list[FacetValue]]
+    newest: list[NewestDocument] = Field(
+        description="The newest five that match; none for a question."
+    )
 
 
 class BenchPoint(BaseModel):

@@ -3,7 +3,7 @@
 import { ApiError, call, hasToken, useToken } from "./api.js";
 import { byId, make, number } from "./dom.js";
 import { addValue, clearFilters, counted, filters, fromAddress, showChips, showFields, toAddress, useFields, where } from "./filters.js";
-import { showHits, showNothing, showStart } from "./hits.js";
+import { showExamples, showHits, showNewest, showNothing } from "./hits.js";
 import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } from "./panels.js";
 
 const PAGE = 10;
@@ -129,7 +129,8 @@ async function showIdle(signal) {
   showList([]);
   byId("cascade").hidden = byId("error").hidden = true;
   byId("start").hidden = false;
-  await Promise.all([count(null, signal), locate("", [], signal)]);
+  const [{ newest }] = await Promise.all([count(null, signal), locate("", [], signal)]);
+  showNewest(newest, actions);
 }
 
 /** How many documents match, and which values they have; after the hits, which do not wait for it. */
@@ -137,6 +138,7 @@ async function count(query, signal) {
   const found = await call(`${at()}/count`, { query, mode: checkedMode(), where: where(), fields: counted() }, signal);
   showFields(found, controlsChanged);
   showStatus(found);
+  return found;
 }
 
 const documents = (n) => `${number(n)} document${n === 1 ? "" : "s"}`;
@@ -280,7 +282,8 @@ async function openCollection() {
     byId("error").hidden = true;
     byId("map-panel").hidden = false;
     useFields(overview.fields);
-    showStart(overview, actions);
+    showExamples(overview.examples, actions);
+    showNewest([], actions);
     byId("name").textContent = byId("collection").value;
     byId("size").textContent = documents(stats.documents);
     showTuning(stats.tuning, stats.index_config);

@@ -17,7 +17,9 @@ from searchengine import Client, Document, SearchEngine
 from searchengine.corpus.documents import LeftOut
 from searchengine.errors import (
     CollectionBusy,
+    CollectionError,
     CorpusError,
+    DuplicateKey,
     EmptyCorpus,
     FieldWarning,
     FilterError,
@@ -253,6 +255,8 @@ def test_errors_of_the_server_are_those_of_the_engine(shared: Client, engine: Se
     with Client(address, token="wrong") as other:
         with pytest.raises(ServerError, match="a token is needed"):
             other.search("a bee")
+    with pytest.raises(QueryError, match="half a character"):
+        shared.search("a \ud800")
     with pytest.raises(AttributeError, match="'optimize', which needs the files"):
         shared.optimize()
     with pytest.raises(AttributeError, match="here it is sample"):
@@ -289,11 +293,28 @@ def test_bad_documents_are_refused_or_left_out(remote: Client) -> None:
     assert any("document 3: a key has at most 4096" in reason for reason in added.bad.first)
     with pytest.raises(EmptyCorpus):
         remote.add([])
+    with pytest.raises(EmptyCorpus, match="1 without text"):
+        remote.add([{"_id": "x"}])
     for rows, reason in (([], "0 vectors and more"), (3 * [None], "2 documents and more")):
         with pytest.raises(QueryError, match=reason):
             remote.add([{"_id": "x", "text": "x"}, {"_id": "y", "text": "y"}], rows)
     with pytest.raises(QueryError, match="got PosixPath"):
         remote.add([{"_id": "x", "text": "x"}], Path("folder"))  # type: ignore[arg-type]
+
+
+def test_a_key_occurs_twice(remote: Client, words: Path) -> None:
+    records = [{"_id": "x", "text": "a"}, {"_id": "y", "text": "b"}, {"_id": "x", "text": "c"}]
+    with SearchEngine.create(words.with_name("local.index"), WordLengths()) as engine:
+        for asked in (engine, remote):
+            with pytest.raises(DuplicateKey, match="document 3: the key 'x' occurs twice") as error:
+                asked.add(records, commit_every=2)
+            assert type(error.value) is DuplicateKey and asked["x"].text == "a"
+        records += [Document("z", "d"), Document("x", "e")]
+        records += 2 * [Document("w", "f", derived=True)]
+        found, expected = (
+            asked.add(records, skip_bad=True, commit_every=3) for asked in (remote, engine)
+        )
+    assert found == expected and found.bad.count == 2 and found.repeated.first == ["w"]
 
 
 def test_documents_are_added_in_a_job(remote: Client) -> None:
@@ -325,6 +346,30 @@ def test_a_job_that_does_not_end_well(remote: Client, monkeypatch: pytest.Monkey
         remote.job("1").wait()
 
 
+def test_the_only_collection_is_meant(
+    url: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(url[0], token=READER) as client:
+        for listed, reason in (("ab", "it has a, b"), ("", "it has none that may be read")):
+            monkeypatch.setattr(client, "_get", lambda _, listed=listed: {"collections": [
+                {"name": name} for name in listed
+            ]})  # fmt: skip
+            with pytest.raises(QueryError, match=reason):
+                client.get("x")
+
+
+def test_a_client_is_closed(url: tuple[str, Path]) -> None:
+    with Client(url[0], token=READER) as client:
+        assert client.search("a bee")
+    for call in (
+        lambda: client.get("x"),
+        lambda: client.search("a bee"),
+        lambda: asyncio.run(client.asearch("a bee")),
+    ):
+        with pytest.raises(CollectionError, match="is closed; make another one"):
+            call()
+
+
 def test_nobody_listens() -> None:
     with Client("http://127.0.0.1:1", "words", timeout=5) as client:
         with pytest.raises(ServerError, match="cannot be reached"):
@@ -336,7 +381,7 @@ def test_nobody_listens() -> None:
 class Answers:
     """A stand-in for the HTTP client, which raises or returns one answer after the other."""
 
-    base_url = "http://localhost"
+    base_url, is_closed = "http://localhost", False
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.sent = list(answers), 0
