@@ -49,6 +49,7 @@ OURS: dict[str, dict[str, Any]] = {
     "torch bf16": {"runtime": "torch", "precision": "bf16"},
     "openvino fp32": {"runtime": "openvino", "precision": "fp32"},
     "openvino int8": {"runtime": "openvino", "precision": "int8"},
+    "native": {"runtime": "native"},
 }
 RIVALS: dict[str, dict[str, Any]] = {"sentence-transformers bf16": {"dtype": "bfloat16"}}
 LEFT_OUT = "left out"

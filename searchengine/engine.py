@@ -85,6 +85,8 @@ from searchengine.query.request import (
     Query,
     Questions,
     as_array,
+    check_count,
+    check_filter,
     check_questions,
     split,
 )
@@ -413,7 +415,7 @@ class SearchEngine:
         """Delete documents by key, or all that match a filter; returns how many."""
         if (keys is None) == (where is None):
             raise QueryError("delete takes either keys or a filter")
-        _check_filter(where)
+        check_filter(where)
         checked = None if keys is None else checked_keys(keys, "delete")
         deleted = self.collection.delete(checked, where)
         if not deleted and where is not None:
@@ -729,7 +731,7 @@ class SearchEngine:
 
     def keys(self, where: str | None = None) -> Iterator[str]:
         """The keys of all documents, or of those that match a filter. Raises FilterError."""
-        _check_filter(where)
+        check_filter(where)
 
         def read() -> Iterator[str]:
             with self.collection.reading() as snapshot:
@@ -744,10 +746,10 @@ class SearchEngine:
 
         Memory stays bounded. Raises FilterError and QueryError.
         """
-        _check_filter(where)
-        _check_count("offset", offset)
+        check_filter(where)
+        check_count("offset", offset)
         if limit is not None:
-            _check_count("limit", limit)
+            check_count("limit", limit)
 
         def read() -> Iterator[Document]:
             with self.collection.reading() as snapshot:
@@ -766,7 +768,7 @@ class SearchEngine:
 
     def count(self, where: str | None = None) -> int:
         """Number of documents, or of those that match a filter. Raises FilterError."""
-        _check_filter(where)
+        check_filter(where)
         with self.collection.reading() as snapshot:
             number = snapshot.store.count(where)
             if not number:
@@ -780,7 +782,7 @@ class SearchEngine:
         are indexed. Raises FilterError.
         """
         Query(facets=fields)
-        _check_filter(where)
+        check_filter(where)
         with self.collection.reading() as snapshot:
             counts = {field: listing.facet(snapshot.store, field, where) for field in fields}
             for field, values in counts.items():
@@ -801,8 +803,8 @@ class SearchEngine:
         The same commit and seed give the same documents in the same order. Reads all ids. Raises
         FilterError and QueryError.
         """
-        _check_filter(where)
-        _check_count("n", n)
+        check_filter(where)
+        check_count("n", n)
         with self.collection.reading() as snapshot:
             total = snapshot.store.count(where)
             positions = Random(seed).sample(range(total), min(n, total))
@@ -1132,13 +1134,3 @@ def _warn(notes: Iterable[str], depth: int = 3) -> None:
     """Warn in the name of the line that called the engine, `depth` calls above."""
     for note in notes:
         warnings.warn(note, FieldWarning, stacklevel=depth)
-
-
-def _check_filter(where: str | None) -> None:
-    """Raise QueryError or FilterError now, not when an iterator is first used."""
-    Query(where=where)
-
-
-def _check_count(name: str, value: object) -> None:
-    if (number := integer(value)) is None or number < 0:
-        raise QueryError(f"{name} must be a whole number of at least 0, got {value!r}")

@@ -1,17 +1,22 @@
 """An application of the server in this process, over documents that a human can encode."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+import uvicorn
 from conftest import WordLengths
 from server_process import READER, TOKEN
 from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
 from searchengine.server.app import create
+from searchengine.server.running import _listen
 from searchengine.server.server_settings import ServerSettings, Token
 
 DOCUMENTS = [
@@ -53,3 +58,24 @@ def serving(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
             return stack.enter_context(client)
 
         yield start
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[str]:
+    """The address of a server in a thread of this process: its encoder may be one of ours."""
+    settings = ServerSettings({"words": path}, tokens=TOKENS, log="none")
+    config = uvicorn.Config(create(settings), log_config=None, log_level="critical")
+    server = uvicorn.Server(config)
+    with _listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        end = time.monotonic() + 30
+        try:
+            while requests.get(f"{url}/readyz", timeout=30).status_code != 200:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            yield url
+        finally:
+            server.should_exit = True
+            thread.join(60)

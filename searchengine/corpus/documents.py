@@ -214,7 +214,7 @@ def as_documents(
 
     Raises CorpusError, and QueryError if `records` cannot be iterated.
     """
-    for position, record in enumerate(_rows_of(records), start=1):
+    for position, record in enumerate(rows_of(records), start=1):
         place = f"document {position}"
         try:
             if isinstance(record, Document):
@@ -317,7 +317,7 @@ def _checked(document: Document) -> Document:
 # ------------------------------------------------------------------------------------ tables → rows
 
 
-def _rows_of(records: Any) -> Iterable[object]:
+def rows_of(records: Any) -> Iterable[object]:
     """The rows of a table as mappings; any other iterable as it is.
 
     Raises QueryError for what is neither, and CorpusError for two columns of one name.

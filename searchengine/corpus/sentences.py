@@ -33,16 +33,19 @@ _BEFORE_NUMBERS = frozenset(
 )
 
 
-def sentence_ends(text: str) -> list[int]:
+def sentence_ends(text: str, first: int = 0, last: int | None = None) -> list[int]:
     """Offsets, rising, where a sentence, a paragraph or an item of a list has just ended.
 
-    Closing quotes and brackets belong to the sentence; the space after it does not.
+    Closing quotes and brackets belong to the sentence; the space after it does not. All from
+    `first` to `last` are among them; there may be some more.
     """
-    return [
-        match.start() if match.group().startswith("\n") else match.end()
-        for match in _END.finditer(text)
-        if match["stop"] is None or _is_end(text, match)
-    ]
+    ends = []
+    for match in _END.finditer(text, max(0, first - _BACK)):
+        if last is not None and match.start() > last:
+            break
+        if match["stop"] is None or _is_end(text, match):
+            ends.append(match.start() if match.group().startswith("\n") else match.end())
+    return ends
 
 
 def _is_end(text: str, match: re.Match[str]) -> bool:

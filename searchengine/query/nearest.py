@@ -125,9 +125,10 @@ def cosines_of(
     """
     passages = {passage.id: passage for passage in snapshot.store.passages_of(documents)}
     best: dict[int, tuple[float, Passage]] = {}
-    for row, cosine in zip(by_vector.rows.tolist(), by_vector.cosines.tolist(), strict=True):
-        if row in passages:
-            best.setdefault(passages[row].document, (cosine, passages[row]))
+    known = np.flatnonzero(np.isin(by_vector.rows, np.fromiter(passages, np.int64)))
+    for i in known.tolist():
+        passage = passages[int(by_vector.rows[i])]
+        best.setdefault(passage.document, (float(by_vector.cosines[i]), passage))
     missing = [row for row, passage in passages.items() if passage.document not in best]
     if missing:
         result = snapshot.cosines(vector, np.array(missing, np.int64))

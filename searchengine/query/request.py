@@ -251,6 +251,17 @@ def split(
     return query.by(Mode.TEXT if stored == Mode.HYBRID and not encodes else stored), questions, None
 
 
+def check_filter(where: str | None) -> None:
+    """Raise QueryError or FilterError now, not when an iterator is first used."""
+    Query(where=where)
+
+
+def check_count(name: str, value: object, least: int = 0) -> None:
+    """Raise QueryError for what is not a whole number of at least `least`."""
+    if (number := integer(value)) is None or number < least:
+        raise QueryError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
 def check_questions(questions: Sequence[str]) -> None:
     """Raise QueryError for a query that is not text, or empty."""
     for position, question in enumerate(questions, start=1):

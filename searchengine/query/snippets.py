@@ -4,6 +4,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from textwrap import dedent
 from typing import NamedTuple
@@ -63,8 +64,12 @@ def snippet(
         return f"{'…' if before else ''}{passage}{'…' if after else ''}"
     begin, end = _densest(_places(passage, question), width)
     # The last sentence start that keeps the words inside and fills the width.
-    stops = map(re.Match.end, _LINE_END.finditer(passage)) if code else sentence_ends(passage)
-    begins = [stop for stop in stops if end - width <= stop <= begin]
+    first = max(0, end - width)
+    if code:
+        stops = [match.end() for match in _LINE_END.finditer(passage, max(0, first - 1), begin)]
+    else:
+        stops = sentence_ends(passage, first, begin)
+    begins = [stop for stop in stops if first <= stop <= begin]
     filling = [stop for stop in begins if stop <= len(passage) - width]
     start = (filling or (begins[:1] if code else []) or [0])[-1]
     if end - start > width:
@@ -177,6 +182,8 @@ def _places(text: str, question: str) -> list[_Place]:
     matches: list[tuple[int, int, str]] = []
     if len(text) > LONG and len(wanted) <= _FEW:
         matches = sorted(_looked_up(text, wanted))
+    elif text.isascii() and wanted:
+        matches = list(_among_ascii(text, wanted))
     elif wanted:
         matches = list(_matches(text, wanted))
     counts = Counter(term for _, _, term in matches)
@@ -201,6 +208,20 @@ def _matches(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
                     yield i, i + 1, letter
                 if (pair := text[i : i + 2]) in wanted and pair != letter:
                     yield i, i + 2, pair
+
+
+def _among_ascii(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
+    """As _matches, of a text in ASCII: in half the time."""
+    for match in _beginning(frozenset(wanted)).finditer(text.lower()):
+        if (stem := _stem(match.group())) in wanted:
+            yield *match.span(), stem
+
+
+@lru_cache(64)  # several texts are looked at for a question, and each in two ways
+def _beginning(wanted: frozenset[str]) -> re.Pattern[str]:
+    """Words that begin as the terms do."""
+    begins = {re.escape(term[:3]) for term in wanted if term.isascii()}
+    return re.compile(rf"\b(?:{'|'.join(sorted(begins))})\w*" if begins else r"(?!)")
 
 
 def _looked_up(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:

@@ -5,6 +5,7 @@ line comes late, so that a slow sender sees its documents too.
 """
 
 import asyncio
+import errno
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
@@ -135,6 +136,8 @@ class BulkAdd(Response):
 
     def explain(self, error: Exception) -> tuple[int, str, str | None]:
         """Status, message and code of an error, as the caller sees it."""
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return 503, "a disk of the server is full; make room, and send the rest again", None
         if not isinstance(error, SearchEngineError):
             return 500, INTERNAL, None
         status, known = of_engine(error)

@@ -1,14 +1,14 @@
 """Routes of documents: get, list, put, update, delete, and bulk add."""
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic_core import to_json
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
-from searchengine.engine import Document, SearchEngine, Tables
+from searchengine.engine import SearchEngine, Tables
 from searchengine.errors import UnknownKey
 from searchengine.server.bulk_add import BulkAdd, incoming, write
 from searchengine.server.models import (
@@ -48,6 +48,7 @@ Name = Annotated[str, Path(max_length=64, description="A collection.", examples=
 Key = Annotated[
     str, Path(min_length=1, max_length=MAX_KEY, description="A key.", examples=["whales"])
 ]
+T = TypeVar("T")
 Where = Annotated[UrlFilter | None, Query(description="Metadata filter.")]
 After = Annotated[
     int | None,
@@ -148,7 +149,11 @@ async def sample(
     """Different documents drawn at random; the same for the same commit and seed."""
 
     def work(engine: SearchEngine) -> Content:
-        return _documents(engine.sample(n, where, seed=seed))
+        content = Content()
+        content.write(b'{"documents":')
+        content.write_list(each.as_record() for each in engine.sample(n, where, seed=seed))
+        content.write(b"}")
+        return content
 
     return json_response(await collection_of(request, name).read(work))
 
@@ -156,8 +161,16 @@ async def sample(
 @router.post(":get", response_model=Documents)
 async def get_documents(request: Request, name: Name, body: KeysRequest) -> Response:
     """The documents of several keys, in their order."""
-    served = collection_of(request, name)
-    return json_response(await served.read(lambda engine: _documents(engine.get(body.keys))))
+
+    def work(engine: SearchEngine) -> Content:
+        content = Content()
+        content.write(b'{"documents":')
+        documents = _in_blocks(engine.get, body.keys, content)
+        content.write_list(each if each is None else each.as_record() for each in documents)
+        content.write(b"}")
+        return content
+
+    return json_response(await collection_of(request, name).read(work))
 
 
 @router.post(":vectors", response_model=Vectors)
@@ -167,10 +180,9 @@ async def get_vectors(request: Request, name: Name, body: KeysRequest) -> Respon
     def work(engine: SearchEngine) -> Content:
         content = Content()
         content.write(b'{"vectors":')
-        content.write_list(
-            None if rows is None else rows.tolist() for rows in engine.vectors(body.keys)
-        )
-        content.write(b"}")
+        vectors = _in_blocks(engine.vectors, body.keys, content)
+        content.write_list(None if rows is None else rows.tolist() for rows in vectors)
+        content.write(b',"dim":%d}' % engine.collection.settings["encoder"]["dim"])
         return content
 
     return json_response(await collection_of(request, name).read(work))
@@ -283,12 +295,14 @@ def _page(
     return page, page[-1] if page and len(ids) > offset + limit else None
 
 
-def _documents(documents: Iterable[Document | None]) -> Content:
-    content = Content()
-    content.write(b'{"documents":')
-    content.write_list(None if document is None else document.as_record() for document in documents)
-    content.write(b"}")
-    return content
+def _in_blocks(
+    read: Callable[[list[str]], list[T]], keys: list[str], content: Content
+) -> Iterator[T]:
+    """What is read by keys, a few at a time, until the content is as long as a page."""
+    for start in range(0, len(keys), _BLOCK):
+        if content.size >= _PAGE:
+            return
+        yield from read(keys[start : start + _BLOCK])
 
 
 def _unknown(key: str) -> UnknownKey:

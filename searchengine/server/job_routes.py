@@ -37,7 +37,7 @@ router = APIRouter(tags=["jobs"], responses=RESPONSES)
 
 
 class _Cancelled(Exception):
-    """Raised before a commit of a job that was cancelled."""
+    """Raised in a job that was cancelled: at its turn, or before a commit."""
 
 
 class Job(BulkAdd):
@@ -67,13 +67,13 @@ class Job(BulkAdd):
         """Write the body to disk. Raises Refused; then there is no job."""
         settings = self._here.settings
         try:
-            self.save()
             with self._spooled.open("wb") as file:
                 while chunk := await asyncio.wait_for(anext(chunks, b""), settings.bulk_idle):
                     _check_room(self._here, file.tell() + len(chunk))
                     await asyncio.to_thread(file.write, chunk)
             if not self._spooled.stat().st_size:
                 raise Refused(422, "the body is empty; send a JSON object on each line")
+            self.save()
         except TimeoutError:
             self.forget()
             reason = f"nothing came for {settings.bulk_idle:g} seconds; 0 documents are stored"
@@ -91,6 +91,7 @@ class Job(BulkAdd):
         end, error = "failed", None
         try:
             async with self._here.job_turn:
+                self._check_wanted()
                 self.save(state="running", started=_now())
                 last = await self._run(lines(self._receive, self._here))
             self.state["lines"] = last["lines"]
@@ -123,9 +124,12 @@ class Job(BulkAdd):
         return chunk
 
     async def _commit(self) -> None:
+        self._check_wanted()
+        await super()._commit()
+
+    def _check_wanted(self) -> None:
         if _cancelling(self._file).exists():
             raise _Cancelled
-        await super()._commit()
 
     async def _say(self, line: dict[str, Any], *, more: bool = True) -> None:
         """Note what a bulk add would answer."""
@@ -177,9 +181,14 @@ def _state(here: State, file: Path) -> dict[str, Any] | None:
         job: dict[str, Any] = json.loads(file.read_bytes())
     except FileNotFoundError:
         return None
-    if job["state"] not in _ENDED and here.settings.workers > 1 and not _lives(job["worker"]):
-        job |= {"state": "failed", "ended": _now()}
-        job["error"] = f"its worker has died; send the lines after {job['lines']} again"
+    ended: dict[str, Any] = {}
+    if job["state"] == "queued" and _cancelling(file).exists():
+        ended = {"state": "cancelled"}
+    elif job["state"] not in _ENDED and here.settings.workers > 1 and not _lives(job["worker"]):
+        error = f"its worker has died; send the lines after {job['lines']} again"
+        ended = {"state": "failed", "error": error}
+    if ended:
+        job |= ended | {"ended": _now()}
         _write(file, job)
         file.with_suffix(".body").unlink(missing_ok=True)
     return job
@@ -259,9 +268,9 @@ async def get_job(request: Request, identity: str) -> Response:
 
 @router.delete("/v1/jobs/{identity}", response_model=JobModel)
 async def cancel_job(request: Request, identity: str) -> Response:
-    """Let a job end before its next commit; what is committed stays."""
+    """Let a job end before its next commit, or at once if it waits; what is committed stays."""
     here = state(request)
     job = _known(request, identity)
     if job["state"] not in _ENDED:
         _cancelling(here.jobs / f"{identity}.json").touch()
-    return as_json(job)
+    return as_json(_known(request, identity))

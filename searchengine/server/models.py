@@ -370,15 +370,22 @@ class KeysRequest(Strict):
 
 
 class Documents(BaseModel):
-    """Documents in the order of the request; null for an unknown key."""
+    """Documents in the order of the request; null for an unknown key.
+
+    Of long documents only those of the first keys: ask again for the others.
+    """
 
     documents: list[DocumentModel | None]
 
 
 class Vectors(BaseModel):
-    """For each key a vector of each passage, in their order; null for an unknown key."""
+    """For each key a vector of each passage, in their order; null for an unknown key.
+
+    Of many passages only those of the first keys: ask again for the others.
+    """
 
     vectors: list[list[list[float]] | None]
+    dim: int = Field(description="Dimensions of a vector.")
 
 
 class FacetsResponse(BaseModel):
@@ -448,7 +455,6 @@ class OverviewResponse(BaseModel):
 
     fields: list[PageField]
     examples: list[str] = Field(description="Titles of documents, as questions.")
-    newest: list[NewestDocument]
 
 
 class CountRequest(Strict):
@@ -474,6 +480,9 @@ class CountResponse(BaseModel):
         description="The values are of so many best documents for the question; null: of all."
     )
     facets: dict[str, list[FacetValue]]
+    newest: list[NewestDocument] = Field(
+        description="The newest five that match; none for a question."
+    )
 
 
 class BenchPoint(BaseModel):

@@ -27,45 +27,42 @@ _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d.*)?)?")
 
 def sample_ids(store: Any, n: int) -> list[int]:
     """Ids of n documents drawn at random, ascending; all if they are few. Reads all ids."""
-    ids = np.concatenate([np.zeros(0, np.int64), *listing.ids(store)])
+    ids = _ids(store)
     chosen = sorted(Random(0).sample(range(len(ids)), min(n, len(ids))))
     return [int(i) for i in ids[chosen]]
 
 
-def read_some(store: Any, ids: Iterable[int]) -> Iterator[tuple[int, Document]]:
-    """Ids and documents, in the order of the ids, until they have _CHARACTERS of text."""
+def _ids(store: Any, where: str | None = None) -> Any:
+    """Ids of the documents that match a filter, ascending (n,) int64."""
+    return np.concatenate([np.zeros(0, np.int64), *listing.ids(store, where)])
+
+
+def _read_some(store: Any, ids: Iterable[int]) -> Iterator[Document]:
+    """Documents, in the order of the ids, until they have _CHARACTERS of text."""
     read = 0
     for i in ids:
         if read >= _CHARACTERS:
             return
         (document,) = store.documents([i])
         read += len(document.text)
-        yield i, document
+        yield document
 
 
 def overview(engine: SearchEngine) -> dict[str, Any]:
-    """The fields of a sample of documents, titles as examples, and the newest documents."""
+    """The fields of a sample of documents, and titles as examples."""
     with engine.collection.reading() as snapshot:
         store = snapshot.store
-        documents = [document for _, document in read_some(store, sample_ids(store, _SAMPLE))]
-        ids = np.concatenate([np.zeros(0, np.int64), *listing.ids(store)])[: -_NEWEST - 1 : -1]
-        newest = [document for _, document in read_some(store, ids.tolist())]
+        documents = list(_read_some(store, sample_ids(store, _SAMPLE)))
     return {
         "fields": _fields(documents),
         "examples": list(dict.fromkeys(filter(None, map(_question, documents))))[:_EXAMPLES],
-        "newest": [
-            {
-                "key": document.key,
-                "title": document.title,
-                "snippet": _beginning(document.text),
-            }
-            for document in newest
-        ],
     }
 
 
 def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
-    """How many documents match, and the values of fields: of the best ones for a question."""
+    """How many documents match, and the values of fields: of the best ones for a question.
+
+    Without a question the newest documents, too."""
     mode = engine.default_mode if request.mode == "auto" else Mode(request.mode)
     if mode == Mode.HYBRID and not engine.encodes:
         mode = Mode.TEXT
@@ -81,6 +78,7 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
                 for value, number in list(values.items())[:_VALUES]
             ]
     total = engine.count(request.where)
+    newest = _newest(engine, request.where) if request.query is None else []
     if request.query is not None and mode == Mode.TEXT:
         with engine.collection.reading() as snapshot:
             required = engine.required_phrases(request.query)
@@ -91,7 +89,27 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
             )
     best = None if request.query is None or total <= BEST else BEST
     at_least = mode == Mode.TEXT and request.query is not None and total == MAX_OFFSET
-    return {"total": total, "at_least": at_least, "best": best, "facets": facets}
+    return {
+        "total": total,
+        "at_least": at_least,
+        "best": best,
+        "facets": facets,
+        "newest": newest,
+    }
+
+
+def _newest(engine: SearchEngine, where: str | None) -> list[dict[str, str]]:
+    """The documents added last of those that match a filter, the last one first."""
+    with engine.collection.reading() as snapshot:
+        ids = _ids(snapshot.store, where)[: -_NEWEST - 1 : -1].tolist()
+        return [
+            {
+                "key": document.key,
+                "title": document.title,
+                "snippet": _beginning(document.text),
+            }
+            for document in _read_some(snapshot.store, ids)
+        ]
 
 
 def _best(engine: SearchEngine, question: str, mode: Mode, where: str | None) -> str:

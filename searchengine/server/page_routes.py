@@ -125,13 +125,16 @@ async def locate(request: Request, name: Name, body: MapRequest) -> Response:
 
 @router.get("/v1/collections/{name}/overview", response_model=OverviewResponse)
 async def survey(request: Request, name: Name) -> Response:
-    """Fields to filter by, titles as examples of questions, and the newest documents."""
+    """Fields to filter by, and titles as examples of questions."""
     return as_json(await collection_of(request, name).read(overview))
 
 
 @router.post("/v1/collections/{name}/count", response_model=CountResponse)
 async def count_matches(request: Request, name: Name, body: CountRequest) -> Response:
-    """How many documents match a question, and the values of fields of the best 100 of them."""
+    """How many documents match a question, and the values of fields of the best 100 of them.
+
+    Without a question, the newest documents too.
+    """
     work = partial(count, request=body)
     return as_json(await collection_of(request, name).read(work))
 

@@ -1,7 +1,6 @@
 """Errors as a client sees them: a status, a type, one sentence and the id of the request."""
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from searchengine.errors import (
     UnknownKey,
 )
 from searchengine.indexer.errors import IndexerError
+from searchengine.server.client import ERRORS
 from searchengine.server.models import ErrorModel
 from searchengine.trainer.errors import TrainerError
 
@@ -48,6 +48,7 @@ UNKNOWN_KEY = "unknown_key"
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
 """Header of a refusal before anything was done, so that any request may be sent again."""
+_CODES = {kind: code for code, kind in ERRORS.items()}
 _MEANINGS = {
     400: "The body is not JSON.",
     401: "The token is missing or unknown.",
@@ -103,9 +104,7 @@ def of_engine(error: SearchEngineError) -> tuple[int, str | None]:
 
 def code_of(error: SearchEngineError) -> str | None:
     """The name of an error of the engine in a response: filter_error; None: an internal one."""
-    if isinstance(error, TrainerError | IndexerError):
-        return None
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
+    return _CODES.get(type(error))
 
 
 def error_body(

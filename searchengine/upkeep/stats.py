@@ -127,6 +127,19 @@ class Stats:
     bytes: int
     pending: tuple[str, ...] = ()
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Stats":
+        """The inverse of dataclasses.asdict, after JSON."""
+        guarantee = values["guarantee"]
+        return cls(
+            **{
+                **values,
+                "guarantee": None if guarantee is None else Guarantee(**guarantee),
+                "fields": tuple(values["fields"]),
+                "pending": tuple(values["pending"]),
+            }
+        )
+
     def described(self) -> dict[str, str]:
         """The statistics as text: name → value."""
         config = self.index_config

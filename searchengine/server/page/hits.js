@@ -111,12 +111,15 @@ export function showHits(hits, question, actions, first = 0) {
 }
 
 /** What is shown before a question: examples, and the newest documents. */
-export function showStart({ examples, newest }, actions) {
+export function showExamples(examples, actions) {
   byId("examples").replaceChildren(...examples.map((text) =>
     make("li", {}, make("button", { type: "button", dir: "auto", onclick: () => actions.onExample(text) }, text))));
+  byId("examples-part").hidden = !examples.length;
+}
+
+export function showNewest(newest, actions) {
   byId("newest").replaceChildren(...newest.map((document) =>
     item({ ...document, metadata: {}, scores: {}, start: 0, end: 0, heading: "" }, null, "", actions)));
-  byId("examples-part").hidden = !examples.length;
   byId("newest-part").hidden = !newest.length;
 }
 

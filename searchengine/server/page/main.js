@@ -3,7 +3,7 @@
 import { ApiError, call, hasToken, useToken } from "./api.js";
 import { byId, make, number } from "./dom.js";
 import { addValue, clearFilters, counted, filters, fromAddress, showChips, showFields, toAddress, useFields, where } from "./filters.js";
-import { showHits, showNothing, showStart } from "./hits.js";
+import { showExamples, showHits, showNewest, showNothing } from "./hits.js";
 import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } from "./panels.js";
 
 const PAGE = 10;
@@ -73,7 +73,6 @@ async function search() {
   const question = byId("query").value.trimStart(); // a space at the end ends the last word
   byId("missed").textContent = "";
   const idle = !question && state.like === null;
-  byId("start").hidden = !idle;
   setBusy(!idle);
   const start = performance.now();
   try {
@@ -88,7 +87,7 @@ async function search() {
     const received = performance.now();
     state.asked = asked;
     state.hits = result.hits;
-    byId("error").hidden = true;
+    byId("error").hidden = byId("start").hidden = true;
     showHits(result.hits, question, actions);
     byId("more").hidden = !mayHaveMore(result);
     if (result.hits.length) showNothing([], []);
@@ -96,7 +95,7 @@ async function search() {
     byId("status").classList.toggle("hidden", !result.hits.length); // but read aloud
     if (!result.hits.length || !byId("status").textContent) showStatus(null);
     byId("cascade").hidden = result.timing === null;
-    if (result.timing) showStages(result, state.stats, asked.shortlist);
+    if (result.timing) showStages(result, state.stats, asked);
     byId("compare").hidden = asked.mode !== "vector" || !result.hits.length || state.like !== null;
     const shown = performance.now();
     await painted();
@@ -105,7 +104,10 @@ async function search() {
     if (state.asking !== asking) return; // another question has been answered meanwhile
     await Promise.all([count(question || null, asking.signal), locate(question, result.hits, asking.signal)]);
   } catch (error) {
-    if (error.name !== "AbortError") showList([]);
+    if (error.name !== "AbortError") {
+      showList([]);
+      byId("start").hidden = true;
+    }
     showError(error);
   } finally {
     if (state.asking === asking) setBusy(false);
@@ -126,7 +128,9 @@ async function showIdle(signal) {
   state.asked = null;
   showList([]);
   byId("cascade").hidden = byId("error").hidden = true;
-  await Promise.all([count(null, signal), locate("", [], signal)]);
+  byId("start").hidden = false;
+  const [{ newest }] = await Promise.all([count(null, signal), locate("", [], signal)]);
+  showNewest(newest, actions);
 }
 
 /** How many documents match, and which values they have; after the hits, which do not wait for it. */
@@ -134,6 +138,7 @@ async function count(query, signal) {
   const found = await call(`${at()}/count`, { query, mode: checkedMode(), where: where(), fields: counted() }, signal);
   showFields(found, controlsChanged);
   showStatus(found);
+  return found;
 }
 
 const documents = (n) => `${number(n)} document${n === 1 ? "" : "s"}`;
@@ -277,7 +282,8 @@ async function openCollection() {
     byId("error").hidden = true;
     byId("map-panel").hidden = false;
     useFields(overview.fields);
-    showStart(overview, actions);
+    showExamples(overview.examples, actions);
+    showNewest([], actions);
     byId("name").textContent = byId("collection").value;
     byId("size").textContent = documents(stats.documents);
     showTuning(stats.tuning, stats.index_config);

@@ -4,16 +4,19 @@ import { byId, draw, make } from "./dom.js";
 
 const NAMES = { wait: "waiting", encode: "encoding", search: "searching", fetch: "reading documents", cross_encode: "cross-encoding", total: "in all" };
 
-export function showStages(result, stats, shortlist) {
+export function showStages(result, stats, { mode, shortlist }) {
   const config = stats.index_config;
   const stages = Object.entries(NAMES).filter(([name]) => name !== "cross_encode" || result.timing[name] > 0);
   const rows = stages.map(([name, label]) => [label, `${result.timing[name].toFixed(2)} ms`]);
   if (result.timing.questions > 1) rows.push(["questions answered together", result.timing.questions]);
-  rows.push(["prefix dimensions", `${config.prefix} of ${stats.dim}`]);
-  rows.push(["structure", `${config.structure} ${config.code}`]);
-  rows.push(["shortlist", shortlist ?? (stats.shortlist === null ? "–" : `up to ${stats.shortlist}`)]);
-  if (result.read !== null) rows.push(["rows read at full width", `${(100 * result.read).toFixed(1)} %`]);
-  rows.push(["exact", result.exact ? "yes" : "no certificate"]);
+  if (mode !== "text") { // which reads no vectors
+    rows.push(["prefix dimensions", `${config.prefix} of ${stats.dim}`]);
+    rows.push(["structure", `${config.structure} ${config.code}`]);
+    rows.push(["shortlist", shortlist ?? (stats.shortlist === null ? "–" : `up to ${stats.shortlist}`)]);
+    if (result.read !== null) rows.push(["rows read at full width", `${(100 * result.read).toFixed(1)} %`]);
+    rows.push(["exact", result.exact ? "yes" : "no certificate"]);
+  }
+  document.querySelector(".slider").hidden = mode === "text";
   byId("stages").replaceChildren(make("table", {}, make("tbody", {}, ...rows.map(([label, value]) =>
     make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, String(value)))))));
 }

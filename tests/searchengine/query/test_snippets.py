@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.corpus.sentences import sentence_ends
 from searchengine.query.snippets import (
+    _among_ascii,
     _looked_up,
     _matches,
     best_passage,
@@ -195,6 +197,23 @@ def test_of_a_long_text_only_the_part_around_the_words_is_looked_at() -> None:
 def test_words_are_found_in_long_texts_as_in_short_ones(text: str) -> None:
     for wanted in ({"whale", "sleep"}, {"鯨", "鯨鯨", "고래"}, {"a", "sea", "strass", "fix", "xx"}):
         assert sorted(_looked_up(text, wanted)) == sorted(_matches(text, wanted))
+        if text.isascii():
+            assert list(_among_ascii(text, wanted)) == list(_matches(text, wanted))
+
+
+@given(
+    st.lists(
+        st.sampled_from(["Whales sleep", ". ", "e.g. ", "No. 5", "\n\n", " - ", "…", ".) ", "1. "])
+    ),
+    st.integers(0, 90),
+    st.integers(0, 90),
+)
+def test_sentence_ends_of_a_part_are_those_of_the_whole(
+    parts: list[str], first: int, last: int
+) -> None:
+    text = "".join(parts)
+    some = [end for end in sentence_ends(text, first, last) if first <= end <= last]
+    assert some == [end for end in sentence_ends(text) if first <= end <= last]
 
 
 @pytest.mark.parametrize("before", ["", "ﬁ", "ẞ"])

@@ -73,6 +73,8 @@ def test_a_job_that_is_cancelled_or_fails(
             job.with_suffix(".cancel").touch()
         if len(calls) == 4:
             raise CollectionBusy("pid 1 is writing")
+        if len(calls) == 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
         return real(engine, *args, **options)
 
     monkeypatch.setattr(SearchEngine, "add", add)
@@ -83,6 +85,25 @@ def test_a_job_that_is_cancelled_or_fails(
     assert job["error"] == (
         "another process is writing to the collection; try again; 2 documents are stored"
     )
+    job = ended(client, client.post(f"{AT}?commit_every=2", content=body(20)).json())
+    assert (job["state"], job["lines"], job["unchanged"]) == ("failed", 2, 2)
+    assert job["error"].startswith("a disk of the server is full; make room")
+
+
+def test_a_job_that_waits_is_cancelled_at_once(client: TestClient) -> None:
+    here = client.app.here  # type: ignore[attr-defined]
+    assert client.portal is not None
+    client.portal.call(here.job_turn.acquire)
+    waiting = client.post(AT, content=body(20)).json()
+    assert waiting["state"] == "queued"
+    cancelled = client.delete(f"/v1/jobs/{waiting['id']}").json()
+    assert cancelled["state"] == "cancelled" and cancelled["ended"]
+    assert not list(here.jobs.glob("*.body"))
+    client.portal.call(here.job_turn.release)
+    after = client.post(AT, content=body(1)).json()
+    assert ended(client, after)["documents"] == 1
+    job = client.get(f"/v1/jobs/{waiting['id']}").json()
+    assert (job["state"], job["documents"], job["error"]) == ("cancelled", 0, None)
 
 
 def test_jobs_are_bounded(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

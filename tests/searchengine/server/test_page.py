@@ -26,6 +26,7 @@ DOCUMENTS = [
         "text": f"whale {'deep ' * (i % 7)}sea {i} <b onclick=x>bold</b> <script>alert(1)</script>",
         "topic": ["sea", "land", "air"][i % 3],
         "year": 2000 + i,
+        "url": f"https://example.org/{i}",
     }
     for i in range(30)
 ]
@@ -183,10 +184,14 @@ def test_a_cross_encoder_is_asked_for_by_a_box(page: Any) -> None:
 
 
 def test_filters_are_chips(page: Any) -> None:
-    ask(page, "whale")
+    page.wait_for_selector("#newest > li")
+    assert page.is_visible("#examples-part") and page.locator("#newest > li").count() == 5
     page.click("#facets label:has-text('land')")
-    page.wait_for_selector("#chips button")
+    page.wait_for_selector("#newest > li:first-child:has-text('Title 28')")  # not 29, which is air
     assert page.locator("#chips button").inner_text() == "topic: land ×"
+    assert page.inner_text("#status") == "10 documents match the filters."
+    assert page.is_hidden("#examples-part")
+    ask(page, "whale")
     settle(page)
     assert len(titles(page)) == 10 and all(int(title.split()[1]) % 3 == 1 for title in titles(page))
     page.fill("#where", "year >= 2020")
@@ -272,7 +277,8 @@ def test_map_cascade_and_theme(page: Any) -> None:
     assert page.locator("#map circle.hit").count() == 10
     page.click("#cascade summary")
     shown = page.inner_text("#stages")
-    assert "reading documents" in shown and "4 of 4" in shown
+    assert "reading documents" in shown and "prefix" not in shown  # words read no vectors
+    assert page.is_hidden(".slider")
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
@@ -331,6 +337,21 @@ def test_the_mode_of_the_collection_is_chosen(browser: Any, tmp_path: Path) -> N
         context.close()
 
 
+def test_nothing_shifts_while_one_types(page: Any) -> None:
+    """The first hits take the place of the examples at once."""
+    page.evaluate(
+        """() => { window.shifts = []; new PerformanceObserver((list) => shifts.push(
+          ...list.getEntries().map((each) => each.value))).observe({type: "layout-shift"}); }"""
+    )
+    page.focus("#query")
+    for letter in "whale":
+        page.keyboard.type(letter)
+        settle(page)
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('match')")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    assert page.evaluate("shifts.reduce((sum, each) => sum + each, 0)") < 0.01
+
+
 @pytest.mark.long
 def test_hits_are_painted_soon(page: Any, record_property: Any) -> None:
     for i in range(8):
@@ -338,6 +359,17 @@ def test_hits_are_painted_soon(page: Any, record_property: Any) -> None:
     times = page.evaluate("performance.getEntriesByName('painted').map(e => e.duration)")
     record_property("ms from request to paint", times)
     assert len(times) >= 8 and sorted(times)[len(times) // 2] < 500  # 50 at p95 when idle
+
+
+def check_access(page: Any) -> None:
+    """Axe finds nothing in what the page shows now."""
+    if not AXE.exists():
+        missing(f"axe-core at {AXE}; make setup")
+    page.evaluate(AXE.read_text(encoding="utf-8"))  # by the debugger: the policy allows no script
+    result = page.evaluate(
+        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
+    )
+    assert [(each["id"], each["nodes"][0]["html"]) for each in result["violations"]] == []
 
 
 def test_the_page_asks_for_a_token(browser: Any, server: Server) -> None:
@@ -349,6 +381,7 @@ def test_the_page_asks_for_a_token(browser: Any, server: Server) -> None:
     page.keyboard.type("0123456789abcdef-mistyped")  # it has the focus
     page.keyboard.press("Enter")
     page.wait_for_selector("#token-unknown:visible")
+    check_access(page)
     page.fill("#token", TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_selector("#map svg")
@@ -367,8 +400,6 @@ def test_the_page_asks_for_a_token(browser: Any, server: Server) -> None:
     ],
 )
 def test_axe_finds_nothing(page: Any, theme: str, width: int) -> None:
-    if not AXE.exists():
-        missing(f"axe-core at {AXE}; make setup")
     page.set_viewport_size({"width": width, "height": 800})
     page.reload()
     page.wait_for_selector("#map svg")
@@ -385,11 +416,8 @@ def test_axe_finds_nothing(page: Any, theme: str, width: int) -> None:
     page.wait_for_timeout(300)
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(overflow) <= 0
-    page.evaluate(AXE.read_text(encoding="utf-8"))  # by the debugger: the policy allows no script
-    result = page.evaluate(
-        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
-    )
-    assert [(each["id"], each["nodes"][0]["html"]) for each in result["violations"]] == []
+    page.evaluate("document.querySelector('#hits').setAttribute('aria-busy', true)")  # waiting
+    check_access(page)
 
 
 def test_five_tasks(page: Any) -> None:

@@ -75,19 +75,17 @@ def test_an_overview(client: TestClient) -> None:
     answer = client.get(f"{AT}/overview").json()
     fields = {field["name"]: field for field in answer["fields"]}
     assert fields["lang"]["kind"] == "choice" and fields["lang"]["lists"]
-    assert [each["key"] for each in answer["newest"]] == [
-        document["_id"] for document in reversed(DOCUMENTS)
-    ]
     assert all(
         client.post("/v1/search", json={"query": q}).json()["hits"] for q in answer["examples"]
     )
 
 
-def test_an_overview_of_long_texts(serve: Serve, tmp_path: Path) -> None:
+def test_the_start_of_long_texts(serve: Serve, tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "long.index", None, dim=1) as engine:
         engine.add([{"_id": "a", "text": "Owls  hear mice. " + "Then " * 200}], [[1]])
-    answer = serve(READER, collections={"words": tmp_path / "long.index"}).get(f"{AT}/overview")
-    ((shown,), examples) = answer.json()["newest"], answer.json()["examples"]
+    client = serve(READER, collections={"words": tmp_path / "long.index"})
+    (shown,) = client.post(f"{AT}/count", json={}).json()["newest"]
+    examples = client.get(f"{AT}/overview").json()["examples"]
     assert shown["snippet"].startswith("Owls hear mice. Then") and len(shown["snippet"]) <= 160
     assert shown["snippet"].endswith("…")
     assert examples == ["Owls hear mice"]
@@ -101,7 +99,12 @@ def test_counts_are_of_the_question(client: TestClient) -> None:
 
     everything = count(fields={"lang": None})
     assert everything["total"] == 3 and everything["best"] is None
+    keys = [document["_id"] for document in reversed(DOCUMENTS)]
+    assert [each["key"] for each in everything["newest"]] == keys
+    others = count(where=f"_id != '{keys[0]}'")["newest"]
+    assert [each["key"] for each in others] == keys[1:]
     words = count(query="bee", mode="text", fields={"lang": None, "year": "year > 3000"})
+    assert words["newest"] == []
     assert words["total"] == 1 and not words["at_least"]
     assert sum(value["count"] for value in words["facets"]["lang"]) == 1
     assert words["facets"]["year"] == []

@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 
+#define LANES 8
 #include "level.h"
 
 #if defined(__clang__)
@@ -15,13 +16,7 @@ namespace encoder {
 namespace avx2 {
 
 static inline __attribute__((always_inline)) Floats multiply_add(Floats a, Floats b, Floats c) {
-  __m256 x[2], y[2], z[2];
-  memcpy(x, &a, 64);
-  memcpy(y, &b, 64);
-  memcpy(z, &c, 64);
-  for (int i = 0; i < 2; i++) z[i] = _mm256_fmadd_ps(x[i], y[i], z[i]);
-  memcpy(&c, z, 64);
-  return c;
+  return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
 
 // R rows, 16 columns. Weights and digits are multiplied as |digit| · (weight with its sign), because
@@ -59,10 +54,10 @@ struct Tiles {
                   int64_t stride, int steps, int32_t* out, int64_t out_stride) {
     for (; rows >= 4; rows -= 4, a += 4 * a_stride, out += 4 * out_stride)
       for (int v = 0; v < V; v++)
-        tile<4>(a, a_stride, panel + 64 * v, stride, steps, out + LANES * v, out_stride);
+        tile<4>(a, a_stride, panel + 64 * v, stride, steps, out + COLUMNS * v, out_stride);
     for (; rows; rows--, a += a_stride, out += out_stride)
       for (int v = 0; v < V; v++)
-        tile<1>(a, a_stride, panel + 64 * v, stride, steps, out + LANES * v, out_stride);
+        tile<1>(a, a_stride, panel + 64 * v, stride, steps, out + COLUMNS * v, out_stride);
   }
 };
 

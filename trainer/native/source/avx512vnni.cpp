@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 
+#define LANES 16
 #include "level.h"
 
 #if defined(__clang__)
@@ -39,7 +40,7 @@ inline __attribute__((always_inline)) void tile(const int8_t* a, int64_t a_strid
   }
   for (int r = 0; r < R; r++)
     for (int v = 0; v < V; v++)
-      _mm512_storeu_si512(out + r * out_stride + LANES * v, sums[r][v]);
+      _mm512_storeu_si512(out + r * out_stride + COLUMNS * v, sums[r][v]);
 }
 
 // As many rows at a time as there are registers for their sums.

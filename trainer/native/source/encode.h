@@ -1,4 +1,4 @@
-// The computation, in vectors of 16 floats. Each level includes this once, in a namespace of its own
+// The computation, in vectors of LANES floats. Each level includes this once, in a namespace of its own
 // behind its target pragma, with `multiply_add` and `tile` of its own. All else is the same code,
 // without contraction, and products of integers are exact: all levels give the same bits.
 //
@@ -34,34 +34,35 @@ INLINE void store_bytes(void* p, Ints v) {
   Bytes b = __builtin_convertvector(v, Bytes);
   memcpy(p, &b, sizeof b);
 }
-#if defined(__clang__)
-#define ROTATED(v, n)                                                                        \
-  __builtin_shufflevector(v, v, n, n + 1, n + 2, n + 3, n + 4, n + 5, n + 6, n + 7, n + 8, n + 9, \
-                          n + 10, n + 11, n + 12, n + 13, n + 14, n + 15)
+// The lanes, N further on; those behind the last are the first.
+template <int N, class Vector>
+INLINE Vector turned(Vector v) {
+#if !defined(__clang__)
+  Ints from{};
+  for (int i = 0; i < LANES; i++) from[i] = (i + N) % LANES;
+  return __builtin_shuffle(v, from);
+#elif LANES == 16
+  return __builtin_shufflevector(v, v, N, N + 1, N + 2, N + 3, N + 4, N + 5, N + 6, N + 7, N + 8,
+                                 N + 9, N + 10, N + 11, N + 12, N + 13, N + 14, N + 15);
 #else
-#define ROTATED(v, n) \
-  __builtin_shuffle(v, (Ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + n) & 15)
+  return __builtin_shufflevector(v, v, N, N + 1, N + 2, N + 3, N + 4, N + 5, N + 6, N + 7);
 #endif
+}
+template <class Vector, class Both>
+INLINE auto folded(Vector v, Both both) {
+  if constexpr (LANES == 16) v = both(v, turned<LANES / 2>(v));
+  v = both(v, turned<4>(v));
+  v = both(v, turned<2>(v));
+  return both(v, turned<1>(v))[0];
+}
 INLINE float sum(Floats v) {
-  v += ROTATED(v, 8);
-  v += ROTATED(v, 4);
-  v += ROTATED(v, 2);
-  v += ROTATED(v, 1);
-  return v[0];
+  return folded(v, [](Floats a, Floats b) __attribute__((always_inline)) { return a + b; });
 }
 INLINE float largest(Floats v) {
-  v = larger(v, ROTATED(v, 8));
-  v = larger(v, ROTATED(v, 4));
-  v = larger(v, ROTATED(v, 2));
-  v = larger(v, ROTATED(v, 1));
-  return v[0];
+  return folded(v, [](Floats a, Floats b) __attribute__((always_inline)) { return larger(a, b); });
 }
 INLINE int32_t sum(Ints v) {
-  v += ROTATED(v, 8);
-  v += ROTATED(v, 4);
-  v += ROTATED(v, 2);
-  v += ROTATED(v, 1);
-  return v[0];
+  return folded(v, [](Ints a, Ints b) __attribute__((always_inline)) { return a + b; });
 }
 INLINE float inverse(float x) { return x > 0 ? 1.f / x : 0.f; }
 
@@ -186,18 +187,18 @@ INLINE void multiply(const Linear& l, const Rows& a, int rows, float* y, Finish 
   const int steps = l.digits / 4;
   const uint8_t* panel = l.weights;
   for (int n = 0; n < l.out; n += 64) {
-    const int vectors = std::min(64, l.out - n) / LANES;
+    const int vectors = std::min(64, l.out - n) / COLUMNS;
     for (int first = 0; first < rows; first += BLOCK) {
       const int count = std::min(BLOCK, rows - first);
       product(&a.digits[(size_t)first * l.digits], l.digits, &a.offsets[first], count, panel,
               64 * vectors, vectors, steps, products, 64);
       for (int r = 0; r < count; r++) {
         const float scale = a.scales[first + r], shift = a.shifts[first + r];
-        for (int v = 0; v < vectors; v++) {
-          const int at = n + LANES * v;
+        for (int i = 0; i < COLUMNS * vectors; i += LANES) {
+          const int at = n + i;
           float* p = y + (size_t)(first + r) * l.out + at;
           Floats constant = multiply_add(load(l.sums + at), all(shift), load(l.bias + at));
-          Floats value = to_floats(load(products + r * 64 + LANES * v));
+          Floats value = to_floats(load(products + r * 64 + i));
           store(p, finish(p, multiply_add(value, load(l.scales + at) * scale, constant)));
         }
       }
@@ -207,14 +208,19 @@ INLINE void multiply(const Linear& l, const Rows& a, int rows, float* y, Finish 
 }
 
 static void normalize(const Norm& norm, float* x, int width, float epsilon) {
-  Floats total{}, squares{};
-  for (int i = 0; i < width; i += LANES) total += load(x + i);
-  const float mean = sum(total) / width;
-  for (int i = 0; i < width; i += LANES) {
-    Floats d = load(x + i) - mean;
-    squares = multiply_add(d, d, squares);
-  }
-  const float factor = 1.f / std::sqrt(sum(squares) / width + epsilon);
+  constexpr int PARTS = COLUMNS / LANES;
+  Floats totals[PARTS]{}, squares[PARTS]{};
+  for (int i = 0; i < width; i += COLUMNS)
+    for (int part = 0; part < PARTS; part++) totals[part] += load(x + i + part * LANES);
+  for (int part = 1; part < PARTS; part++) totals[0] += totals[part];
+  const float mean = sum(totals[0]) / width;
+  for (int i = 0; i < width; i += COLUMNS)
+    for (int part = 0; part < PARTS; part++) {
+      Floats d = load(x + i + part * LANES) - mean;
+      squares[part] = multiply_add(d, d, squares[part]);
+    }
+  for (int part = 1; part < PARTS; part++) squares[0] += squares[part];
+  const float factor = 1.f / std::sqrt(sum(squares[0]) / width + epsilon);
   for (int i = 0; i < width; i += LANES)
     store(x + i, multiply_add((load(x + i) - mean) * factor, load(norm.weight + i),
                               load(norm.bias + i)));
@@ -315,7 +321,7 @@ class Attention {
   void mix(int first, int count, int length, float* mixed) {
     for (int at = 0; at < length; at += 64)
       product(&queries_[(size_t)first * size_], size_, &offsets_[first], count,
-              &keys_[(size_t)at * size_], 256, std::min(4, (length - at + 15) / LANES), size_ / 4,
+              &keys_[(size_t)at * size_], 256, std::min(4, (length - at + 15) / COLUMNS), size_ / 4,
               &scores_[at], padded_);
     float factors[QUERIES];
     int32_t offsets[2][QUERIES];
@@ -329,13 +335,13 @@ class Attention {
     }
     for (int at = 0; at < size_; at += 64) {
       int32_t sums[2][QUERIES * 64];
-      const int vectors = std::min(4, (size_ - at) / LANES);
+      const int vectors = std::min(4, (size_ - at) / COLUMNS);
       for (int digit = 0; digit < 2; digit++)
         product(weights_[digit].data(), fours_, offsets[digit], count, &values_[4 * at], 4 * size_,
                 vectors, fours_ / 4, sums[digit], 64);
       for (int r = 0; r < count; r++)
-        for (int v = 0; v < vectors; v++) {
-          const int j = at + LANES * v, from = r * 64 + LANES * v;
+        for (int i = 0; i < COLUMNS * vectors; i += LANES) {
+          const int j = at + i, from = r * 64 + i;
           Floats high = to_floats(load(sums[0] + from) + load(&value_sums_[j]));
           Floats low = to_floats(load(sums[1] + from) + load(&value_sums_[j]));
           Floats mean = multiply_add(high, all(256.f), low) * factors[r];
@@ -350,7 +356,8 @@ class Attention {
 
   // The digits of a query's weights, less 128, and their sums. The scores are overwritten.
   Sums weigh(int32_t* scores, float scale, int length, int8_t* highs, int8_t* lows) {
-    const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    Ints lanes{};
+    for (int i = 0; i < LANES; i++) lanes[i] = i;
     const Floats none = all(-1e30f);
     Floats most = none;
     for (int i = 0; i < length; i += LANES) {

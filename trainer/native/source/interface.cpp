@@ -26,6 +26,14 @@ const std::vector<Level>& levels() {
     if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
       list.push_back({"avx512vnni", encoder::encode_avx512vnni});
+#if defined(VNNI_BY_AVX512)
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl"))
+      list.push_back({"avxvnni", encoder::encode_avxvnni});
+#elif !defined(__clang__) && __GNUC__ >= 11
+    if (__builtin_cpu_supports("avxvnni") && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma"))
+      list.push_back({"avxvnni", encoder::encode_avxvnni});
+#endif
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
       list.push_back({"avx2", encoder::encode_avx2});
 #endif

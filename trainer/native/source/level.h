@@ -12,10 +12,13 @@
 
 namespace encoder {
 
-constexpr int LANES = 16;
-using Floats = float __attribute__((vector_size(64)));
-using Ints = int32_t __attribute__((vector_size(64)));
-using Bytes = int8_t __attribute__((vector_size(16)));
+// Outputs that are multiplied together; sums of floats are taken in so many parts at every level.
+constexpr int COLUMNS = 16;
+
+// LANES: of a register of the level.
+using Floats = float __attribute__((vector_size(4 * LANES)));
+using Ints = int32_t __attribute__((vector_size(4 * LANES)));
+using Bytes = int8_t __attribute__((vector_size(LANES)));
 
 #define INLINE_CALL inline __attribute__((always_inline))
 

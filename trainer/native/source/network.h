@@ -57,6 +57,7 @@ using Encode = void (*)(const Network&, const Texts&);
 void encode_scalar(const Network&, const Texts&);
 #if defined(__x86_64__)
 void encode_avx2(const Network&, const Texts&);
+void encode_avxvnni(const Network&, const Texts&);
 void encode_avx512vnni(const Network&, const Texts&);
 #endif
 

@@ -1,4 +1,5 @@
 // The oracle of the other levels, in plain loops.
+#define LANES 16
 #include "level.h"
 
 namespace encoder {
@@ -16,7 +17,7 @@ struct Tiles {
                   const uint8_t* panel, int64_t stride, int steps, int32_t* out,
                   int64_t out_stride) {
     for (int r = 0; r < rows; r++)
-      for (int n = 0; n < LANES * V; n++) {
+      for (int n = 0; n < COLUMNS * V; n++) {
         int32_t total = -offsets[r];
         for (int k = 0; k < 4 * steps; k++)
           total += a[r * a_stride + k] * panel[k / 4 * stride + 4 * n + k % 4];
