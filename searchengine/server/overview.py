@@ -70,8 +70,13 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
     for field, where in request.fields.items():
         groups.setdefault(where, []).append(field)
     facets: dict[str, Any] = {}
+    best = None
     for where, fields in groups.items():
-        among = where if request.query is None else _best(engine, request.query, mode, where)
+        among = where
+        if request.query is not None:
+            keys = _best(engine, request.query, mode, where)
+            among = _among(keys)
+            best = BEST if len(keys) == BEST else best  # else they are all that match
         for field, values in engine.facets(*fields, where=among).items():
             facets[field] = [
                 {"value": value, "count": number}
@@ -87,7 +92,6 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
                     request.query, MAX_OFFSET, request.where, required=required, as_you_type=True
                 )
             )
-    best = None if request.query is None or total <= BEST else BEST
     at_least = mode == Mode.TEXT and request.query is not None and total == MAX_OFFSET
     return {
         "total": total,
@@ -112,14 +116,19 @@ def _newest(engine: SearchEngine, where: str | None) -> list[dict[str, str]]:
         ]
 
 
-def _best(engine: SearchEngine, question: str, mode: Mode, where: str | None) -> str:
-    """A filter for the best documents for a question."""
+def _best(engine: SearchEngine, question: str, mode: Mode, where: str | None) -> Sequence[str]:
+    """The keys of the best documents for a question, at most BEST."""
     texts = [] if mode == Mode.TEXT else engine.to_encode([question], mode)
     vectors = engine.encode_questions(texts) if texts else np.zeros((0, 0), np.float32)
     with engine.collection.reading() as snapshot:
         (keys,) = engine.rank(
             snapshot, [question], vectors, BEST, mode=mode, where=where, as_you_type=True
         )
+    return keys
+
+
+def _among(keys: Sequence[str]) -> str:
+    """A filter for the documents with these keys."""
     quoted = ("'{}'".format(key.replace("'", "''")) for key in keys)
     return f"_id in ({', '.join(quoted)})" if keys else "_id = ''"
 

@@ -163,10 +163,14 @@ async function nothing(result, question, signal) {
   const [mode, filter] = [checkedMode(), where()];
   const sentences = ["Nothing was found.", ...result.notes];
   const ways = [];
-  let others = null; // documents that match without the filters
+  let [others, filtered] = [null, null]; // documents without the filters, and without the question
   if (filter && state.like === null) {
-    others = (await call(`${at()}/count`, { query: question, mode }, signal)).total;
-    if (!result.notes.length && others) sentences.push(`No document matches the filters. Without them, ${documents(others)} would.`);
+    const bodies = [{ query: question, mode }, { where: filter }];
+    [others, filtered] = (await Promise.all(bodies.map((body) => call(`${at()}/count`, body, signal)))).map((count) => count.total);
+    if (!result.notes.length && others) {
+      sentences.push(filtered ? `The filters leave ${documents(filtered)}, and none matches the question.`
+        : "No document matches the filters.", `Without them, ${documents(others)} would be found.`);
+    }
   }
   if (mode === "text" && !others && state.like === null) {
     const one = /^[\p{L}\p{N}]+$/u.test(question.trim());
@@ -174,7 +178,7 @@ async function nothing(result, question, signal) {
   }
   if (question.includes('+"')) sentences.push("Without the + before it, a phrase only adds to the score.");
   if (filter && others !== 0) ways.push(["Remove all filters", () => { clearFilters(); controlsChanged(); }]);
-  if (mode === "text" && state.stats.encoder !== null) {
+  if (mode === "text" && filtered !== 0 && state.stats.encoder !== null) {
     ways.push(["Search by meaning, too", () => { check("hybrid"); controlsChanged(); }]);
   }
   if (!result.notes.length && !ways.length) sentences.push("Try other words.");

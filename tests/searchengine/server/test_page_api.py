@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry
+from searchengine.server import overview
 
 Serve = Callable[..., TestClient]
 FOLDER = files("searchengine.server") / "page"
@@ -112,6 +113,17 @@ def test_counts_are_of_the_question(client: TestClient) -> None:
         count(query="bee", mode="vector", fields={"lang": None})["facets"] == everything["facets"]
     )
     assert client.post(f"{AT}/count", json={"where": "year >"}).status_code == 422
+
+
+def test_it_is_said_that_counts_are_of_the_best(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "BEST", 2)
+    body = {"query": "bee", "mode": "vector", "fields": {"lang": None}, "where": "year = 2016"}
+    answer = client.post(f"{AT}/count", json=body).json()  # the field is counted without the filter
+    assert (answer["total"], answer["best"]) == (1, 2)
+    body["fields"] = {"lang": "year = 2016"}
+    assert client.post(f"{AT}/count", json=body).json()["best"] is None
 
 
 def test_counting_needs_no_right_to_write(serve: Serve) -> None:
