@@ -410,6 +410,12 @@ class _Workers(Multiprocess):
             self._notified = True
             notify("READY=1")
 
+    def terminate_all(self) -> None:
+        """Stop the workers, and refuse connections from now on: no worker would accept them."""
+        for listener in self._listeners:
+            listener.close()
+        super().terminate_all()
+
     def handle_hup(self) -> None:
         """Let every worker read the tokens again."""
         reloading()

@@ -148,6 +148,30 @@ def test_workers_are_one_server(tmp_path: Path, vectors: Path) -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_that_stops_refuses_connections(
+    tmp_path: Path, vectors: Path, workers: int
+) -> None:
+    """At once, also while a request is under way: nobody would answer them."""
+    with running(tmp_path, [vectors], "--workers", workers) as server:
+        server.wait_until_ready()
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), 60) as slow:
+            head = (
+                f"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+            )
+            slow.sendall(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+            time.sleep(0.5)  # until a worker has it
+            server.process.send_signal(signal.SIGTERM)
+            end = time.monotonic() + 5
+            with pytest.raises(ConnectionRefusedError):
+                while time.monotonic() < end:
+                    socket.create_connection((host, int(port)), 60).close()
+                    time.sleep(0.1)
+            assert server.process.poll() is None
+        assert server.wait() == 0
+
+
 def _listening_at(port: int, pid: int) -> set[str]:
     """The sockets of a process that listen at a port, by inode."""
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
