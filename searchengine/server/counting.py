@@ -328,9 +328,20 @@ def _processes() -> list[int]:
 
 
 def _reserve_files(size: int) -> None:
-    """Write the files of this process, which prometheus-client would make with holes and map."""
-    if FOLDER in os.environ:
+    """Write the files of this process, which prometheus-client would make with holes and map.
+
+    On a full disk none of them stays: each try to replace a worker would take more room.
+    """
+    if FOLDER not in os.environ:
+        return
+    written: list[Path] = []
+    try:
         for kind in ("counter", "histogram"):
             path = Path(os.environ[FOLDER]) / f"{kind}_{os.getpid()}.db"
             if not path.exists():  # else of a killed worker that had this number
+                written.append(path)
                 reserve(path, size)
+    except OSError:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise

@@ -1,5 +1,6 @@
 """Who may do what: tokens, scopes, hosts, limits; what is logged and sent with every response."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 
 from searchengine.cli.serve import named_benches, named_collections
 from searchengine.errors import QueryError
+from searchengine.server import counting
 from searchengine.server.counting import Shared
 from searchengine.server.server_settings import (
     ServerSettings,
@@ -264,6 +266,22 @@ def test_limits_hold_over_processes(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"  # those of the killed process are not among them
     assert first.changes(0) == 2
+
+
+@pytest.mark.parametrize("full", ["counter", "histogram"])
+def test_a_worker_that_finds_the_disk_full_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    def reserve(path: Path, size: int) -> None:
+        path.write_bytes(bytes(size))
+        if path.name.startswith(full):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(counting, "reserve", reserve)
+    monkeypatch.setenv(counting.FOLDER, str(tmp_path))
+    with pytest.raises(OSError, match="No space left"):
+        counting.Metrics(ServerSettings({}))
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_response_has_an_id_and_headers(client: TestClient) -> None:
