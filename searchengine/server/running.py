@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import os
 import signal
 import socket
@@ -39,6 +40,7 @@ WRITE_SECONDS, MIN_WRITTEN = 10.0, 4096
 """Time in which a caller must read that many bytes of its responses."""
 MAX_CONNECTIONS, _OTHER_FILES = 16_384, 256
 """Connections of a process, and descriptors that are kept for all else."""
+_log = logging.getLogger(__name__)
 
 
 def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
@@ -404,8 +406,13 @@ class _Workers(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         """Replace workers that have died; tell systemd when all of them answer."""
+        before = list(self.processes)
         with _deferred_hangup():
             super().keep_subprocess_alive()
+        for old, new in zip(before, self.processes, strict=True):
+            if new is not old:
+                message = "worker %d has died (exit status %s); %d replaces it"
+                _log.error(message, old.pid, old.exitcode, new.pid)
         if not self._notified and all(process.is_ready() for process in self.processes):
             self._notified = True
             notify("READY=1")

@@ -146,6 +146,8 @@ def test_workers_are_one_server(tmp_path: Path, vectors: Path) -> None:
         assert listening[killed] != listening[other]
         assert _listening_at(port, fresh) == listening[killed]
         assert server.stop() == 0
+    died = f"worker {killed} has died (exit status -9); {fresh} replaces it"
+    assert sum(died in line for line in server.log) == 1
 
 
 @pytest.mark.parametrize("workers", [1, 2])
