@@ -264,6 +264,8 @@ def check_count(name: str, value: object, least: int = 0) -> None:
 
 def check_questions(questions: Sequence[str]) -> None:
     """Raise QueryError for a query that is not text, or empty."""
+    if isinstance(questions, str):
+        raise QueryError(f"expected a list of texts, got {questions!r:.80}; put it into a list")
     for position, question in enumerate(questions, start=1):
         name = "the query" if len(questions) == 1 else f"query {position}"
         if not isinstance(question, str):

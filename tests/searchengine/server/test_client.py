@@ -209,6 +209,8 @@ ERRORS: list[Callable[[Any], Any]] = [
     lambda e: e.search(" "),
     lambda e: e.search("a bee", timeout=-1),
     lambda e: e.search_batch("a bee"),
+    lambda e: e.encode_questions("bee"),
+    lambda e: e.encode_documents("bee"),
     lambda e: e.similar(None),
     lambda e: e.keys("year >"),
     lambda e: e.documents(offset=-1),
