@@ -174,7 +174,7 @@ def _invalid(request: Request, error: Any) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return error_response(400, "the body is not JSON", request.scope["id"])
-    if first["type"] == "model_attributes_type" and not request.headers.get("content-type"):
+    if isinstance(first.get("input"), bytes):  # a body of another type, which nobody has parsed
         message = "send the header Content-Type: application/json with the body"
         return error_response(422, message, request.scope["id"])
     place = ".".join(str(part) for part in first["loc"][1:])

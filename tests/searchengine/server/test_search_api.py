@@ -99,8 +99,13 @@ def test_bad_input_gets_one_sentence(client: TestClient) -> None:
         assert error["id"] == response.headers["x-request-id"]
 
 
-def test_a_body_without_its_type_is_explained(client: TestClient) -> None:
-    response = client.post("/v1/search", content=b'{"query": "x"}')
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
+@pytest.mark.parametrize("path", ["/v1/search", "/v1/search/batch", "/v1/embeddings"])
+def test_a_body_without_its_type_is_explained(
+    client: TestClient, path: str, kind: str | None
+) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}  # curl -d sends the second
+    response = client.post(path, content=b'{"query": "x"}', headers=headers)
     message = response.json()["error"]["message"]
     assert response.status_code == 422 and "Content-Type: application/json" in message
 
