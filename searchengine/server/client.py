@@ -149,6 +149,8 @@ class Client:
         """`collection`: needed if the server has several. `timeout`: seconds for each request."""
         import httpx2  # 0.2 s
 
+        if token is not None and not token.isascii():
+            raise QueryError("token must be ASCII; is it the one of the server's file?")
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         kept = httpx2.Limits(max_connections=_CONNECTIONS, keepalive_expiry=_KEPT)
         self._http = httpx2.Client(base_url=url, headers=headers, timeout=timeout, limits=kept)

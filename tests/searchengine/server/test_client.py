@@ -372,6 +372,11 @@ def test_a_client_is_closed(url: tuple[str, Path]) -> None:
             call()
 
 
+def test_a_token_that_no_header_can_carry() -> None:
+    with pytest.raises(QueryError, match="token must be ASCII"):
+        Client("http://localhost", token="tökén")
+
+
 def test_nobody_listens() -> None:
     with Client("http://127.0.0.1:1", "words", timeout=5) as client:
         with pytest.raises(ServerError, match="cannot be reached"):
