@@ -197,7 +197,7 @@ def _state(here: State, file: Path) -> dict[str, Any] | None:
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except OSError:  # there is none, or now a process of another user has this number
         return False
     return True
 

@@ -126,6 +126,24 @@ def test_jobs_are_bounded(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None
     assert client.post(AT, content=body(1)).status_code == 429
 
 
+@pytest.mark.parametrize("kind", [ProcessLookupError, PermissionError])
+def test_a_job_whose_worker_is_gone_has_failed(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OSError]
+) -> None:
+    """Also if a process of another user has its number by now."""
+
+    def kill(*_: int) -> None:
+        raise kind
+
+    client = serve(workers=2)
+    client.app.here.jobs = tmp_path  # type: ignore[attr-defined]
+    job = ended(client, client.post(AT, content=body(1)).json())
+    (tmp_path / f"{job['id']}.json").write_text(json.dumps({**job, "state": "running"}))
+    monkeypatch.setattr(os, "kill", kill)
+    found = client.get(f"/v1/jobs/{job['id']}").json()
+    assert found["state"] == "failed" and "its worker has died" in found["error"]
+
+
 def test_jobs_of_workers(tmp_path: Path) -> None:
     """Any worker answers for a job; one whose worker is killed has failed; a stop says so."""
     path = vectors_collection(tmp_path / "vectors.index")
