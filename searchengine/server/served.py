@@ -31,6 +31,7 @@ READERS = 4
 """Threads that read documents and answer batches, for each collection."""
 AGAIN = 5.0
 """Seconds until an encoder that could not be loaded is tried again."""
+_LATE = 5.0  # seconds after its time limit in which a request has ended
 _log = logging.getLogger(__name__)
 
 
@@ -76,7 +77,7 @@ class Served:
         self._writer = ThreadPoolExecutor(1, f"write {name}")
         self._bulk_writer = ThreadPoolExecutor(1, f"bulk add {name}")
         self._refreshing = asyncio.Lock()
-        self._retired: list[SearchEngine] = []
+        self._retiring: dict[SearchEngine, asyncio.Task[None]] = {}
         self._counted: dict[str, int] = {}  # vectors of questions at the last count
         self._failed = metrics.refresh_failures.labels(name)
 
@@ -235,8 +236,16 @@ class Served:
             fresh.close()
             raise
         _log.warning("%s has another encoder now", self.name)
-        self._retired.append(self.engine)
-        self._engine, self._counted = fresh, {}
+        former, self._engine, self._counted = self.engine, fresh, {}
+        self._retiring[former] = asyncio.create_task(self._retire(former))
+
+    async def _retire(self, former: SearchEngine) -> None:
+        """Close an engine when no request can use it, so that its encoder takes no memory."""
+        await asyncio.sleep(self._settings.timeout + _LATE)
+        for writer in (self._writer, self._bulk_writer):  # what waits there has no time limit
+            await asyncio.get_running_loop().run_in_executor(writer, int)
+        await asyncio.to_thread(former.close)
+        del self._retiring[former]
 
     def question_vectors(self) -> dict[str, int]:
         """How many vectors of questions were cached, and encoded, since the last call."""
@@ -253,9 +262,12 @@ class Served:
 
     async def close(self) -> None:
         """End the threads, with the change that is being written, and close the files."""
+        retiring = list(self._retiring.items())
+        for _, task in retiring:
+            task.cancel()
         for threads in (self._bulk_writer, self._writer, self._readers):
             await asyncio.to_thread(threads.shutdown)
-        for engine in (*self._retired, self._engine):
+        for engine in (*(former for former, _ in retiring), self._engine):
             if engine is not None:
                 await asyncio.to_thread(engine.close)
 

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from server_process import Server, running, vectors_collection
 from starlette.testclient import TestClient
 
+from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.server import app, served
 
@@ -136,3 +137,21 @@ def test_metrics_of_a_real_server_s_processes(tmp_path: Path) -> None:
         labels = {"route": route, "method": "GET", "collection": "vectors"}
         assert numbers[of("searchengine_requests_total", **labels, status="200")] == 1
         assert numbers[of("searchengine_request_seconds_count", **labels)] == 1
+
+
+def test_a_former_engine_is_closed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reindex its encoder takes no memory, once requests that use it have ended."""
+    monkeypatch.setattr(served, "_LATE", 0.0)
+    closed: list[SearchEngine] = []
+    close = SearchEngine.close
+    monkeypatch.setattr(SearchEngine, "close", lambda self: closed.append(self) or close(self))
+    client = serve(timeout=0.2)
+    collection = client.app.here.collections["words"]
+    former = collection.engine
+    client.portal.call(collection._reopen)
+    assert collection.engine is not former and former not in closed
+    end = time.monotonic() + 30
+    while former not in closed:
+        assert client.post("/v1/search", json={"query": "a bee"}).status_code == 200
+        assert time.monotonic() < end
+    assert not collection._retiring
