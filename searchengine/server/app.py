@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from threading import current_thread, main_thread
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -34,7 +34,7 @@ from searchengine.server import (
 )
 from searchengine.server.counting import Metrics, Shared
 from searchengine.server.guard import OPEN, Guard
-from searchengine.server.refusals import add_handlers
+from searchengine.server.refusals import add_handlers, known_parameters
 from searchengine.server.served import Served, State
 from searchengine.server.server_settings import SPARE_TOKENS, ServerSettings
 from searchengine.server.systemd import notify, reloading
@@ -73,7 +73,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         page_routes,
         mcp_routes,
     ):
-        app.include_router(routes.router)
+        app.include_router(routes.router, dependencies=[Depends(known_parameters)])
     add_handlers(app)
     _describe(app, settings)
     guarded: Any = Guard(app, settings, shared, here.metrics, slots)

@@ -173,7 +173,7 @@ class Passing:
             headers = dict(self._scope["headers"])
             self._awaits_continue = b"expect" in headers
             self._token = self._scope["token"] = self._guard.admit(self._scope, headers)
-            self._check_length(headers)
+            self._check_body(headers)
             if self._complete or self._streams:
                 self._enter()
             await self._answer()
@@ -212,7 +212,9 @@ class Passing:
             self._guard.shared.leave()
             self._entered = False
 
-    def _check_length(self, headers: dict[bytes, bytes]) -> None:
+    def _check_body(self, headers: dict[bytes, bytes]) -> None:
+        if (coding := headers.get(b"content-encoding", b"identity").lower()) != b"identity":
+            raise Refused(415, f"send the body as it is, not by Content-Encoding: {coding!r:.80}")
         length = headers.get(b"content-length", b"0")
         self._streams = is_stream(self._scope)
         if not self._streams and length.isdigit() and int(length) > self._settings.max_body:

@@ -145,6 +145,15 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _internal)
 
 
+async def known_parameters(request: Request) -> None:
+    """A dependency of routes: parameters that a route does not have are refused."""
+    if request.scope["query_string"]:
+        known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+        for name in request.query_params:
+            if name not in known:
+                raise RequestValidationError([{"type": "extra_forbidden", "loc": ("query", name)}])
+
+
 def _refused(request: Request, error: Any) -> Response:
     return error_response(error.status, error.message, request.scope["id"], error.headers)
 
@@ -180,8 +189,9 @@ def _invalid(request: Request, error: Any) -> Response:
     place = ".".join(str(part) for part in first["loc"][1:])
     if first["type"] == "extra_forbidden":
         name = str(first["loc"][-1])
+        kind = "parameter" if first["loc"][0] == "query" else "field"
         hint = f"; here it is {OPTIONS[name]}" if name in OPTIONS else ""
-        message = f"{place:.80}: no such field{hint}"
+        message = f"{place:.80}: no such {kind}{hint}"
         return error_response(422, message, request.scope["id"], param=f"{place:.80}")
     message = str(first["msg"]).removeprefix("Value error, ")
     message = f"{place}: {message}" if place else message

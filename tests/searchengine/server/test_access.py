@@ -333,10 +333,10 @@ def test_a_line_a_request(serve: Serve, kind: str, capfd: pytest.CaptureFixture[
     identity = response.headers["x-request-id"]
     if kind == "json":
         entry = json.loads(line)
-        assert entry["status"] == 404 and entry["id"] == identity and entry["token"] == "writer"
+        assert entry["status"] == 422 and entry["id"] == identity and entry["token"] == "writer"
         assert entry["method"] == "GET" and entry["ms"] > 0
     else:
-        assert " writer GET /v1/collections/words/documents/" in line and " 404 " in line
+        assert " writer GET /v1/collections/words/documents/" in line and " 422 " in line
         assert line.endswith(f" ms {identity}")
 
 

@@ -26,7 +26,7 @@ Serve = Callable[..., TestClient]
 
 def test_put_get_update_delete(client: TestClient) -> None:
     new = {"text": "seven77", "title": "t", "year": 2001, "of": {"kind": [1, None]}}
-    assert client.put(f"{AT}/x/y?z", json=new).json() == {"key": "x/y", "result": "added"}
+    assert client.put(f"{AT}/x/y", json=new).json() == {"key": "x/y", "result": "added"}
     assert client.get(f"{AT}/x/y").json() == {"_id": "x/y", **new}
     assert client.put(f"{AT}/x/y", json=new).json()["result"] == "unchanged"
     assert client.put(f"{AT}/x/y", json=new | {"year": 2}).json()["result"] == "metadata_updated"

@@ -1,5 +1,6 @@
 """Search and batch over HTTP: what the engine returns, as JSON."""
 
+import gzip
 import time
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,30 @@ def test_a_body_without_its_type_is_explained(
     response = client.post(path, content=b'{"query": "x"}', headers=headers)
     message = response.json()["error"]["message"]
     assert response.status_code == 422 and "Content-Type: application/json" in message
+
+
+def test_a_compressed_body_is_refused(client: TestClient) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "GZIP"}
+    response = client.post("/v1/search", content=gzip.compress(b'{"query": "x"}'), headers=headers)
+    message = response.json()["error"]["message"]
+    assert response.status_code == 415 and "Content-Encoding" in message and "gzip" in message
+    headers["Content-Encoding"] = "identity"
+    assert client.post("/v1/search", content=b'{"query": "x"}', headers=headers).is_success
+
+
+@pytest.mark.parametrize(
+    "path, message",
+    [
+        ("documents?wher=year%3D1", "wher: no such parameter"),
+        ("documents?where=year%3D1&filter=x", "filter: no such parameter; here it is where"),
+        ("documents/bee?where=x", "where: no such parameter"),
+        ("facets?field=year&fields=lang", "fields: no such parameter"),
+    ],
+)
+def test_a_misspelt_parameter_is_named(client: TestClient, path: str, message: str) -> None:
+    response = client.get(f"/v1/collections/words/{path}")
+    assert response.status_code == 422 and response.json()["error"]["message"] == message
+    assert response.json()["error"]["param"] == message.split(":")[0]
 
 
 def test_a_misspelt_field_is_named(client: TestClient) -> None:
