@@ -171,6 +171,17 @@ def test_the_starter_is_near_float32_and_needs_neither_torch_nor_openvino() -> N
     assert second.stdout == ours[:1].tobytes()
 
 
+@needs_kernel
+def test_questions_have_finer_digits() -> None:
+    """The mean error of the cosines is 2.9e-4; 3.8e-4 with one digit for inputs of attention."""
+    asked = ("how do {} sleep", "why are {} so large", "who wrote about {}", "{} in winter")
+    named = ("whales", "owls", "bees", "ships", "bridges", "old maps", "rivers", "the moon")
+    texts = [question.format(name) for question in asked for name in named]
+    exact = Encoder.load("starter-768", runtime="torch", precision="fp32").encode(texts)
+    ours = Encoder.load("starter-768", runtime="native").encode(texts)
+    assert 1 - np.einsum("nd,nd->n", ours, exact).mean() < 3.3e-4
+
+
 def write_small(folder: Path) -> tuple[Described, Source]:
     """A network with heads of 16 channels, which torch has read."""
     write_plain(folder)

@@ -121,22 +121,27 @@ static void product(const int8_t* a, int64_t a_stride, const int32_t* offsets, i
   }
 }
 
-// Rows of digits. A value is shift + scale · the sum of its digits.
+// Rows of digits. A value is shift + scale · the sum of its digits. Fine values have a second row of
+// digits, 128 times smaller, behind the first.
 struct Rows {
+  bool fine = false;
   std::vector<int8_t> digits;
   std::vector<float> scales, shifts;
-  std::vector<int32_t> offsets;  // 128 · the sum of all digits of the row
+  std::vector<int32_t> offsets;  // 128 · the sum of all digits of a row of digits
 };
+constexpr int FINE_BITS = 7;
 
 // positive: whether the values are those of GELU, of which a half of the range would be unused.
 template <bool positive>
-static void quantize(const Linear& l, const float* x, int rows, Rows& to) {
-  to.digits.resize((size_t)rows * l.digits);
+static void quantize(const Linear& l, const float* x, int rows, Rows& to, bool fine = false) {
+  to.fine = fine;
+  const int each = fine ? 2 : 1, bits = fine ? FINE_BITS : 0, half = 1 << bits >> 1;
+  to.digits.resize((size_t)rows * each * l.digits);
   to.scales.resize(rows);
   to.shifts.resize(rows);
-  to.offsets.resize(rows);
+  to.offsets.resize(rows * each);
   for (int r = 0; r < rows; r++, x += l.in) {
-    int8_t* digits = &to.digits[(size_t)r * l.digits];
+    int8_t* digits = &to.digits[(size_t)r * each * l.digits];
     Floats most{};
     float shift = 0;
     if (positive) {
@@ -146,12 +151,18 @@ static void quantize(const Linear& l, const float* x, int rows, Rows& to) {
     }
     for (int i = 0; i < l.in; i += LANES)
       most = larger(most, absolute(load(x + i) - shift) * load(l.shares + i));
-    const float scale = largest(most) * (1.f / 127.f), factor = inverse(scale);
-    Ints total{};
+    const float scale = largest(most) * (1.f / (127 << bits)), factor = inverse(scale);
+    Ints total{}, fine_total{};
     for (int i = 0; i < l.in; i += LANES) {
-      Ints first = clipped(nearest((load(x + i) - shift) * factor));
+      const Ints whole = nearest((load(x + i) - shift) * factor);
+      const Ints high = (whole + half) >> bits, first = clipped(high);
       store_bytes(digits + i, first);
       total += first;
+      if (fine) {
+        const Ints low = whole - (high << bits);
+        store_bytes(digits + l.digits + i, low);
+        fine_total += low;
+      }
     }
     int32_t all_digits = sum(total), rest = 0, channel = -1;
     for (int j = l.in; j < l.digits; j++) {
@@ -160,10 +171,10 @@ static void quantize(const Linear& l, const float* x, int rows, Rows& to) {
         channel = of;
         if (of >= 0) {
           float value = (x[of] - shift) * factor + ROUNDS, zero = ROUNDS;
-          int32_t bits, zero_bits;
-          memcpy(&bits, &value, 4);
+          int32_t whole, zero_bits;
+          memcpy(&whole, &value, 4);
           memcpy(&zero_bits, &zero, 4);
-          rest = bits - zero_bits - digits[of];
+          rest = ((whole - zero_bits + half) >> bits) - digits[of];
         } else {
           rest = 0;
         }
@@ -175,30 +186,36 @@ static void quantize(const Linear& l, const float* x, int rows, Rows& to) {
     }
     to.scales[r] = scale;
     to.shifts[r] = shift;
-    to.offsets[r] = 128 * all_digits;
+    to.offsets[r * each] = 128 * all_digits;
+    if (fine) {
+      memset(digits + l.digits + l.in, 0, l.digits - l.in);
+      to.offsets[2 * r + 1] = 128 * sum(fine_total);
+    }
   }
 }
 
-constexpr int BLOCK = 48;  // rows that are multiplied by a panel while it is in the first cache
+constexpr int BLOCK = 48;  // rows of digits multiplied by a panel while it is in the first cache
 
 template <class Finish>
 INLINE void multiply(const Linear& l, const Rows& a, int rows, float* y, Finish finish) {
   int32_t products[BLOCK * 64];
-  const int steps = l.digits / 4;
+  const int steps = l.digits / 4, each = a.fine ? 2 : 1;
   const uint8_t* panel = l.weights;
   for (int n = 0; n < l.out; n += 64) {
     const int vectors = std::min(64, l.out - n) / COLUMNS;
-    for (int first = 0; first < rows; first += BLOCK) {
-      const int count = std::min(BLOCK, rows - first);
-      product(&a.digits[(size_t)first * l.digits], l.digits, &a.offsets[first], count, panel,
-              64 * vectors, vectors, steps, products, 64);
+    for (int first = 0; first < rows; first += BLOCK / each) {
+      const int count = std::min(BLOCK / each, rows - first);
+      product(&a.digits[(size_t)first * each * l.digits], l.digits, &a.offsets[first * each],
+              count * each, panel, 64 * vectors, vectors, steps, products, 64);
       for (int r = 0; r < count; r++) {
         const float scale = a.scales[first + r], shift = a.shifts[first + r];
         for (int i = 0; i < COLUMNS * vectors; i += LANES) {
           const int at = n + i;
           float* p = y + (size_t)(first + r) * l.out + at;
           Floats constant = multiply_add(load(l.sums + at), all(shift), load(l.bias + at));
-          Floats value = to_floats(load(products + r * 64 + i));
+          const int32_t* sums = products + r * each * 64 + i;
+          Floats value = to_floats(load(sums));
+          if (a.fine) value = multiply_add(value, all(1 << FINE_BITS), to_floats(load(sums + 64)));
           store(p, finish(p, multiply_add(value, load(l.scales + at) * scale, constant)));
         }
       }
@@ -418,7 +435,7 @@ static void run(const Network& n, const Texts& texts) {
     const size_t many = 4 * BLOCK;
     for (size_t at = 0; at < tokens; at += many) {
       const int count = (int)std::min(many, tokens - at);
-      quantize<false>(layer.attention, &x[at * width], count, rows);
+      quantize<false>(layer.attention, &x[at * width], count, rows, is_fine(texts.lengths[0]));
       multiply(layer.attention, rows, count, &parts[at * 3 * width], Keep());
     }
     size_t start = 0;

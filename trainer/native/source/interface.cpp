@@ -7,6 +7,7 @@
 #include "network.h"
 
 using encoder::Encode;
+using encoder::is_fine;
 using encoder::Network;
 using encoder::Texts;
 
@@ -58,9 +59,10 @@ const char* encoder_level(int number) {
 int encoder_run(int level, const Network* network, const Texts* texts, int threads) {
   std::vector<Texts> chunks;
   int64_t tokens = 0, in_chunk = 0;
+  int32_t length_before = 0;
   for (int i = 0; i < texts->count; i++) {
     const int length = texts->lengths[i];
-    if (chunks.empty() || in_chunk + length > CHUNK) {
+    if (i == 0 || in_chunk + length > CHUNK || is_fine(length) != is_fine(length_before)) {
       const int64_t row = (int64_t)i * network->width;
       chunks.push_back({texts->tokens + tokens, texts->lengths + i, 0, texts->cls + row,
                         texts->means + row});
@@ -68,6 +70,7 @@ int encoder_run(int level, const Network* network, const Texts* texts, int threa
     }
     chunks.back().count++;
     in_chunk += length;
+    length_before = length;
     tokens += length;
   }
   std::atomic<size_t> next{0};
