@@ -1,5 +1,6 @@
 """The filter language: what each test means, mistakes, limits."""
 
+import sqlite3
 from typing import Any
 
 import pytest
@@ -255,3 +256,13 @@ def test_any_text_parses_or_is_refused(source: str) -> None:
     except FilterError:
         return
     select(node, [{"a": {"b": 1}}], ("a",))
+
+
+def test_conditions_on_a_text_share_its_copy() -> None:
+    """Else a long text takes its size again for each of them."""
+    condition, parameters = compile_sql(parse(" or ".join(f"text like '%{n}%'" for n in range(9))))
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE documents (id INTEGER PRIMARY KEY, text)")
+    program = database.execute(f"EXPLAIN SELECT 1 FROM documents WHERE {condition}", parameters)
+    columns = [row for row in program if row[1] == "Column"]
+    assert len(columns) == 9 and len({row[4] for row in columns}) == 1
