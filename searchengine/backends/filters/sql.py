@@ -107,6 +107,9 @@ def fields_of(node: Filter) -> list[Field]:
     return fields_of(node.operand) if isinstance(node, Not) else [node.field]
 
 
+# Beside an argument that is a constant, SQLite keeps a copy of the others for each call: a filter
+# of many patterns would keep a long text as many times.
+_APART = "(SELECT ?)"
 _NUMBER = ("integer", "real")
 _DATE = "date"
 _LETTERS = 0x1F000  # no letter beyond this has cases
@@ -205,8 +208,8 @@ class _Sqlite(Dialect):
 
     def column(self, name: str, check: Check) -> Condition:
         test, parameters = _test(check)
-        if name != "key":  # beside a constant, SQLite keeps a copy of the text for each such test
-            test = test.replace("GLOB ?", "GLOB (SELECT ?)")
+        if name != "key":  # whose tests may use its index
+            test = test.replace("GLOB ?", f"GLOB {_APART}")
         return Condition(f"documents.{name} {test}", parameters)
 
     def value(self, field: Field, check: Check) -> Condition:
@@ -214,11 +217,13 @@ class _Sqlite(Dialect):
             return self._row(field, check)
         path = json_path(field)
         kinds = _quoted(["text"] if check.is_date else check.kinds)
-        kind = f"json_type({self.json}, ?) IN ({kinds})"
+        bound = _APART if check.operator == "like" else "?"
+        kind = f"json_type({self.json}, {bound}) IN ({kinds})"
         test, parameters = _test(check)
         if not test:
             return Condition(f"ifnull({kind}, 0)", (path,))
-        value = f"json_extract({self.json}, ?)"
+        test = test.replace("GLOB ?", f"GLOB {_APART}")
+        value = f"json_extract({self.json}, {bound})"
         if check.is_date:
             value = moment_sql(value)
         return Condition(f"ifnull({kind} AND {value} {test}, 0)", (path, path, *parameters))
