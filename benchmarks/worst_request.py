@@ -103,7 +103,7 @@ def kinds(data: Path) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
     yield "similar", similar, {"key": "20", "k": 1000}
     yield "count heavy", f"{collection}/count", {"query": "whales", "where": heavy}
     yield "count, metadata", f"{collection}/count", {"where": notes}
-    yield "map", f"{collection}/map", {"query": "whales", "k": 50}
+    yield "map", f"{collection}/map", {"query": "whales", "keys": [f"{i}" for i in range(100)]}
     yield (
         "embeddings of 2,048",
         "/v1/embeddings",
