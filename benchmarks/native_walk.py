@@ -33,7 +33,7 @@ from searchengine.indexer.native.library import KERNEL, description
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.threads import threads
 from searchengine.indexer.tuning.points import recall
-from searchengine.measure.rounds import processor
+from searchengine.trainer.runtimes.runtime_config import processor_name
 
 if TYPE_CHECKING:
     from search_speed import System
@@ -187,7 +187,7 @@ def main(
         for _ in range(rounds):
             for name, (at, points) in systems.items():
                 curves[name].append([measure(at, point, queries, truth, alone) for point in points])
-    click.echo(f"{processor()}, {threads.limit} threads, kernel: {description()}")
+    click.echo(f"{processor_name()}, {threads.limit} threads, kernel: {description()}")
     settings: dict[str, Any] = {
         "rows": rows,
         "queries": query_count,

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from searchengine.measure.rounds import processor
+from searchengine.trainer.runtimes.runtime_config import processor_name
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -46,7 +46,7 @@ def machine() -> dict[str, Any]:
 
     packages = ("torch", "transformers", "faiss-cpu", "numpy", "sentence-transformers")
     return {
-        "processor": processor(),
+        "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},

@@ -20,6 +20,7 @@ from searchengine.measure.bench_data import Dataset
 from searchengine.measure.operating_points import Grid, Searcher, Searchers
 from searchengine.measure.results import Kind, Results, Row, Spread
 from searchengine.trainer.evaluation.significance import intervals
+from searchengine.trainer.runtimes.runtime_config import processor_name
 
 TIMED = 100
 """Queries timed one at a time in a round."""
@@ -273,7 +274,7 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {
-        "processor": processor(),
+        "processor": processor_name(),
         "cores": available_cores(),
         "threads": threads.limit,
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -281,12 +282,3 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
     }
-
-
-def processor() -> str:
-    """The processor's name, from the system; "unknown" if it gives none."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")

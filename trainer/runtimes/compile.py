@@ -82,19 +82,23 @@ def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str
             else:
                 yield replace(graph, packed=packed), network
 
-    def rivals() -> dict[str, Runtime]:
-        """torch, in the precisions that `auto` would choose from; where it could be faster."""
-        if platform.machine() in X86:
-            return {}
-        native = [Precision.BF16] if cpu_has_native_bf16() else []
-        return {
-            f"{RuntimeKind.TORCH} {precision}": TorchRuntime(model.module, precision, "cpu")
-            for precision in (*native, Precision.FP32)
-        }
-
+    torch_rivals = functools.partial(rivals, lambda: model)
     return keep_graph(
-        source, graph, lambda folder: _build(folder, candidates(), exact_vectors, rivals)
+        source, graph, lambda folder: _build(folder, candidates(), exact_vectors, torch_rivals)
     )
+
+
+def rivals(model: "Callable[[], Model | PairModel]") -> dict[str, Runtime]:
+    """torch, in the precisions that `auto` would choose from; where it could be faster."""
+    if platform.machine() in X86:
+        return {}
+    from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
+
+    native = [Precision.BF16] if cpu_has_native_bf16() else []
+    return {
+        f"{RuntimeKind.TORCH} {precision}": TorchRuntime(model().module, precision, "cpu")
+        for precision in (*native, Precision.FP32)
+    }
 
 
 def quantize_graph(source: Source, exact: Graph) -> Graph:

@@ -44,9 +44,8 @@ MIN_AGREEMENT = {Precision.INT8: 0.9}
 # The same for scores of pairs: the greatest difference to float32's, and the least share of any two
 # that must be in the same order.
 MAX_DIFFERENCE, MIN_ORDER = 0.02, 0.95
-# How many times as fast as bf16 float32 must be to be chosen: where they take about as long, chance
-# must not decide between two runs.
-FP32_GAIN = 1.5
+# How many times as fast as bf16 float32 must be to be chosen: less is chance.
+FP32_GAIN = 1.05
 # How many times as fast torch must be to be chosen: it takes seconds to start.
 TORCH_GAIN = 1.25
 LOCK = "lock"
@@ -103,6 +102,7 @@ class Graph:
         accuracies: by precision, as far as measured.
         token_budget: tokens of the batch that it runs fastest.
         speeds: tokens per second by precision, and of torch as "torch fp32".
+        processor: the one that it was measured on, see runtime_config.processor.
         refused: why the model cannot be compiled; "" if it is.
         sha256: of the files beside the record.
         torch: the version that traced it, or failed to.
@@ -120,6 +120,7 @@ class Graph:
     accuracies: Mapping[str, Accuracy] = field(default_factory=dict)
     token_budget: int = BUDGETS[0]
     speeds: Mapping[str, float] = field(default_factory=dict)
+    processor: str = ""
     refused: str = ""
     sha256: Mapping[str, str] = field(default_factory=dict)
     torch: str = ""
@@ -163,8 +164,8 @@ class Graph:
         accuracy = self.accuracies.get(choices[0])
         if accuracy is None:
             raise ModelError(
-                f"openvino in {choices[0]} was not measured: the processor that compiled "
-                f"{self.folder} does not have it; choose another precision"
+                f"openvino in {choices[0]} was not measured, because this processor does not have "
+                "it; choose another precision"
             )
         raise ModelError(
             f"openvino in {choices[0]} is not accurate enough for this model: "
@@ -180,9 +181,10 @@ class Graph:
 
     @property
     def speeds_in_words(self) -> str:
-        """What was timed, the fastest first."""
+        """What was timed, the fastest first, and where."""
         ordered = sorted(self.speeds.items(), key=lambda item: -item[1])
-        return ", ".join(f"{name} {rate:,.0f}" for name, rate in ordered) + " tokens/s"
+        rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in ordered)
+        return f"{rates} tokens/s on {self.processor or 'another processor'}"
 
     def start(self, precision: Precision) -> OpenVINORuntime:
         """The runtime of the graph. Raises ModelError."""

@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from threading import Lock, RLock, Thread
 from typing import TYPE_CHECKING, cast
@@ -28,6 +28,7 @@ from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import compile
 from searchengine.trainer.runtimes.graph import FP32_GAIN, Graph, find_graph
+from searchengine.trainer.runtimes.measure import known_here, measured_here
 from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime, StaticHandle
 from searchengine.trainer.runtimes.runtime import Runtime
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
@@ -64,7 +65,8 @@ class ModelHandle:
         self._runtime: Runtime | None = None
         self._tries_openvino = source is not None and _tries_openvino(config, source)
         if source is not None and self._tries_openvino:
-            self._graph = find_graph(source, self._int8)
+            graph = find_graph(source, self._int8)
+            self._graph = None if graph is None else known_here(graph)
         self._described: Described | None = None
         native = config.runtime is RuntimeKind.NATIVE
         if source is not None and self._graph is None and (native or config.takes_numpy):
@@ -190,7 +192,7 @@ class ModelHandle:
             return self._native()
         if self._tries_openvino and self._torch is None:
             try:
-                graph = self._compiled_graph()
+                graph = self._measured_graph()
                 if not self._prefers_torch:
                     return graph.start(self._precision)
             except ModelError as error:
@@ -256,6 +258,17 @@ class ModelHandle:
                 exact = compile.compile_model(self.source, model, self._files)
             self._graph = compile.quantize_graph(self.source, exact) if self._int8 else exact
         return self._graph
+
+    def _measured_graph(self) -> Graph:
+        """The compiled graph; measured again on another processor, unless float32 is asked for."""
+        graph = self._compiled_graph()
+        if self._precision is not Precision.FP32:
+            assert self.source is not None
+            exact = find_graph(self.source) if self._int8 else graph
+            if exact is not None:
+                rivals = partial(compile.rivals, lambda: self.model)
+                self._graph = graph = measured_here(graph, exact, rivals)
+        return graph
 
     def _torch_runtime(self, precision: Precision) -> "TorchRuntime":
         from searchengine.trainer.runtimes.torch_runtime import TorchRuntime

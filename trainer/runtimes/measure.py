@@ -1,13 +1,16 @@
 """How accurate and how fast a runtime is, measured on sample texts against float32."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.disk import recall, remember
 from searchengine.trainer.model.tokens import Ids, Text, TokenIds
 from searchengine.trainer.runtimes.graph import GRAPH, MIN_AGREEMENT, Accuracy, Graph
 from searchengine.trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
@@ -19,7 +22,7 @@ from searchengine.trainer.runtimes.runtime import (
     speeds,
     token_budget_batches,
 )
-from searchengine.trainer.runtimes.runtime_config import Precision, cpu_has_native_bf16
+from searchengine.trainer.runtimes.runtime_config import Precision, cpu_has_native_bf16, processor
 
 TEXTS = Path(__file__).with_name("sample_texts.txt")
 # Tokens of a batch: few, so that there are batches of several shapes.
@@ -30,6 +33,7 @@ LINES_PER_SAMPLE = (1, 2, 4)
 NEAREST = 10
 # Characters of a sample line that is a question, where pairs are scored; longer are paragraphs.
 LONGEST_QUESTION = 80
+FOLDER = "openvino"  # in the user's cache
 
 
 @cache
@@ -141,4 +145,65 @@ def with_measurements(
         rates = speeds(timed | dict(rivals or {}), width)
     except ModelError as error:  # a graph that works for the traced example alone
         return replace(graph, refused=str(error))
-    return replace(graph, accuracies=measured, token_budget=budget, speeds=rates)
+    return replace(
+        graph, accuracies=measured, token_budget=budget, speeds=rates, processor=processor()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """What with_measurements measures of a graph on one processor."""
+
+    accuracies: Mapping[str, Accuracy]
+    token_budget: int
+    speeds: Mapping[str, float]
+    processor: str
+
+
+def measured_here(
+    graph: Graph, exact: Graph, rivals: Callable[[], Mapping[str, Runtime]] = dict
+) -> Graph:
+    """The graph as measured on this processor, now if that was not done before.
+
+    exact: the graph in float32, which accuracy is relative to. rivals: see with_measurements.
+    Raises ModelError.
+    """
+    graph = known_here(graph)
+    if graph.refused or graph.processor == processor():
+        return graph
+    vectors = sample_vectors(exact.start(Precision.FP32), TokenIds(exact.description.tokens))
+    measured = with_measurements(graph, vectors, rivals())
+    if measured.refused:  # perhaps for want of memory: not to be remembered
+        raise ModelError(measured.refused)
+    fields = {name: getattr(measured, name) for name in Measurements.__slots__}
+    remember(FOLDER, _key(graph), Measurements(**fields))
+    return measured
+
+
+def known_here(graph: Graph) -> Graph:
+    """The graph as the user's cache knows it on this processor; else as it is."""
+    if graph.refused or graph.processor == processor():
+        return graph
+
+    def read(record: dict[str, Any]) -> Graph:
+        fields = {name: record[name] for name in Measurements.__slots__}
+        accuracies = {name: Accuracy(**each) for name, each in fields["accuracies"].items()}
+        return replace(graph, **fields | {"accuracies": accuracies})
+
+    return recall(FOLDER, _key(graph), read) or graph
+
+
+def _key(graph: Graph) -> dict[str, str]:
+    """What its measurements depend on."""
+    return {
+        "graph": graph.sha256[GRAPH],
+        "fingerprint": graph.fingerprint,
+        "openvino": graph.openvino,
+        "processor": processor(),
+        "samples": samples_checksum(),
+    }
+
+
+def samples_checksum() -> str:
+    """The SHA-256 of the sample texts, on which measurements depend."""
+    return hashlib.sha256(TEXTS.read_bytes()).hexdigest()

@@ -25,8 +25,8 @@ END = object()
 MIN_LENGTH_RATIO = 0.5
 # Batch sizes are measured on rows of PROBE_WIDTH tokens, in PROBE_ROUNDS rounds.
 PROBE_WIDTH, PROBE_ROUNDS = 128, 3
-# Runtimes are compared on a batch of this many tokens.
-SPEED_TOKENS = 1024
+# Runtimes are compared on a batch of this many tokens, in this many turns.
+SPEED_TOKENS, SPEED_ROUNDS = 1024, 7
 
 
 class Runtime(Protocol):
@@ -115,7 +115,7 @@ def speeds(runtimes: Mapping[str, Runtime], width: int) -> dict[str, float]:
     """
     fastest = dict.fromkeys(runtimes, float("inf"))
     ids = np.zeros((max(1, SPEED_TOKENS // width), width), np.int64)
-    for _ in range(PROBE_ROUNDS):
+    for _ in range(SPEED_ROUNDS):
         for name, runtime in runtimes.items():
             for _ in range(2):
                 start = time.perf_counter()

@@ -5,7 +5,9 @@ Imports no runtime, and little else: it is read before it is known that anything
 
 import importlib.util
 import os
+import platform
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +24,13 @@ GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 # Values of ONEDNN_MAX_CPU_ISA with which oneDNN leaves bf16 instructions alone.
 ONEDNN_WITHOUT_BF16 = frozenset(
     "SSE41 AVX AVX2 AVX2_VNNI AVX2_VNNI_2 AVX512_CORE AVX512_CORE_VNNI".split()
+)
+
+
+# The instructions that decide which precision is fast, as Linux names them.
+INSTRUCTIONS = frozenset(
+    "avx2 avx512f avx_vnni avx512_vnni avx512_bf16 amx_int8 amx_bf16".split()
+    + "asimddp i8mm bf16 sve_bf16".split()
 )
 
 
@@ -168,9 +177,33 @@ def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in ONEDNN_WITHOUT_BF16:
         return False
     try:
-        flags = cpuinfo.read_text(encoding="utf-8", errors="replace").split()
+        flags = _read(cpuinfo).split()
     except OSError:  # not Linux: ask torch if it is loaded
         torch: Any = sys.modules.get("torch")
         capabilities = {} if torch is None else torch.cpu.get_capabilities()
         flags = [name for name, has in capabilities.items() if has is True]
     return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
+
+
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, from the system; "unknown" if it gives none."""
+    with suppress(OSError):
+        for line in _read(cpuinfo).splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What the speed of a precision depends on: name, cores for this process, instructions."""
+    flags: list[str] = []
+    with suppress(OSError):  # not Linux
+        flags = _read(cpuinfo).split()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
+    parts = [f"{cores} cores", *sorted(INSTRUCTIONS.intersection(flags)), *limit.split()]
+    return f"{processor_name(cpuinfo)} ({', '.join(parts)})"
+
+
+def _read(cpuinfo: Path) -> str:
+    return cpuinfo.read_text(encoding="utf-8", errors="replace")

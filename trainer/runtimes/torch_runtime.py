@@ -5,11 +5,8 @@ multiplies bfloat16 natively, and cost accuracy nothing that a ranking sees (cos
 long as pooling stays in float32.
 """
 
-import hashlib
-import json
 import platform
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from threading import Lock
@@ -19,14 +16,19 @@ import numpy as np
 import torch
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.disk import user_cache, write_at_once
+from searchengine.trainer.model.disk import recall, remember
 from searchengine.trainer.model.modules import Batch, SentenceModule
 from searchengine.trainer.model.pairs import PairModule
 from searchengine.trainer.model.tokens import Padded, TokenIds
 from searchengine.trainer.runtimes import measure
 from searchengine.trainer.runtimes.graph import Accuracy
 from searchengine.trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget, speeds
-from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind, cpu_has_native_bf16
+from searchengine.trainer.runtimes.runtime_config import (
+    Precision,
+    RuntimeKind,
+    cpu_has_native_bf16,
+    processor,
+)
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to fit the cache.
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
@@ -208,20 +210,16 @@ def compare_once(
         "precision": str(fast.precision),
         "torch": torch.__version__,
         "transformers": version("transformers"),
-        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-        "samples": hashlib.sha256(measure.TEXTS.read_bytes()).hexdigest(),
+        "processor": processor(),
+        "capability": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "samples": measure.samples_checksum(),
     }
-    cache = user_cache()
-    # A file for each key: computers that share a home folder keep one another's measurements.
-    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    path = None if cache is None else cache / FOLDER / f"{name}.json"
-    if path is not None:
-        with suppress(OSError, ValueError, TypeError, KeyError):  # missing, or damaged
-            record = json.loads(path.read_bytes())
-            return Comparison(Accuracy(**record["accuracy"]), float(record["gain"]))
-    comparison = compare(fast, exact, tokens)
-    if path is not None:
-        with suppress(OSError):  # read-only, or full: the next process measures again
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_at_once(path, json.dumps(key | asdict(comparison), indent=2).encode())
+
+    def read(record: dict[str, Any]) -> Comparison:
+        return Comparison(Accuracy(**record["accuracy"]), float(record["gain"]))
+
+    comparison = recall(FOLDER, key, read)
+    if comparison is None:
+        comparison = compare(fast, exact, tokens)
+        remember(FOLDER, key, comparison)
     return comparison
