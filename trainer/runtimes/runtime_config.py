@@ -70,7 +70,7 @@ class RuntimeConfig:
             where it is installed, accurate and the processor computes; else torch. "native" is the
             compiled kernel, in int8: for networks of BERT's kind, without torch.
         precision: "auto" is the fastest of fp32 and, where the hardware multiplies it natively,
-            bf16, of those that are accurate; as timed when the graph was compiled.
+            bf16, of those that are accurate; as timed on this processor.
         device: a torch device name; None is the fastest one.
         trust_remote_code: Python code that comes with a model may be run, by torch alone. Otherwise
             it is never run.
