@@ -97,7 +97,9 @@ class Encoder:
         route: Route | None = None,
         shared: bool = False,
     ) -> "Encoder":
-        """The encoder in a folder, on the model hub, or packaged as "starter" or "starter-768".
+        """The encoder in a folder, on the model hub, or packaged.
+
+        The packaged ones are "starter", "starter-768" and "multilingual".
 
         A static model (Model2Vec, StaticEmbedding) is averaged by numpy and needs no torch.
         OpenVINO compiles others before the first text, which takes torch and some seconds. The

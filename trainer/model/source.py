@@ -14,6 +14,7 @@ from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError, install_line
 from searchengine.trainer.model.disk import Checksums, file_state, user_cache
 from searchengine.trainer.model.layout import Route
+from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_folder
 from searchengine.trainer.reading import integer
 
 # The files of a model.
@@ -69,6 +70,8 @@ class Source:
             layers = number
         if isinstance(source, str) and source in list(Starter):
             return cls(source, starter_folder(), Starter(source), layers)
+        if source == MULTILINGUAL:
+            return cls(MULTILINGUAL, multilingual_folder(), None, layers)
         folder = Path(source)
         try:
             if folder.is_dir():
@@ -82,7 +85,7 @@ class Source:
             return cls(source, place, None, layers, trust_remote_code)
         raise ModelError(
             f"no model at {source}: expected a model folder, a name on the model hub, or "
-            f"one of {', '.join(Starter)}"
+            f"one of {', '.join((*Starter, MULTILINGUAL))}"
         )
 
     @property
@@ -179,6 +182,8 @@ def check_installed(name: str) -> None:
     """Raise ModelError if a packaged model is named whose package is not installed."""
     if name in list(Starter):
         starter_folder()
+    elif name == MULTILINGUAL:
+        multilingual_folder()
 
 
 def starter_folder() -> Path:

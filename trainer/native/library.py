@@ -83,6 +83,11 @@ def levels() -> list[str]:
     return names
 
 
+def is_fast() -> bool:
+    """Whether there is a library, and it computes with more than plain C++."""
+    return bool(levels()[1:])
+
+
 def encode(
     network: CNetwork,
     tokens: NDArray[np.int32],

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
 from threading import Lock, RLock, Thread
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 from weakref import WeakValueDictionary
 
 from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
+from searchengine.trainer.model.multilingual import MULTILINGUAL
 from searchengine.trainer.model.numpy_models import (
     Described,
     Network,
@@ -26,6 +28,7 @@ from searchengine.trainer.model.numpy_models import (
 )
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.native.library import is_fast
 from searchengine.trainer.runtimes import compile
 from searchengine.trainer.runtimes.graph import FP32_GAIN, Graph, find_graph
 from searchengine.trainer.runtimes.measure import known_here, measured_here
@@ -312,6 +315,8 @@ def open_handle(config: RuntimeConfig, source: Source) -> Handle:
     """
     table = None if source.pairs else static_place(source.folder, source.route)
     if table is None:
+        if source.name == MULTILINGUAL and config.takes_numpy and is_fast():
+            config = replace(config, runtime=RuntimeKind.NATIVE)  # known to be accurate with it
         return ModelHandle(config, None, source)
     return StaticHandle(config if source.route is None else RuntimeConfig(), source, table)
 

