@@ -12,6 +12,13 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model import multilingual
 from searchengine.trainer.model.multilingual import multilingual_folder
+from searchengine.trainer.model.numpy_models import find_described
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.model.torch_model import describe, fingerprint, read
+from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime
+from searchengine.trainer.runtimes.runtime_config import Precision
+from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
 installed = pytest.mark.skipif(
     find_spec(multilingual.PACKAGE) is None, reason="the extra `multilingual` is not installed"
@@ -86,6 +93,19 @@ def test_an_interrupted_write_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         multilingual_folder()
     assert not [path for path in own_cache.iterdir() if path.is_dir()]
+
+
+@installed
+def test_what_is_known_of_it_is_what_torch_reads() -> None:
+    source = Source.find("multilingual")
+    known = find_described(source)
+    assert known is not None, "its folder has other files: state what torch reads from them"
+    model = read(source)
+    assert known.description == describe(model) and known.fingerprint == fingerprint(model)
+    tokens = TokenIds(known.description.tokens)
+    batch = tokens.pad(tokens([QUESTION, *TEXTS]))
+    expected = TorchRuntime(model.module, Precision.FP32, "cpu").run(batch)
+    np.testing.assert_allclose(NumpyRuntime(known).run(batch), expected, atol=2e-6)
 
 
 @installed

@@ -40,6 +40,7 @@ from searchengine.trainer.model.layout import (
     trained_dims,
     truncate_dim,
 )
+from searchengine.trainer.model.multilingual import MULTILINGUAL, PROMPTS
 from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import UNLIMITED, Description, Tokenization, normalised
 
@@ -62,6 +63,9 @@ MAX_TOKENS, PAD_ID, SPECIAL_IDS = 256, 0, (100, 102, 0, 101, 103)
 # network was trained.
 CLS_NORM, MEAN_NORM = 6.91, 2.23
 CLS_WEIGHT = 0.75
+# The same of the multilingual model, as model.multilingual writes it.
+MULTILINGUAL_FILES = "b707275d7e979cc0369c41c2df31aa0fe86d4b67da578bec9b8463d914edd2a2"
+MULTILINGUAL_FINGERPRINT = "53acec71190d94ae339c2433afc190ac83bde0d0b5518152de4a1885f7e3f6c4"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -286,12 +290,16 @@ def _record(source: Source) -> Path | None:
 
 def _find_packaged(source: Source) -> Described | None:
     """The packaged model of a source; None for any other model, and for other files."""
-    if source.starter is None or source.layers is not None:
+    is_multilingual = source.name == MULTILINGUAL
+    if source.layers is not None or (source.starter is None and not is_multilingual):
         return None
-    files = source.file_checksums()
-    if hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest() != FILES:
+    files = json.dumps(source.file_checksums(), sort_keys=True)
+    expected = MULTILINGUAL_FILES if is_multilingual else FILES
+    if hashlib.sha256(files.encode()).hexdigest() != expected:
         return None
-    state = Tokenizer.from_file(str(source.folder / "tokenizer.json")).to_str()
+    state = Tokenizer.from_file(str(source.folder / TOKENIZER)).to_str()
+    if source.starter is None:
+        return _multilingual(source, state)
     dims = DIMS[source.starter]
     description = Description(
         dim=dims[0],
@@ -304,3 +312,16 @@ def _find_packaged(source: Source) -> Described | None:
         scales = (CLS_WEIGHT / CLS_NORM, 1 / MEAN_NORM)
         network = Network(pooling=("cls", "mean"), scales=scales)
     return Described(source.folder, network, FINGERPRINTS[source.starter], description)
+
+
+def _multilingual(source: Source, state: str) -> Described:
+    """The multilingual model. state: of its tokenizer."""
+    description = Description(
+        dim=384,
+        layers=12,
+        matryoshka_dims=(384,),
+        tokens=Tokenization(state, 512, 1, (0, 2, 3, 1, 250001), "right"),
+        prompts=PROMPTS,
+    )
+    network = Network(place=".", layers=12, head=(("", "", False),))
+    return Described(source.folder, network, MULTILINGUAL_FINGERPRINT, description)

@@ -32,6 +32,7 @@ MOST = 127
 # Added to the moments, as a share of their mean: the inputs seen are some of all.
 DAMPING = 0.01
 BLOCK = 64  # rows that are rounded before those behind them are corrected
+WORDS = 1 << 14  # that are rounded at a time
 _LINEARS, _NORMS = ("attention", "attended", "inner", "outer"), ("first_norm", "second_norm")
 _PARTS = ("weights", "scales", "bias", "sums", "shares", "channels")
 _DTYPES = {"F32": np.float32, "I32": np.int32, "I8": np.int8, "U8": np.uint8}
@@ -114,7 +115,10 @@ def quantize_words(table: Array) -> Arrays:
     """The table of token vectors, (tokens, width) float32, with a scale for each."""
     scales = np.abs(table).max(axis=1) / MOST
     scales[scales == 0] = 1
-    words = np.rint(table / scales[:, None]).astype(np.int8)
+    words = np.empty(table.shape, np.int8)
+    for first in range(0, len(table), WORDS):  # a large table is not to be held three times
+        rows = slice(first, first + WORDS)
+        words[rows] = np.rint(table[rows] / scales[rows, None])
     return {"words": words, "word_scales": scales.astype(np.float32)}
 
 
