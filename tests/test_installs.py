@@ -387,6 +387,22 @@ def logs_to_tensorboard(env: Environment, at: Path) -> None:
     assert list((at / "logs").iterdir())
 
 
+def reads_korean(env: Environment, at: Path) -> None:
+    """The encoder is chosen by the documents."""
+    texts = {
+        "whale": "고래는 뇌의 반쪽씩 번갈아 가며 잠을 잔다.",
+        "bank": "은행이 금리를 다시 올렸다.",
+    }
+    lines = (json.dumps({"_id": key, "text": text}) for key, text in texts.items())
+    (at / "ko.jsonl").write_text("\n".join(lines))
+    done(env, at, "index", "ko.jsonl", "ko.index")
+    assert (
+        json.loads(done(env, at, "info", "ko.index", "--json").stdout)["encoder"] == "multilingual"
+    )
+    asked = ("search", "ko.index", "whales asleep", "--mode", "vector")
+    assert keys(env, at, *asked) == ["whale", "bank"]
+
+
 def encodes_on_ray(env: Environment, at: Path) -> None:
     done(env, at, "encode", "notes", "encoded", "--encoder", "static", "--on", "ray")
 
@@ -419,6 +435,7 @@ EXTRAS: dict[str, list[Check]] = {
     "serve": [serves],
     "mcp": [serves_assistants],
     "postgresql": [reaches_for(POSTGRESQL)],
+    "multilingual": [reads_korean],
     "int8": [runs_int8],
     "datasets": [reads_datasets],
     "mteb": [evaluates_with_mteb],
@@ -442,6 +459,7 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
     ("starter", ("evaluate", "sts", "sts.tsv")),
     ("starter", ("mine", "pairs.tsv", "--out", "x.tsv")),
     ("starter", ("reindex", "notes.index", "--encoder", "starter")),
+    ("multilingual", ("index", "notes", "x.index", "--encoder", "multilingual")),
     ("fast", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "openvino")),
     ("formats", ("index", "papers/whale.pdf", "x.index", "--encoder", "static")),
     ("formats", ("index", "papers/dog.docx", "x.index", "--encoder", "static")),
