@@ -367,18 +367,19 @@ def index(
 def _may_choose(
     corpus: str, collection: Path | str, encoder: str | None, options: dict[str, Any]
 ) -> bool:
-    """Whether a first look at the documents may choose the encoder: then they are read again."""
+    """Return whether the documents may choose the encoder, for which they are read twice."""
     from searchengine.trainer.model.multilingual import multilingual_installed
 
     if encoder is not None or options["layers"] is not None or options["vector_file"] is not None:
         return False
     is_new = isinstance(collection, Path) and not collection.exists()
     watches = options["mirror"] is not None and options["mirror"].watch
-    return is_new and not watches and corpus != str(STDIN) and multilingual_installed()
+    is_read_once = corpus == str(STDIN) or Path(corpus).is_fifo()
+    return is_new and not watches and not is_read_once and multilingual_installed()
 
 
 def _encoder_for(unread: LanguageWarning) -> str | None:
-    """The encoder of a new collection, some documents of which the starter does not read."""
+    """Return the encoder for a new collection with documents that the starter does not read."""
     from searchengine.ingest.languages import MOSTLY
     from searchengine.trainer.model.multilingual import MULTILINGUAL
 

@@ -1,6 +1,6 @@
 """The languages of a new collection: which tokenizer suits them, and does the encoder read them?
 
-Both are decided on a sample of the first documents, and so is how questions are ranked. An encoder
+A sample of the first documents decides both, and how questions are ranked. An encoder
 reads a language if its tokenizer does: a vocabulary of English splits German into many short
 pieces, Korean into single strokes, and has no token for most Chinese characters. Measured:
 docs/hybrid.md.

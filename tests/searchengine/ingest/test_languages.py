@@ -1,9 +1,11 @@
 """Languages: told from texts; the tokenizer that suits them; what an encoder's tokenizer reads."""
 
 import json
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -323,6 +325,15 @@ def test_the_command_takes_the_encoder_that_reads_most_documents(
         chosen, said = encoder_of(name, texts, *options)
         assert chosen == "starter" and said.count("such as --encoder multilingual") == 1
     assert encoder_of("english", [ENGLISH])[0] == "starter"
+
+    # What can be read only once is not read again.
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    lines = "".join(json.dumps(record) + "\n" for record in records(KOREAN))
+    writer = Thread(target=(tmp_path / "pipe.jsonl").write_text, args=(lines,), daemon=True)
+    writer.start()
+    words = ["index", str(tmp_path / "pipe.jsonl"), str(tmp_path / "pipe.index")]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0 and "such as --encoder multilingual" in result.stderr
 
 
 def test_the_command_warns_in_one_sentence(tmp_path: Path) -> None:
