@@ -3,8 +3,8 @@
     python benchmarks/worst_request.py --work FOLDER [--documents 200000]
 
 Real sentences with synthetic vectors under the starter encoder's name, and among them 20 documents
-of 1 MB and one of 7 MB. One worker; `timeout_s` is its limit. While a request runs, /healthz is
-asked every 10 ms by a client of its own. The server's memory is its peak over what it was before.
+of 1 MB and one of 7 MB. One worker, with a time limit of 30 s. While a request runs, another client
+asks /healthz every 10 ms. The memory is the server's peak minus what it had before the request.
 """
 
 import http.client
@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import numpy as np
@@ -104,27 +105,18 @@ def kinds(data: Path) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
     yield "count heavy", f"{collection}/count", {"query": "whales", "where": heavy}
     yield "count, metadata", f"{collection}/count", {"where": notes}
     yield "map", f"{collection}/map", {"query": "whales", "keys": [f"{i}" for i in range(100)]}
-    yield (
-        "embeddings of 2,048",
-        "/v1/embeddings",
-        {"model": "c", "input": [f"{i} {question[:3000]}" for i in range(2048)]},
-    )
-    embed = {"model": "c", "input": [f"{i} {question}" for i in range(256)]}
-    yield "embeddings of long texts", "/v1/embeddings", embed
+    for count, length in ((2048, 3000), (256, len(question))):
+        texts = [f"{i} {question[:length]}" for i in range(count)]
+        yield f"embeddings of {count} texts", "/v1/embeddings", {"model": "c", "input": texts}
     yield "get", f"{collection}/documents:get", {"keys": [f"{i}" for i in range(1000)]}
     yield "vectors", f"{collection}/documents:vectors", {"keys": [f"{i}" for i in range(1000)]}
     yield "list", f"{collection}/documents?limit=1000", None
-    yield "list, heavy", f"{collection}/documents?limit=1000&where={quoted(short)}", None
+    yield "list, heavy", f"{collection}/documents?limit=1000&where={quote(short)}", None
     yield "keys", f"{collection}/documents:keys?limit=1000", None
     yield "sample", f"{collection}/documents:sample?n=1000", None
     yield "facets of all", f"{collection}/facets?field=tags&field=group&field=year", None
     yield "stats", f"{collection}/stats", None
     yield "overview", f"{collection}/overview", None
-
-
-def quoted(text: str) -> str:
-    """A condition in an address."""
-    return text.replace("%", "%25").replace(" ", "%20").replace("'", "%27")
 
 
 def beside(server: serving, target: str, body: dict[str, Any] | None) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from searchengine.trainer.runtimes.runtime_config import (
     RuntimeConfig,
     RuntimeKind,
     cpu_has_native_bf16,
+    processor,
+    processor_name,
 )
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 
@@ -101,6 +103,36 @@ def test_the_processor_is_asked(
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
     assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "limit", "name", "instructions"),
+    [
+        (
+            "model name : EPYC 9R14\nflags : fpu avx512_bf16 avx2\n",
+            "",
+            "EPYC 9R14",
+            "avx2, avx512_bf16",
+        ),
+        ("model name : EPYC 9R14\nflags : fpu avx2\n", "AVX2", "EPYC 9R14", "avx2, AVX2"),
+        ("Features : fp asimddp i8mm\n", "", "aarch64", "asimddp, i8mm"),
+    ],
+)
+def test_a_processor_is_named_with_what_its_speed_depends_on(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    cpuinfo: str,
+    limit: str,
+    name: str,
+    instructions: str,
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2, 5}, raising=False)
+    monkeypatch.setattr("platform.processor", lambda: "aarch64")
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert processor(tmp_path / "cpuinfo") == f"{name} (3 cores, {instructions})"
+    monkeypatch.setattr("platform.processor", lambda: "")
+    assert processor_name(tmp_path / "missing") == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from filelock import FileLock
 from safetensors import SafetensorError
 
 from searchengine.trainer.errors import ModelError
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 Value = TypeVar("Value")
 CHECKSUMS, KEY = "checksums.json", "key"
@@ -135,7 +131,7 @@ def user_cache() -> Path | None:
 def recall(folder: str, key: Mapping[str, str], read: Callable[[Any], Value]) -> Value | None:
     """A measurement from the user's cache; None if it is missing or damaged.
 
-    read: makes it from its fields, as dataclasses.asdict gives them.
+    read: makes it from what `remember` was given.
     """
     path = _measurement(folder, key)
     if path is not None:
@@ -144,13 +140,13 @@ def recall(folder: str, key: Mapping[str, str], read: Callable[[Any], Value]) ->
     return None
 
 
-def remember(folder: str, key: Mapping[str, str], measured: "DataclassInstance") -> None:
+def remember(folder: str, key: Mapping[str, str], measured: Mapping[str, Any]) -> None:
     """Keep a measurement in the user's cache, unless that is read-only or full."""
     path = _measurement(folder, key)
     if path is not None:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_at_once(path, json.dumps({**key, **asdict(measured)}, indent=2).encode())
+            write_at_once(path, json.dumps({**key, **measured}, indent=2).encode())
 
 
 def _measurement(folder: str, key: Mapping[str, str]) -> Path | None:

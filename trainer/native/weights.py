@@ -32,7 +32,7 @@ MOST = 127
 # Added to the moments, as a share of their mean: the inputs seen are some of all.
 DAMPING = 0.01
 BLOCK = 64  # rows that are rounded before those behind them are corrected
-WORDS = 1 << 14  # that are rounded at a time
+WORDS = 1 << 14  # rows of the table that are rounded at a time
 _LINEARS, _NORMS = ("attention", "attended", "inner", "outer"), ("first_norm", "second_norm")
 _PARTS = ("weights", "scales", "bias", "sums", "shares", "channels")
 _DTYPES = {"F32": np.float32, "I32": np.int32, "I8": np.int8, "U8": np.uint8}

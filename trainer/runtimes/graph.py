@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -213,11 +214,15 @@ def read_graph(path: Path, key: bytes | None = None) -> Graph | None:
         state = path.with_name(TOKENIZER).read_text(encoding="utf-8")
         record["description"]["tokens"]["state"] = state
         record["description"] = Description.from_dict(record["description"])
-        accuracies = record["accuracies"].items()
-        record["accuracies"] = {name: Accuracy(**values) for name, values in accuracies}
+        record["accuracies"] = read_accuracies(record)
         return Graph(folder=path.parent, **record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def read_accuracies(record: dict[str, Any]) -> dict[str, Accuracy]:
+    """The accuracies of a record, by precision. Raises KeyError, TypeError, AttributeError."""
+    return {name: Accuracy(**values) for name, values in record["accuracies"].items()}
 
 
 def graph_files(folder: Path) -> list[Path]:

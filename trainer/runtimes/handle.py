@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from threading import Lock, RLock, Thread
 from typing import TYPE_CHECKING, cast
@@ -31,7 +31,7 @@ from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.native.library import is_fast
 from searchengine.trainer.runtimes import compile
 from searchengine.trainer.runtimes.graph import FP32_GAIN, Graph, find_graph
-from searchengine.trainer.runtimes.measure import known_here, measured_here
+from searchengine.trainer.runtimes.measure import is_measured, known_here, measured_here
 from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime, StaticHandle
 from searchengine.trainer.runtimes.runtime import Runtime
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
@@ -265,12 +265,13 @@ class ModelHandle:
     def _measured_graph(self) -> Graph:
         """The compiled graph; measured again on another processor, unless float32 is asked for."""
         graph = self._compiled_graph()
-        if self._precision is not Precision.FP32:
-            assert self.source is not None
-            exact = find_graph(self.source) if self._int8 else graph
-            if exact is not None:
-                rivals = partial(compile.rivals, lambda: self.model)
-                self._graph = graph = measured_here(graph, exact, rivals)
+        if self._precision is Precision.FP32 or is_measured(graph):
+            return graph
+        assert self.source is not None
+        exact = find_graph(self.source) if self._int8 else graph
+        if exact is not None:
+            rivals = compile.rivals(lambda: self.model)
+            self._graph = graph = measured_here(graph, exact, rivals)
         return graph
 
     def _torch_runtime(self, precision: Precision) -> "TorchRuntime":
@@ -316,7 +317,7 @@ def open_handle(config: RuntimeConfig, source: Source) -> Handle:
     table = None if source.pairs else static_place(source.folder, source.route)
     if table is None:
         if source.name == MULTILINGUAL and config.takes_numpy and is_fast():
-            config = replace(config, runtime=RuntimeKind.NATIVE)  # known to be accurate with it
+            config = replace(config, runtime=RuntimeKind.NATIVE)
         return ModelHandle(config, None, source)
     return StaticHandle(config if source.route is None else RuntimeConfig(), source, table)
 

@@ -1,8 +1,8 @@
 """How accurate and how fast a runtime is, measured on sample texts against float32."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,13 @@ import numpy as np
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.disk import recall, remember
 from searchengine.trainer.model.tokens import Ids, Text, TokenIds
-from searchengine.trainer.runtimes.graph import GRAPH, MIN_AGREEMENT, Accuracy, Graph
+from searchengine.trainer.runtimes.graph import (
+    GRAPH,
+    MIN_AGREEMENT,
+    Accuracy,
+    Graph,
+    read_accuracies,
+)
 from searchengine.trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
 from searchengine.trainer.runtimes.runtime import (
     PROBE_WIDTH,
@@ -34,6 +40,8 @@ NEAREST = 10
 # Characters of a sample line that is a question, where pairs are scored; longer are paragraphs.
 LONGEST_QUESTION = 80
 FOLDER = "openvino"  # in the user's cache
+# The fields of a Graph that depend on the processor.
+MEASURED = ("accuracies", "token_budget", "speeds", "processor")
 
 
 @cache
@@ -150,45 +158,34 @@ def with_measurements(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Measurements:
-    """What with_measurements measures of a graph on one processor."""
-
-    accuracies: Mapping[str, Accuracy]
-    token_budget: int
-    speeds: Mapping[str, float]
-    processor: str
+def is_measured(graph: Graph) -> bool:
+    """Whether a graph was measured on this processor, or cannot run on any."""
+    return bool(graph.refused) or graph.processor == processor()
 
 
-def measured_here(
-    graph: Graph, exact: Graph, rivals: Callable[[], Mapping[str, Runtime]] = dict
-) -> Graph:
-    """The graph as measured on this processor, now if that was not done before.
+def measured_here(graph: Graph, exact: Graph, rivals: Mapping[str, Runtime]) -> Graph:
+    """The graph measured on this processor, which is remembered in the user's cache.
 
     exact: the graph in float32, which accuracy is relative to. rivals: see with_measurements.
     Raises ModelError.
     """
-    graph = known_here(graph)
-    if graph.refused or graph.processor == processor():
-        return graph
     vectors = sample_vectors(exact.start(Precision.FP32), TokenIds(exact.description.tokens))
-    measured = with_measurements(graph, vectors, rivals())
+    measured = with_measurements(graph, vectors, rivals)
     if measured.refused:  # perhaps for want of memory: not to be remembered
         raise ModelError(measured.refused)
-    fields = {name: getattr(measured, name) for name in Measurements.__slots__}
-    remember(FOLDER, _key(graph), Measurements(**fields))
+    record = asdict(measured)
+    remember(FOLDER, _key(graph), {name: record[name] for name in MEASURED})
     return measured
 
 
 def known_here(graph: Graph) -> Graph:
-    """The graph as the user's cache knows it on this processor; else as it is."""
-    if graph.refused or graph.processor == processor():
+    """The graph with what the user's cache knows of it on this processor; else as it is."""
+    if is_measured(graph):
         return graph
 
     def read(record: dict[str, Any]) -> Graph:
-        fields = {name: record[name] for name in Measurements.__slots__}
-        accuracies = {name: Accuracy(**each) for name, each in fields["accuracies"].items()}
-        return replace(graph, **fields | {"accuracies": accuracies})
+        measured = {name: record[name] for name in MEASURED}
+        return replace(graph, **measured | {"accuracies": read_accuracies(record)})
 
     return recall(FOLDER, _key(graph), read) or graph
 

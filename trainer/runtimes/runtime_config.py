@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,12 +26,10 @@ GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 ONEDNN_WITHOUT_BF16 = frozenset(
     "SSE41 AVX AVX2 AVX2_VNNI AVX2_VNNI_2 AVX512_CORE AVX512_CORE_VNNI".split()
 )
-
-
 # The instructions that decide which precision is fast, as Linux names them.
 INSTRUCTIONS = frozenset(
-    "avx2 avx512f avx_vnni avx512_vnni avx512_bf16 amx_int8 amx_bf16".split()
-    + "asimddp i8mm bf16 sve_bf16".split()
+    "avx2 avx512f avx_vnni avx512_vnni avx512_bf16 amx_int8 amx_bf16 "
+    "asimddp i8mm bf16 sve_bf16".split()
 )
 
 
@@ -187,15 +186,19 @@ def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The processor's name, from the system; "unknown" if it gives none."""
-    with suppress(OSError):
+    with suppress(OSError):  # not Linux
         for line in _read(cpuinfo).splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or "unknown"
 
 
+@cache
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """What the speed of a precision depends on: name, cores for this process, instructions."""
+    """What the speed of a precision depends on: name, cores for this process, instructions.
+
+    Found once in a process: with many cores the system takes milliseconds to say it.
+    """
     flags: list[str] = []
     with suppress(OSError):  # not Linux
         flags = _read(cpuinfo).split()

@@ -6,7 +6,7 @@ long as pooling stays in float32.
 """
 
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
 from threading import Lock
@@ -221,5 +221,5 @@ def compare_once(
     comparison = recall(FOLDER, key, read)
     if comparison is None:
         comparison = compare(fast, exact, tokens)
-        remember(FOLDER, key, comparison)
+        remember(FOLDER, key, asdict(comparison))
     return comparison
