@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 LIBRARY = Path(__file__).with_name("kernel.so")
 
+# The levels with instructions that multiply four pairs of bytes and add the products.
+VNNI = ("avx512vnni", "avxvnni")
+
 _INT, _POINTER = ctypes.c_int32, ctypes.c_void_p
 
 
@@ -86,6 +89,11 @@ def levels() -> list[str]:
 def is_fast() -> bool:
     """Whether there is a library, and it computes with more than plain C++."""
     return bool(levels()[1:])
+
+
+def adds_bytes() -> bool:
+    """Whether there is a library, and this processor adds up products of 8 bits (VNNI)."""
+    return any(name in VNNI for name in levels())
 
 
 def encode(

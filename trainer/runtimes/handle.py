@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from threading import Lock, RLock, Thread
@@ -28,13 +27,18 @@ from searchengine.trainer.model.numpy_models import (
 )
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
-from searchengine.trainer.native.library import is_fast
+from searchengine.trainer.native.library import adds_bytes, is_fast
 from searchengine.trainer.runtimes import compile
 from searchengine.trainer.runtimes.graph import FP32_GAIN, Graph, find_graph
 from searchengine.trainer.runtimes.measure import is_measured, known_here, measured_here
 from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime, StaticHandle
 from searchengine.trainer.runtimes.runtime import Runtime
-from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.runtime_config import (
+    Precision,
+    RuntimeConfig,
+    RuntimeKind,
+    cpu_has_amx,
+)
 
 if TYPE_CHECKING:
     from searchengine.trainer.model.model_folder import Model
@@ -66,19 +70,19 @@ class ModelHandle:
         self._graph: Graph | None = None
         self._torch: TorchRuntime | None = None
         self._runtime: Runtime | None = None
-        self._tries_openvino = source is not None and _tries_openvino(config, source)
-        if source is not None and self._tries_openvino:
-            graph = find_graph(source, self._int8)
-            self._graph = None if graph is None else known_here(graph)
         self._described: Described | None = None
-        native = config.runtime is RuntimeKind.NATIVE
-        if source is not None and self._graph is None and (native or config.takes_numpy):
-            self._described = find_described(source)
+        self._asked_numpy = False
+        self._tries_openvino = source is not None and _tries_openvino(config, source)
+        self._tries_native = source is not None and _tries_native(config, source)
+        self._requires_native = config.runtime is RuntimeKind.NATIVE
+        if source is not None:
+            self._find_known(source)
         self._first: FirstTexts | None = None
-        if self._described is not None and not native:
-            self._first = FirstTexts(self._described)
-        if not self._tries_openvino and not native and self._first is None:
-            self._torch = self._torch_runtime(self._precision)
+        if self._runtime is None and not self._requires_native:
+            if self._described is not None and self._graph is None:
+                self._first = FirstTexts(self._described)
+            elif not self._tries_openvino:
+                self._torch = self._torch_runtime(self._precision)
         if (known := self._known) is not None:
             self.description = known.description
         else:
@@ -86,6 +90,24 @@ class ModelHandle:
 
             self.description = describe(self.model)
         self.tokens = TokenIds(self.description.tokens)
+
+    def _find_known(self, source: Source) -> None:
+        """Find what earlier processes made of the model: native weights, or a graph."""
+        if self._tries_native:
+            self._described = find_described(source)
+        if self._described is not None and not self._requires_native:
+            from searchengine.trainer.runtimes.native_runtime import find_native
+
+            try:
+                self._runtime = find_native(self._described, source)
+            except ModelError:
+                self._tries_native = False
+        if self._tries_openvino and (self._described is None or not self._tries_native):
+            graph = find_graph(source, self._int8)
+            if graph is not None:  # it needs no torch, and to describe the network does
+                self._graph, self._tries_native = known_here(graph), False
+        if self._graph is None and not self._tries_native and self.config.takes_numpy:
+            self._described = find_described(source)
 
     @property
     def model(self) -> "Model | PairModel":
@@ -146,7 +168,9 @@ class ModelHandle:
         if self._process == os.getpid():
             return
         starting = self._first is not None and self._first.starting
-        if self._runtime is not None or self._torch is not None or starting:
+        # The native kernel keeps no threads.
+        started = self._runtime is not None and self._runtime.kind is not RuntimeKind.NATIVE
+        if started or self._torch is not None or starting:
             raise ModelError(
                 "the model was loaded before this process was forked, and its threads "
                 "belong to the parent; load it in the worker itself, or start workers by "
@@ -168,10 +192,10 @@ class ModelHandle:
         if self._graph is None:
             if running is not None:
                 return f"{running.kind} {running.precision}"
-            if self.config.runtime is RuntimeKind.NATIVE:
-                return f"{RuntimeKind.NATIVE} {Precision.INT8}"
             words = f"{RuntimeKind.OPENVINO}, which compiles it when it is first used"
-            if not self._tries_openvino:
+            if self._tries_native and (self._requires_native or self._described is not None):
+                words = f"{RuntimeKind.NATIVE} {Precision.INT8}"
+            elif not self._tries_openvino:
                 words = f"{RuntimeKind.TORCH}"
             return words if self._first is None else f"numpy for the first texts, then {words}"
         try:
@@ -187,12 +211,14 @@ class ModelHandle:
         return f"{words} (measured: {self._graph.speeds_in_words})" if chosen else words
 
     def _fastest(self) -> Runtime:
-        """OpenVINO; or torch, where that is faster, or where OpenVINO fails and is not required.
-
-        The native kernel where it is asked for.
-        """
-        if self.config.runtime is RuntimeKind.NATIVE:
-            return self._native()
+        """The native kernel, OpenVINO or torch: see RuntimeConfig and docs/encoding.md."""
+        if self._tries_native:
+            try:
+                return self._native()
+            except ModelError:
+                if self._requires_native:
+                    raise
+                self._tries_native = False
         if self._tries_openvino and self._torch is None:
             try:
                 graph = self._measured_graph()
@@ -224,20 +250,21 @@ class ModelHandle:
     @property
     def _numpy_learns(self) -> bool:
         """Whether later processes may answer their first texts by numpy, without torch."""
-        if self._first is not None or self.source is None or self.source.pairs:
+        if self._asked_numpy or self._described is not None:
             return False
-        wanted = self.config.takes_numpy or self.config.runtime is RuntimeKind.NATIVE
-        return wanted and not self.source.runs_remote_code
+        if self.source is None or self.source.pairs or self.source.runs_remote_code:
+            return False
+        return self.config.takes_numpy or self._requires_native
 
     def _describe_for_numpy(self) -> None:
         """Remember the model if numpy gives its vectors."""
+        self._asked_numpy = True
         from searchengine.trainer.runtimes.numpy_check import described
 
         assert self.source is not None
         model = described(cast("Model", self.model), self.source, self.fingerprint, self.tokens)
         if model is not None:
             keep_described(self.source, model, self._files)
-        if self.config.runtime is RuntimeKind.NATIVE:
             self._described = model
 
     @property
@@ -253,6 +280,8 @@ class ModelHandle:
     def _compiled_graph(self) -> Graph:
         if self._graph is None:
             assert self.source is not None
+            self._graph = find_graph(self.source, self._int8)
+        if self._graph is None:
             network = "cross-encoder" if self.source.pairs else "encoder"
             _log.info("Compiling the %s, once…", network)
             exact = find_graph(self.source) if self._int8 else None  # else known to be missing
@@ -316,8 +345,6 @@ def open_handle(config: RuntimeConfig, source: Source) -> Handle:
     """
     table = None if source.pairs else static_place(source.folder, source.route)
     if table is None:
-        if source.name == MULTILINGUAL and config.takes_numpy and is_fast():
-            config = replace(config, runtime=RuntimeKind.NATIVE)
         return ModelHandle(config, None, source)
     return StaticHandle(config if source.route is None else RuntimeConfig(), source, table)
 
@@ -348,6 +375,21 @@ def _share_no_longer() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
     os.register_at_fork(after_in_child=_share_no_longer)
+
+
+def _tries_native(config: RuntimeConfig, source: Source) -> bool:
+    """Whether to try the native kernel: if it is asked for, or may be chosen and is fast.
+
+    AMX multiplies more than it does, by OpenVINO. Elsewhere OpenVINO is about as fast as the kernel
+    without VNNI, but takes a minute and 3 GB to compile the multilingual encoder.
+    """
+    if config.runtime is RuntimeKind.NATIVE:
+        return True
+    if not config.takes_numpy or source.pairs or source.runs_remote_code:
+        return False
+    if source.name == MULTILINGUAL:
+        return is_fast()
+    return adds_bytes() and not cpu_has_amx()
 
 
 def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:

@@ -86,7 +86,16 @@ def native_runtime(model: Described, source: Source) -> NativeRuntime:
             "the native runtime is not compiled: install searchengine again with a C++ compiler, "
             "or choose another runtime"
         )
-    runtime = _find(model, source) or _quantized(model, source)
+    return find_native(model, source) or _accurate(_quantized(model, source))
+
+
+def find_native(model: Described, source: Source) -> NativeRuntime | None:
+    """The runtime of a model that was quantized before, or None. Raises ModelError as above."""
+    runtime = _find(model, source)
+    return None if runtime is None else _accurate(runtime)
+
+
+def _accurate(runtime: NativeRuntime) -> NativeRuntime:
     assert runtime.accuracy is not None
     if shortfall := runtime.accuracy.shortfall(Precision.INT8):
         raise ModelError(

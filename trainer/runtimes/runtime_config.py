@@ -184,6 +184,13 @@ def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
 
 
+def cpu_has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this processor multiplies matrices in hardware (AMX). False where it is not Linux."""
+    with suppress(OSError):
+        return "amx_tile" in _read(cpuinfo).split()
+    return False
+
+
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The processor's name, from the system; "unknown" if it gives none."""
     with suppress(OSError):  # not Linux
