@@ -18,7 +18,7 @@ from searchengine import SearchEngine
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.numpy_models import find_described
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.runtimes import numpy_runtime, torch_runtime
+from searchengine.trainer.runtimes import handle, numpy_runtime, torch_runtime
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 TEXTS = ["a whale sings", "", "x", "the dog sleeps in the house near the sea " * 9, "고래 🐋 ½"]
@@ -27,9 +27,10 @@ EXACT = {"runtime": "torch", "precision": "fp32"}
 
 @pytest.fixture(autouse=True)
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
-    """The choice is free, nothing is remembered, and neither OpenVINO nor bf16 is there."""
+    """The choice is free, nothing is remembered; no OpenVINO, no VNNI, no bf16."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME", raising=False)
     monkeypatch.setattr(RuntimeConfig, "tries_openvino", False)
+    monkeypatch.setattr(handle, "adds_bytes", lambda: False)
     monkeypatch.setattr(torch_runtime, "cpu_has_native_bf16", lambda: False)
 
 

@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from faults import in_child
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -23,8 +26,10 @@ from searchengine.trainer.model.numpy_models import Described, find_described
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import Padded
 from searchengine.trainer.native import library, weights
-from searchengine.trainer.runtimes import native_runtime
+from searchengine.trainer.runtimes import handle, native_runtime, torch_runtime
+from searchengine.trainer.runtimes.graph import Accuracy
 from searchengine.trainer.runtimes.numpy_runtime import Layer, Linear, Norm, NumpyRuntime
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 LENGTHS = (1, 2, 3, 5, 16, 47, 48, 63, 64, 65, 130)
 WIDTH, HEADS, INNER, TOKENS = 96, 2, 208, 50
@@ -182,11 +187,17 @@ def test_questions_have_finer_digits() -> None:
     assert 1 - np.einsum("nd,nd->n", ours, exact).mean() < 3.3e-4
 
 
-def write_small(folder: Path) -> tuple[Described, Source]:
-    """A network with heads of 16 channels, which torch has read."""
-    write_plain(folder)
+def write_heads(folder: Path, seed: int = 0) -> Path:
+    """A network with heads of 16 channels."""
+    write_plain(folder, seed=seed)
     config = json.loads((folder / "config.json").read_text())
     write_json(folder / "config.json", config | {"num_attention_heads": 2})
+    return folder
+
+
+def write_small(folder: Path) -> tuple[Described, Source]:
+    """A network with heads of 16 channels, which torch has read."""
+    write_heads(folder)
     with suppress(ModelError):  # its random weights may be too far apart in 8 bits
         Encoder.load(folder, runtime="native").encode(["a"])
     source = Source.find(folder)
@@ -239,6 +250,114 @@ def test_what_it_does_not_run_is_refused_in_one_sentence(
     monkeypatch.setattr(native_runtime, "levels", list)
     with pytest.raises(SearchEngineError, match="not compiled: install searchengine again"):
         Encoder.load("starter", runtime="native").encode(["a"])
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice is free, and the processor has VNNI but no AMX."""
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME", raising=False)
+    monkeypatch.setattr(handle, "adds_bytes", lambda: True)
+    monkeypatch.setattr(handle, "cpu_has_amx", lambda: False)
+
+
+@needs_kernel
+def test_auto_takes_it_for_the_starter_once_numpy_has_answered_first_texts(
+    free: None, own_cache: Path
+) -> None:
+    texts = ["how do whales sleep", "the dog sleeps near the sea " * 60]
+    first = Encoder.load("starter")
+    assert first.runs_on == "numpy for the first texts, then native int8"
+    by_numpy = first.encode(texts[:1])
+    assert first.runs_on.startswith("numpy")
+    first.start()
+    assert (first.runs_on, first.runtime, first.precision) == ("native int8", "native", "int8")
+    vectors = first.encode(texts)
+    assert 0.99 < (by_numpy @ vectors[0])[0] < 0.999999
+    second = Encoder.load("starter")
+    assert second.runs_on == "native int8"
+    np.testing.assert_array_equal(second.encode(texts), vectors)
+    exact = Encoder.load("starter", precision="fp32")
+    assert exact.runs_on.split(",")[0] in ("torch", "torch fp32", "openvino")
+
+
+@needs_kernel
+@pytest.mark.parametrize(("vnni", "amx"), [(False, False), (True, True)])
+def test_auto_does_not_take_it_where_another_runtime_is_faster(
+    vnni: bool, amx: bool, free: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "adds_bytes", lambda: vnni)
+    monkeypatch.setattr(handle, "cpu_has_amx", lambda: amx)
+    assert "native" not in Encoder.load("starter").runs_on
+
+
+@needs_kernel
+def test_auto_takes_it_for_a_network_that_it_does_not_know(
+    free: None, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RuntimeConfig, "tries_openvino", False)
+    monkeypatch.setattr(torch_runtime, "cpu_has_native_bf16", lambda: False)
+    folder = write_heads(tmp_path / "small")
+    rounds: list[Described] = []
+    rounded = native_runtime._rounded
+
+    def counted(model: Described) -> tuple[weights.Arrays, Accuracy]:
+        rounds.append(model)
+        arrays, measured = rounded(model)
+        return arrays, replace(measured, cosine=cosine)
+
+    monkeypatch.setattr(native_runtime, "_rounded", counted)
+    cosine = 0.991
+    encoder = Encoder.load(folder)
+    vectors = encoder.encode(["a whale sings"])
+    assert encoder.runs_on == "native int8" and len(rounds) == 1
+    again = Encoder.load(folder)
+    assert again.runs_on == "native int8"
+    np.testing.assert_array_equal(again.encode(["a whale sings"]), vectors)
+    assert len(rounds) == 1
+    # One that is not accurate enough is not rounded again, and runs as it would without the kernel.
+    inaccurate = write_heads(tmp_path / "other", seed=2)
+    cosine = 0.98
+    encoder = Encoder.load(inaccurate)
+    exact = Encoder.load(inaccurate, runtime="torch", precision="fp32").encode(["a whale sings"])
+    np.testing.assert_allclose(encoder.encode(["a whale sings"]), exact, atol=1e-5)
+    assert encoder.runs_on == "torch fp32" and len(rounds) == 2
+    assert Encoder.load(inaccurate).runs_on == "numpy for the first texts, then torch"
+    with pytest.raises(ModelError, match=r"0\.99, got int8 0\.98"):
+        Encoder.load(inaccurate, runtime="native").encode(["a"])
+    assert len(rounds) == 2
+
+
+@needs_kernel
+def test_a_forked_child_runs_what_its_parent_started(free: None) -> None:
+    encoder = Encoder.load("starter")
+    encoder.start()
+    assert encoder.runs_on == "native int8"
+    expected = encoder.encode(["how do whales sleep"])
+
+    def child(say: Callable[[Any], None]) -> None:
+        say(encoder.encode(["how do whales sleep"]).tolist())
+
+    ended = in_child(child)
+    assert (ended.problem, ended.said) == (None, [expected.tolist()])
+
+
+@needs_kernel
+def test_processes_that_start_at_once_round_once(own_cache: Path, tmp_path: Path) -> None:
+    program = (
+        "import logging; logging.basicConfig(level='INFO'); "
+        "from searchengine.trainer.encoder import Encoder; "
+        "Encoder.load('starter', runtime='native').start()"
+    )
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], env=os.environ | path, stderr=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=120)[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert "".join(said).count("Rounding the encoder to 8 bits, once") == 1
 
 
 def test_rounding_makes_up_for_errors() -> None:

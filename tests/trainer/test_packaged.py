@@ -42,10 +42,11 @@ QUESTION = TEXTS[:1]
 
 @pytest.fixture(autouse=True)
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The choice is free; OpenVINO is not there, and no bf16, whose accuracy takes seconds."""
+    """The choice is free; no OpenVINO, no VNNI, and no bf16, whose accuracy takes seconds."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME", raising=False)
     monkeypatch.setattr(torch_runtime, "cpu_has_native_bf16", lambda: False)
     monkeypatch.setattr(RuntimeConfig, "tries_openvino", False)
+    monkeypatch.setattr(handle, "adds_bytes", lambda: False)
 
 
 @pytest.mark.parametrize("starter", Starter)
@@ -201,6 +202,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.runtimes import handle, runtime_config
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 handle.FIRST_TOKENS = 100
+handle.adds_bytes = lambda: False
 RuntimeConfig.tries_openvino = sys.argv[1] == "openvino"
 runtime_config.cpu_has_native_bf16 = lambda: False
 fastest = handle.ModelHandle._fastest

@@ -4,12 +4,14 @@ The weights are quantized once, by what numpy computes of sample texts, and kept
 user's cache.
 """
 
+import logging
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.numpy_models import Described
@@ -30,6 +32,7 @@ from searchengine.trainer.runtimes.numpy_runtime import (
 from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
+_log = logging.getLogger(__name__)
 FORMAT = 1
 # One further digit for so many channels of a part's inputs; several are large behind a norm.
 _MORE = {"attention": 4, "attended": 24, "inner": 12, "outer": 24}
@@ -81,16 +84,18 @@ def native_runtime(model: Described, source: Source) -> NativeRuntime:
 
     Raises ModelError where there is no kernel, or 8 bits are not accurate enough for the model.
     """
-    if not levels():
-        raise ModelError(
-            "the native runtime is not compiled: install searchengine again with a C++ compiler, "
-            "or choose another runtime"
-        )
     return find_native(model, source) or _accurate(_quantized(model, source))
 
 
 def find_native(model: Described, source: Source) -> NativeRuntime | None:
     """The runtime of a model that was quantized before, or None. Raises ModelError as above."""
+    if not levels():
+        raise ModelError(
+            "the native runtime is not compiled: install searchengine again with a C++ compiler, "
+            "or choose another runtime"
+        )
+    described = model.network
+    _check_widths({described.width, described.width // described.heads})
     runtime = _find(model, source)
     return None if runtime is None else _accurate(runtime)
 
@@ -126,13 +131,44 @@ def _place(source: Source) -> Path | None:
 
 
 def _quantized(model: Described, source: Source) -> NativeRuntime:
-    """Quantize the weights, measure them, and keep them. Raises ModelError."""
-    exact = NumpyRuntime(model)
-    widths = {part.weight.shape[i] for layer in exact.layers for part in layer for i in (0, -1)}
-    if any(width % LANES for width in widths) or model.network.width // model.network.heads % LANES:
+    """Quantize the weights, measure them, and keep them.
+
+    One process at a time; the others wait, and take what it kept. Raises ModelError.
+    """
+    path = _place(source)
+    with ExitStack() as held:
+        if path is not None:
+            with suppress(OSError):  # read-only, or full: the next process quantizes again
+                path.parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(FileLock(path.with_suffix(".lock")))
+                if (present := _find(model, source)) is not None:
+                    return present
+        _log.info("Rounding the encoder to 8 bits, once…")
+        arrays, measured = _rounded(model)
+        if path is not None:
+            record = {
+                "format": FORMAT,
+                "fingerprint": model.fingerprint,
+                "accuracy": asdict(measured),
+            }
+            with suppress(OSError):
+                weights.write(path, arrays, record)
+                if (kept := _find(model, source)) is not None:  # mapped, and shared by processes
+                    return kept
+        return NativeRuntime(model, arrays, measured)
+
+
+def _check_widths(widths: set[int]) -> None:
+    if any(width % LANES for width in widths):
         raise ModelError(
             f"the native runtime needs widths that are multiples of {LANES}; choose another runtime"
         )
+
+
+def _rounded(model: Described) -> tuple[Arrays, Accuracy]:
+    """The arrays of a network in 8 bits, and how near its vectors are. Raises ModelError."""
+    exact = NumpyRuntime(model)
+    _check_widths({len(layer.outer.weight) for layer in exact.layers})
     tokens = TokenIds(model.description.tokens)
     exact.layers = [
         layer._replace(
@@ -146,19 +182,8 @@ def _quantized(model: Described, source: Source) -> NativeRuntime:
     vectors = sample_vectors(exact, tokens)
     with one_thread:
         arrays = _arrays(exact)
-    runtime = NativeRuntime(model, arrays)
-    measured = accuracy(Precision.INT8, sample_vectors(runtime, tokens), vectors, pairs=False)
-    runtime.accuracy = measured
-    if (path := _place(source)) is not None:
-        record = {
-            "format": FORMAT,
-            "fingerprint": model.fingerprint,
-            "accuracy": asdict(measured),
-        }
-        with suppress(OSError):  # read-only, or full: the next process quantizes again
-            weights.write(path, arrays, record)
-            return _find(model, source) or runtime  # mapped, and shared by processes
-    return runtime
+    outputs = sample_vectors(NativeRuntime(model, arrays), tokens)
+    return arrays, accuracy(Precision.INT8, outputs, vectors, pairs=False)
 
 
 def _arrays(exact: NumpyRuntime) -> Arrays:
