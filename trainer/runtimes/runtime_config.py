@@ -65,11 +65,12 @@ class RuntimeConfig:
     """How to run an encoder or a cross-encoder.
 
     Attributes:
-        runtime: "auto" is what the variable SEARCHENGINE_RUNTIME names, if it is set; else OpenVINO
-            where it is installed, accurate and the processor computes; else torch. "native" is the
-            compiled kernel, in int8: for networks of BERT's kind, without torch.
-        precision: "auto" is the fastest of fp32 and, where the hardware multiplies it natively,
-            bf16, of those that are accurate; as timed on this processor.
+        runtime: "auto" is what the variable SEARCHENGINE_RUNTIME names, if it is set; else the
+            fastest that is installed and accurate: torch on a GPU; "native" where the processor has
+            VNNI and no AMX; OpenVINO; torch. "native" is the compiled kernel, in int8: for networks
+            of BERT's kind, without torch.
+        precision: "auto" is int8 for "native"; else the fastest of fp32 and, where the hardware
+            multiplies it natively, bf16, of those that are accurate; as timed on this processor.
         device: a torch device name; None is the fastest one.
         trust_remote_code: Python code that comes with a model may be run, by torch alone. Otherwise
             it is never run.
