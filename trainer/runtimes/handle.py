@@ -103,9 +103,9 @@ class ModelHandle:
             except ModelError:
                 self._tries_native = False
         if self._tries_openvino and (self._described is None or not self._tries_native):
-            graph = find_graph(source, self._int8)
-            if graph is not None:  # it needs no torch, and to describe the network does
-                self._graph, self._tries_native = known_here(graph), False
+            self._graph = self._find_graph(source)
+            if self._graph is not None:  # it needs no torch, and to describe the network does
+                self._tries_native = False
         if self._graph is None and not self._tries_native and self.config.takes_numpy:
             self._described = find_described(source)
 
@@ -277,10 +277,14 @@ class ModelHandle:
         graph = self._graph
         return self._choice_is_free and graph is not None and graph.torch_is_faster
 
+    def _find_graph(self, source: Source) -> Graph | None:
+        graph = find_graph(source, self._int8)
+        return None if graph is None else known_here(graph)
+
     def _compiled_graph(self) -> Graph:
+        assert self.source is not None
         if self._graph is None:
-            assert self.source is not None
-            self._graph = find_graph(self.source, self._int8)
+            self._graph = self._find_graph(self.source)
         if self._graph is None:
             network = "cross-encoder" if self.source.pairs else "encoder"
             _log.info("Compiling the %s, once…", network)
