@@ -1,5 +1,7 @@
 """Keep a collection: searchengine info, verify, repair, optimize, backup, export, copy, reindex."""
 
+import json
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
@@ -29,7 +31,7 @@ from searchengine.cli.options import (
     open_engine,
     runs,
 )
-from searchengine.errors import QueryError
+from searchengine.errors import QueryError, SearchEngineError
 
 _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 
@@ -50,9 +52,14 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
     with open_engine(collection, runtime=runtime) as engine:
         stats = engine.stats()
         run_by = {"runtime": engine.runs_on(), "kernel": description()}
+        prompts: dict[str, str] = {}
+        with suppress(SearchEngineError):  # which `runtime` tells
+            prompts = {name: prompt for name, prompt in engine.encoder.prompts.items() if prompt}
     if as_json:
-        show_json(asdict(stats) | run_by)
+        show_json(asdict(stats) | run_by | {"prompts": prompts})
         return
+    if prompts:
+        run_by["prompts"] = json.dumps(prompts, ensure_ascii=False)[1:-1]
     for name, value in (stats.described() | run_by).items():
         say(f"{name:12} {value}")
 

@@ -5,7 +5,7 @@ A user's own object needs only those of MinimalEncoder. It is wrapped once, wher
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -75,6 +75,11 @@ class TextEncoder(Protocol):
     def runs_on(self) -> str:
         """Where it is computed, such as "openvino bf16"."""
         return "made in Python"
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The prompts that it puts in front of texts, by name, as far as it tells them."""
+        return {}
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """The JSON files of a model folder, checked; read without torch."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,31 @@ Route = Literal["query", "document"]
 ROUTES: tuple[Route, ...] = ("query", "document")
 # Of unit rows all three put the same documents first; of others only the cosine is ours.
 UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")
+
+# What models were trained with, by their cards, while their folders name no prompts. Patterns of
+# their names in small letters, without the owner.
+_PASSAGES = "Represent this sentence for searching relevant passages: "
+_WEB = "Given a web search query, retrieve relevant passages that answer the query"
+PUBLISHED: tuple[tuple[str, Mapping[str, str]], ...] = (
+    (
+        r"(multilingual-)?e5-(small|base|large)(-v2|-unsupervised)?",
+        {"query": "query: ", "document": "passage: "},
+    ),
+    (
+        r"multilingual-e5-large-instruct|e5-mistral-7b-instruct",
+        {"query": f"Instruct: {_WEB}\nQuery: "},
+    ),
+    (r"qwen3-embedding-(0\.6|4|8)b", {"query": f"Instruct: {_WEB}\nQuery:"}),
+    (r"bge-(small|base|large)-en(-v1\.5)?", {"query": _PASSAGES}),
+    (r"bge-(small|base|large)-zh(-v1\.5)?", {"query": "为这个句子生成表示以用于检索相关文章："}),
+    (r"mxbai-embed-large-v1|uae-large-v1", {"query": _PASSAGES}),
+    (r"snowflake-arctic-embed-(xs|s|m|l|m-long|m-v1\.5)", {"query": _PASSAGES}),
+    (r"snowflake-arctic-embed-[ml]-v2\.0", {"query": "query: "}),
+    (
+        r"nomic-embed-text-(v1|v1\.5|v2-moe)|modernbert-embed-base",
+        {"query": "search_query: ", "document": "search_document: "},
+    ),
+)
 
 
 def read_json(path: Path) -> Any:
@@ -137,11 +163,29 @@ def truncate_dim(config: Mapping[str, Any], width: int, folder: Path) -> int:
 
 
 def prompts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, str]:
-    """The prompts by name."""
+    """The prompts by name: those of the folder, or of the published model of its name.
+
+    A model that was trained here has those that its folder names, if any.
+    """
     prompts = config.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(v, str) for v in prompts.values()):
         raise ModelError(f"{folder / MODEL_CONFIG}: expected prompts as an object of strings")
-    return prompts
+    if any(prompts.values()) or config.get("recipe"):
+        return prompts
+    return published_prompts(hub_name(folder)) or prompts
+
+
+def hub_name(folder: Path) -> str:
+    """The name of a model folder, without the owner; in the hub's cache, that of the model."""
+    parts = folder.resolve().parts
+    cached = next((part for part in reversed(parts) if part.startswith("models--")), parts[-1])
+    return cached.rsplit("--", 1)[-1]
+
+
+def published_prompts(name: str) -> Mapping[str, str]:
+    """The prompts that a published model wants, where its folder does not name them; or {}."""
+    found = (known for pattern, known in PUBLISHED if re.fullmatch(pattern, name.lower()))
+    return next(found, {})
 
 
 def trained_dims(config: Mapping[str, Any], width: int, folder: Path) -> tuple[int, ...]:

@@ -302,6 +302,10 @@ def _merged(candidates: Mapping[Word, float], used: Analyzer) -> dict[Word, floa
     return merged
 
 
+UNKNOWN = 0.25
+"""What a word that no document has could have given, as a share of a word that one document has.
+Without it, a question in another language is ranked by the number or name that it has in common
+with documents: see docs/quality.md."""
 MANY, NOT_TELLING = 10, 1.0
 """Where at least so many documents are, words that half of them have tell nothing: the most that
 they could give is this, and not the millionth that FTS5 leaves them."""
@@ -325,10 +329,13 @@ def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
     """
     documents = index.documents
     half = (documents + 1) // 2
-    counted = zip(index.counts(list(terms), half), terms, strict=True)
+    counted = [*zip(index.counts(list(terms), half), terms, strict=True)]
     terms_first = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
     weights = {term: _weight(terms[term]) for _, term in terms_first}
     parts = [weights[term] * max_gain(documents, count) for count, term in terms_first]
+    if terms_first:  # else no document is found
+        gain = UNKNOWN * max_gain(documents, 1)
+        parts += [gain * _weight(terms[term]) for count, term in counted if not count]
     most = math.fsum(nlargest(EXPECTED, parts))
     rare = {term: weights[term] for count, term in terms_first if count < half}
     if terms_first and not rare and documents >= MANY:
