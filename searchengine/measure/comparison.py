@@ -23,7 +23,10 @@ from searchengine.trainer.evaluation.significance import (
 
 EXACT = "exact"
 """Name of the setting exact search."""
-OPTIONAL = ("recall@100", "exact_recall@10", "mrr@10", "map", "prefix_ndcg@10", "shortlist")
+OPTIONAL = (
+    *("recall@100", "exact_recall@10", "mrr@10", "map", "success@1"),
+    *("prefix_ndcg@10", "shortlist"),
+)
 """Columns of a table that a short line leaves out; the first ones take the room there is."""
 DEPTH = 100
 """Ranks kept of a search, for recall@100 and average precision."""

@@ -1,7 +1,7 @@
 """Rankings of judged questions: the metrics of every question.
 
-ir-measures computes nDCG@10, recall@100, the reciprocal rank among the first ten, and average
-precision; the last two count grades from 1 as relevant.
+ir-measures computes nDCG@10, recall@100, the reciprocal rank among the first ten, average
+precision, and whether the first document is relevant; all but the first two count grades from 1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,13 @@ Qrels = dict[str, dict[str, int]]
 Run = Mapping[str, Mapping[str, float]]
 """Question → document → score, best first; the scores of a question fall strictly."""
 
-_MEASURES = {"ndcg@10": "nDCG@10", "recall@100": "R@100", "mrr@10": "RR@10", "map": "AP"}
+_MEASURES = {
+    "ndcg@10": "nDCG@10",
+    "recall@100": "R@100",
+    "mrr@10": "RR@10",
+    "map": "AP",
+    "success@1": "Success@1",
+}
 METRICS = tuple(_MEASURES)
 MAIN = "ndcg@10"
 """The metric that compares settings."""

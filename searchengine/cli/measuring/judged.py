@@ -121,7 +121,7 @@ def retrieval(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure nDCG@10, recall@100, MRR@10 and MAP on judged questions.
+    """Measure nDCG@10, recall@100, MRR@10, MAP and success@1 on judged questions.
 
     The first row is the search that users of the collection get: the mode that it
     stores (--mode auto), marked as the default. The rows of mode vector are exact

@@ -14,6 +14,7 @@ from searchengine.errors import QueryError
 from searchengine.measure.comparison import RetrievalRow, Setting, table
 from searchengine.measure.encoder_comparison import by_encoders, conclusion
 from searchengine.measure.retrieval import measure, task
+from searchengine.trainer.evaluation.ranking import METRICS
 from searchengine.trainer.evaluation.significance import Comparison, compare
 
 RNG = np.random.default_rng(0)
@@ -60,8 +61,7 @@ def test_each_encoder_ranks_as_its_collection_does(tmp_path: Path) -> None:
 
 
 def setting(name: str, *scores: float) -> Setting:
-    metrics = ("ndcg@10", "recall@100", "mrr@10", "map")
-    return Setting(name, {}, dict.fromkeys(metrics, np.array(scores)))
+    return Setting(name, {}, dict.fromkeys(METRICS, np.array(scores)))
 
 
 def second(rows: list[RetrievalRow]) -> str | None:

@@ -26,6 +26,7 @@ from searchengine.measure.retrieval import (
     names,
     task,
 )
+from searchengine.trainer.evaluation.ranking import METRICS
 from searchengine.trainer.evaluation.significance import compare, holm, interval, significant
 from searchengine.trainer.model.modules import prefix as tensor_prefix
 
@@ -50,7 +51,7 @@ def test_metrics_by_hand(engine: SearchEngine) -> None:
     for row in rows:
         assert row.ndcg_10 == pytest.approx(gain / ideal)
         assert row.scores["recall@100"] == pytest.approx([2 / 3])
-        assert row.scores["mrr@10"] == [1]
+        assert row.scores["mrr@10"] == row.scores["success@1"] == [1]
         assert row.scores["map"] == pytest.approx([(1 / 1 + 2 / 3) / 3])
         assert row.exact_recall_10 == 1
     assert [(row.name, row.dim, row.shortlist) for row in rows] == [
@@ -71,6 +72,7 @@ def test_metrics_by_hand(engine: SearchEngine) -> None:
         "recall@100": 0.666667,
         "mrr@10": 1,
         "map": 0.555556,
+        "success@1": 1,
         "prefix_ndcg@10": same,
         "exact_recall@10": 1,
         "intervals": {},  # of one question
@@ -320,10 +322,7 @@ def test_rows_are_compared_with_the_baseline() -> None:
     rng = np.random.default_rng(0)
     base = rng.random(80) / 2
     gains = {"exact": base, "worse": base - 0.02 * rng.random(80), "noise": rng.random(80) / 2}
-    settings = [
-        Setting(name, {}, {metric: gain for metric in ("ndcg@10", "recall@100", "mrr@10", "map")})
-        for name, gain in gains.items()
-    ]
+    settings = [Setting(name, {}, dict.fromkeys(METRICS, gain)) for name, gain in gains.items()]
     exact, worse, noise = table(settings)
     assert (exact.baseline, exact.comparison, exact.p) == (None, None, None)
     for row, name in ((worse, "worse"), (noise, "noise")):
@@ -334,7 +333,7 @@ def test_rows_are_compared_with_the_baseline() -> None:
     assert [worse.p, noise.p] == holm(ps)
     assert ps[0] < 0.001 < 0.05 < ps[1]
     assert worse.as_cells()["p"] == "<0.001" and worse.as_cells()["difference"].startswith("-0.0")
-    assert list(cells([exact])[0]) == ["setting", "ndcg@10", "recall@100", "mrr@10", "map"]
+    assert list(cells([exact])[0]) == ["setting", *METRICS]
     assert table(settings, "noise")[0].baseline == "noise"
     assert table(settings[1:])[1].baseline == "worse"  # the first where nothing is exact
     with pytest.raises(QueryError, match="no row is called 'x'; rows: exact, worse, noise"):
@@ -346,7 +345,7 @@ def test_a_short_line_leaves_columns_out(many: SearchEngine) -> None:
     rows = table(list(measure(many, task(many, QUESTIONS, JUDGED), [4])))
     everything = list(cells(rows)[0])
     assert cells(rows)[0]["setting"] == "hybrid (default)"
-    assert len(everything) == 10 and list(cells(rows, 1000)[0]) == everything
+    assert len(everything) == 11 and list(cells(rows, 1000)[0]) == everything
     shown = {width: list(cells(rows, width)[0]) for width in range(40, 141)}
     assert shown[40] == ["setting", "ndcg@10", "difference", "p"]
     assert "recall@100" in shown[70] and "exact_recall@10" in shown[100]
@@ -365,9 +364,9 @@ def test_printed_numbers_have_six_digits() -> None:
         "c": None,
     }
     rng = np.random.default_rng(0)
-    values = dict.fromkeys(("recall@100", "mrr@10", "map"), rng.random(80))
+    values = dict.fromkeys(METRICS, rng.random(80))
     better = {f"s{i}": rng.random(80) + (i > 0) for i in range(7)}
-    rows = table([Setting(name, {}, {"ndcg@10": v, **values}) for name, v in better.items()])
+    rows = table([Setting(name, {}, {**values, "ndcg@10": v}) for name, v in better.items()])
     assert [row.as_dict()["p"] for row in rows] == [None] + [0.0012] * 6
 
 

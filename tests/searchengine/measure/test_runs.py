@@ -45,6 +45,7 @@ def measured(path: Path, qrels: dict[str, dict[str, int]]) -> dict[str, list[flo
         values["recall@100"].append(sum(hits[:100]) / relevant if relevant else 0)
         first = next((rank for rank, hit in enumerate(hits[:10], 1) if hit), math.inf)
         values["mrr@10"].append(1 / first)
+        values["success@1"].append(float(first == 1))
         precisions = [sum(hits[:rank]) / rank for rank, hit in enumerate(hits, 1) if hit]
         values["map"].append(sum(precisions) / relevant if relevant else 0)
     return values

@@ -1,0 +1,114 @@
+"""The prompts of published models whose folders name none."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import command_line
+import numpy as np
+import pytest
+from tiny_model import write_json, write_plain, write_sentence_transformer
+
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.layout import PUBLISHED, hub_name, published_prompts
+
+E5 = {"query": "query: ", "document": "passage: "}
+# Models whose prompts mteb names; it leaves Qwen's and most of Arctic's to their folders.
+NAMES = (
+    "intfloat/e5-small",
+    "intfloat/e5-base-v2",
+    "intfloat/multilingual-e5-large",
+    "BAAI/bge-small-en-v1.5",
+    "BAAI/bge-base-en",
+    "BAAI/bge-large-zh-v1.5",
+    "mixedbread-ai/mxbai-embed-large-v1",
+    "nomic-ai/nomic-embed-text-v1.5",
+    "nomic-ai/modernbert-embed-base",
+    "Snowflake/snowflake-arctic-embed-m-v1.5",
+)
+WITHOUT = (
+    "BAAI/bge-m3",
+    "sentence-transformers/all-MiniLM-L6-v2",
+    "Alibaba-NLP/gte-modernbert-base",
+    "minishlab/potion-base-8M",
+)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *WITHOUT])
+def test_they_are_those_of_the_models_cards(name: str) -> None:
+    mteb = pytest.importorskip("mteb", reason="the extra `mteb` is not installed")
+    stated = mteb.get_model_meta(name).loader_kwargs.get("model_prompts", {})
+    expected = {role: stated[role] for role in ("query", "document") if role in stated}
+    assert published_prompts(name.split("/")[1]) == expected
+    assert bool(expected) == (name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("Qwen3-Embedding-0.6B", "Instruct: Given a web search query"),
+        ("multilingual-e5-large-instruct", "Instruct: Given a web search query"),
+        ("snowflake-arctic-embed-l-v2.0", "query: "),
+        ("UAE-Large-V1", "Represent this sentence"),
+    ],
+)
+def test_questions_alone_have_one(name: str, start: str) -> None:
+    prompts = published_prompts(name)
+    assert list(prompts) == ["query"] and prompts["query"].startswith(start)
+
+
+@pytest.mark.parametrize("name", ["my-e5-small", "e5-small-finetuned", "notes", "bge", ""])
+def test_other_models_have_none(name: str) -> None:
+    assert published_prompts(name) == {}
+
+
+def test_no_model_is_known_twice() -> None:
+    names = [*NAMES, "x/qwen3-embedding-4b", "x/uae-large-v1", "x/snowflake-arctic-embed-xs"]
+    for name in names:
+        known = [prompts for pattern, prompts in PUBLISHED if published_matches(pattern, name)]
+        assert len(known) == 1, name
+
+
+def published_matches(pattern: str, name: str) -> bool:
+    return re.fullmatch(pattern, name.split("/")[1].lower()) is not None
+
+
+def test_a_model_of_the_hubs_cache_has_the_name_of_its_model(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--intfloat--e5-small-v2" / "snapshots" / "ffb93f3bd4047442299a41"
+    snapshot.mkdir(parents=True)
+    assert hub_name(snapshot) == "e5-small-v2"
+    assert hub_name(tmp_path / "e5-small-v2") == "e5-small-v2"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, E5),
+        ({"prompts": {"query": "", "document": ""}}, E5),
+        ({"prompts": {"query": "a "}}, {"query": "a "}),
+        ({"recipe": {"base": "e5-small"}}, {}),  # trained here, without prompts
+    ],
+)
+def test_a_folder_that_names_prompts_or_was_trained_here_keeps_its_own(
+    config: Mapping[str, object], expected: Mapping[str, str], tmp_path: Path
+) -> None:
+    folder = write_sentence_transformer(tmp_path / "e5-small")
+    path = folder / "config_sentence_transformers.json"
+    write_json(path, json.loads(path.read_text()) | {"prompts": {}} | config)
+    assert Encoder.load(folder).prompts == expected
+
+
+def test_they_are_applied_and_shown(tmp_path: Path) -> None:
+    folder = write_plain(tmp_path / "multilingual-e5-small")
+    encoder = Encoder.load(folder)
+    plain = Encoder.load(write_plain(tmp_path / "other"))
+    for role, prompt in (("query", "query: "), ("document", "passage: ")):
+        found = encoder.encode(["a whale sings"], role=role)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found, plain.encode([f"{prompt}a whale sings"]))
+    (tmp_path / "notes.txt").write_text("a whale sings")
+    arguments = (tmp_path / "notes.txt", tmp_path / "c", "--encoder", folder)
+    assert command_line.run("index", *arguments).returncode == 0
+    shown = command_line.run("info", tmp_path / "c").stdout
+    assert 'prompts      "query": "query: ", "document": "passage: "\n' in shown
+    assert json.loads(command_line.run("info", tmp_path / "c", "--json").stdout)["prompts"] == E5
