@@ -302,10 +302,6 @@ def _merged(candidates: Mapping[Word, float], used: Analyzer) -> dict[Word, floa
     return merged
 
 
-UNKNOWN = 0.25
-"""What a word that no document has could have given, as a share of a word that one document has.
-Without it, a question in another language is ranked by the number or name that it has in common
-with documents: see docs/quality.md."""
 MANY, NOT_TELLING = 10, 1.0
 """Where at least so many documents are, words that half of them have tell nothing: the most that
 they could give is this, and not the millionth that FTS5 leaves them."""
@@ -323,6 +319,8 @@ def _weight(times: float) -> float:
 def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
     """The k best documents by the TERMS rarest terms.
 
+    `most` grows with the part of the question that no document has.
+
     Terms in half of the documents or more count only if there are fewer than k with another one:
     they have no weight in FTS5's BM25 (its inverse document frequency is at least 1e-6) and take
     most of its time.
@@ -333,10 +331,11 @@ def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
     terms_first = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
     weights = {term: _weight(terms[term]) for _, term in terms_first}
     parts = [weights[term] * max_gain(documents, count) for count, term in terms_first]
-    if terms_first:  # else no document is found
-        gain = UNKNOWN * max_gain(documents, 1)
-        parts += [gain * _weight(terms[term]) for count, term in counted if not count]
-    most = math.fsum(nlargest(EXPECTED, parts))
+    known, most = math.fsum(parts), math.fsum(nlargest(EXPECTED, parts))
+    if known:
+        # A question in another language has a name or a number in common with documents by chance.
+        gains = (max_gain(documents, 1) * _weight(terms[term]) for n, term in counted if not n)
+        most *= 1 + math.fsum(gains) / known
     rare = {term: weights[term] for count, term in terms_first if count < half}
     if terms_first and not rare and documents >= MANY:
         most = max(most, NOT_TELLING)

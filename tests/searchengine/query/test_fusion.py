@@ -145,11 +145,11 @@ def test_the_most_is_that_of_the_rarest_words(tmp_path: Path) -> None:
         one = 2.2 * math.log(19.5 / 1.5)
         with engine.collection.reading() as snapshot:
             for count in (1, 3, 4, 20):
-                for unknown in (0, 1, 5):  # each counts a quarter of a word of one document
+                for unknown in (0, 1, 5):
                     missing = [f"missing{i}" for i in range(unknown)]
                     scored = snapshot.by_words(" ".join(words[:count] + missing), 5)
-                    rarest = [1.0] * min(count, EXPECTED) + [0.25] * unknown
-                    assert scored.most == pytest.approx(one * sum(rarest[:EXPECTED]))
+                    most = one * min(count, EXPECTED) * (count + unknown) / count
+                    assert scored.most == pytest.approx(most)
             assert snapshot.by_words("common", 5).most == 1.0  # not the millionth of FTS5
             assert snapshot.by_words("unknown", 5).most == 0
             phrase = snapshot.by_words(f'"common {words[0]}"', 5)
