@@ -375,6 +375,14 @@ def test_rounding_makes_up_for_errors() -> None:
     assert error(arrays) < error(plain) / 2
 
 
+@pytest.mark.parametrize("size", [1, 127, 128, 300])
+def test_a_triangle_is_inverted_in_parts(size: int) -> None:
+    upper = np.triu(np.random.default_rng(size).normal(size=(size, size))) + 9 * np.eye(size)
+    inverse = weights._inverse(upper)
+    np.testing.assert_allclose(inverse @ upper, np.eye(size), atol=1e-10)
+    assert not np.tril(inverse, -1).any()
+
+
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the checks are preloaded as on Linux")
 def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
