@@ -240,7 +240,10 @@ def _message(encoder: str, unread: Mapping[str, Unread], default: tuple[Mode, fl
     if default is None or default[1] == WEIGHT:
         alternative = ", or search by words: --mode text"
     elif default[0] is Mode.TEXT:
-        effect = ", and the default mode is text, by words alone"
+        effect = (
+            ", and the default mode is text, by words alone (vectors are kept for --mode vector "
+            "and similar documents)"
+        )
     else:
         effect = f", and the default mode hybrid counts words most (weight {default[1]} of vectors)"
     return (
