@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 LENGTHS = (1, 2, 3, 5, 16, 47, 48, 63, 64, 65, 130)
 WIDTH, HEADS, INNER, TOKENS = 96, 2, 208, 50
+COMPILER = "aarch64-linux-gnu-g++"
+EMULATOR = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 needs_kernel = pytest.mark.skipif(not library.levels(), reason="the kernel is not compiled")
 
 
@@ -381,6 +384,21 @@ def test_a_triangle_is_inverted_in_parts(size: int) -> None:
     inverse = weights._inverse(upper)
     np.testing.assert_allclose(inverse @ upper, np.eye(size), atol=1e-10)
     assert not np.tril(inverse, -1).any()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    not (shutil.which(COMPILER) and EMULATOR),
+    reason=f"needs {COMPILER} and qemu-aarch64 (Debian: g++-aarch64-linux-gnu, qemu-user)",
+)
+def test_the_neon_level_gives_the_bits_of_the_scalar_one(tmp_path: Path) -> None:
+    source, program = compiler.ENCODER.with_name("source"), tmp_path / "neon"
+    sources = [Path(__file__).parents[1] / "neon_encoder.cpp", *source.glob("*.cpp")]
+    flags = [flag for flag in compiler.FLAGS if flag not in ("-shared", "-fPIC")]
+    command = [COMPILER, *flags, "-static", f"-I{source}", *map(str, sources), "-o", str(program)]
+    subprocess.run(command, check=True)
+    done = subprocess.run([str(EMULATOR), str(program)], stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "neon and 1 others: 0 differ\n")
 
 
 @pytest.mark.long

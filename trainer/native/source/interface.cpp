@@ -4,6 +4,10 @@
 #include <thread>
 #include <vector>
 
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 #include "network.h"
 
 using encoder::Encode;
@@ -17,6 +21,19 @@ struct Level {
   const char* name;
   Encode encode;
 };
+
+#if defined(__aarch64__)
+// Whether the processor has the products of bytes of Armv8.2, as all of Apple's do.
+bool multiplies_bytes() {
+#if defined(__linux__)
+  return getauxval(AT_HWCAP) & (1UL << 20);  // HWCAP_ASIMDDP
+#elif defined(__APPLE__)
+  return true;
+#else
+  return false;
+#endif
+}
+#endif
 
 // Those that this processor can run, the best first.
 const std::vector<Level>& levels() {
@@ -37,6 +54,9 @@ const std::vector<Level>& levels() {
 #endif
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
       list.push_back({"avx2", encoder::encode_avx2});
+#endif
+#if defined(__aarch64__)
+    if (multiplies_bytes()) list.push_back({"neon", encoder::encode_neon});
 #endif
     list.push_back({"scalar", encoder::encode_scalar});
     return list;

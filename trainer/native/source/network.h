@@ -64,5 +64,8 @@ void encode_avx2(const Network&, const Texts&);
 void encode_avxvnni(const Network&, const Texts&);
 void encode_avx512vnni(const Network&, const Texts&);
 #endif
+#if defined(__aarch64__)
+void encode_neon(const Network&, const Texts&);
+#endif
 
 }  // namespace encoder
