@@ -311,6 +311,7 @@ def test_auto_takes_it_for_a_network_that_it_does_not_know(
     monkeypatch.setattr(native_runtime, "_rounded", counted)
     cosine = 0.991
     encoder = Encoder.load(folder)
+    assert encoder.runs_on == "torch fp32"  # which has read it, and describes it then
     vectors = encoder.encode(["a whale sings"])
     assert encoder.runs_on == "native int8" and len(rounds) == 1
     again = Encoder.load(folder)
@@ -342,6 +343,41 @@ def test_a_forked_child_runs_what_its_parent_started(free: None) -> None:
 
     ended = in_child(child)
     assert (ended.problem, ended.said) == (None, [expected.tolist()])
+
+
+@needs_kernel
+def test_a_forked_child_runs_what_its_parent_started_beside_numpy(
+    free: None, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    monkeypatch.setattr(handle, "FIRST_TOKENS", 100)
+    encoder = Encoder.load("starter")
+    for _ in range(3):
+        encoder.encode(["how do whales sleep"])
+    thread = encoder._handle._first._starting  # type: ignore[union-attr]
+    assert thread is not None
+    thread.join(60)
+    expected = encoder.encode(["how do whales sleep"])
+
+    def child(say: Callable[[Any], None]) -> None:
+        say(encoder.encode(["how do whales sleep"]).tolist())
+
+    ended = in_child(child)
+    assert (ended.problem, ended.said) == (None, [expected.tolist()])
+
+
+@needs_kernel
+def test_auto_takes_it_where_openvino_was_asked_for_first(
+    free: None, own_cache: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+    folder = write_heads(tmp_path / "small")
+    first = Encoder.load(folder, device="cpu")
+    assert first.runs_on.startswith("native int8, or else openvino, which compiles it")
+    exact = Encoder.load(folder, precision="fp32", device="cpu")
+    exact.encode(["a whale sings"])
+    assert exact.runtime == "openvino"
+    found = Encoder.load(folder, device="cpu")
+    assert found.runs_on == "numpy for the first texts, then native int8"
 
 
 @needs_kernel

@@ -12,6 +12,7 @@ from tiny_model import write_json, write_plain, write_sentence_transformer
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.layout import PUBLISHED, hub_name, published_prompts
+from searchengine.trainer.model.source import Source
 
 E5 = {"query": "query: ", "document": "passage: "}
 # Models whose prompts mteb names; it leaves Qwen's and most of Arctic's to their folders.
@@ -99,10 +100,21 @@ def test_a_folder_that_names_prompts_or_was_trained_here_keeps_its_own(
     assert Encoder.load(folder).prompts == expected
 
 
+def test_what_is_kept_of_a_model_depends_on_the_prompts_of_its_name(tmp_path: Path) -> None:
+    """Compiled graphs and descriptions have the prompts in them."""
+    folder = write_plain(tmp_path / "e5-small")
+    before = Source.find(folder).file_checksums()
+    other = folder.rename(tmp_path / "e5-base")
+    assert Source.find(other).file_checksums() != before
+    plain = other.rename(tmp_path / "mine")
+    renamed = plain.rename(tmp_path / "ours")
+    assert "(name)" not in Source.find(renamed).file_checksums()
+
+
 def test_they_are_applied_and_shown(tmp_path: Path) -> None:
     folder = write_plain(tmp_path / "multilingual-e5-small")
-    encoder = Encoder.load(folder)
-    plain = Encoder.load(write_plain(tmp_path / "other"))
+    encoder = Encoder.load(folder, precision="fp32")
+    plain = Encoder.load(write_plain(tmp_path / "other"), precision="fp32")
     for role, prompt in (("query", "query: "), ("document", "passage: ")):
         found = encoder.encode(["a whale sings"], role=role)  # type: ignore[arg-type]
         np.testing.assert_array_equal(found, plain.encode([f"{prompt}a whale sings"]))

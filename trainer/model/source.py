@@ -13,7 +13,7 @@ from pathlib import Path
 from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError, install_line
 from searchengine.trainer.model.disk import Checksums, file_state, user_cache
-from searchengine.trainer.model.layout import Route
+from searchengine.trainer.model.layout import Route, hub_name, published_prompts
 from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_folder
 from searchengine.trainer.reading import integer
 
@@ -96,12 +96,15 @@ class Source:
     def files(self, checksums: Checksums) -> dict[str, str]:
         """The sha256 of each file, by its path in the folder: what the model is read from.
 
-        Those in the folder and in the folders of its modules.
+        Those in the folder and in the folders of its modules; and the name of a folder that says
+        which prompts the model has.
         """
-        return {
+        files = {
             path.relative_to(self.folder).as_posix(): checksums.of(path)
             for path in self._paths(FILES)
         }
+        name = hub_name(self.folder)
+        return files | {"(name)": name} if published_prompts(name) else files
 
     def state(self) -> tuple[tuple[object, ...], ...]:
         """Changes when a file of the model does: path, inode, size and times of each."""

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from threading import Lock, RLock, Thread
@@ -167,10 +168,11 @@ class ModelHandle:
     def _check_process(self) -> None:
         if self._process == os.getpid():
             return
-        starting = self._first is not None and self._first.starting
-        # The native kernel keeps no threads.
-        started = self._runtime is not None and self._runtime.kind is not RuntimeKind.NATIVE
-        if started or self._torch is not None or starting:
+        if self._runtime is not None:
+            threads = self._runtime.kind is not RuntimeKind.NATIVE  # which keeps none
+        else:
+            threads = self._first is not None and self._first.starting
+        if threads or self._torch is not None:
             raise ModelError(
                 "the model was loaded before this process was forked, and its threads "
                 "belong to the parent; load it in the worker itself, or start workers by "
@@ -193,10 +195,12 @@ class ModelHandle:
             if running is not None:
                 return f"{running.kind} {running.precision}"
             words = f"{RuntimeKind.OPENVINO}, which compiles it when it is first used"
-            if self._tries_native and (self._requires_native or self._described is not None):
-                words = f"{RuntimeKind.NATIVE} {Precision.INT8}"
-            elif not self._tries_openvino:
+            if not self._tries_openvino:
                 words = f"{RuntimeKind.TORCH}"
+            if self._tries_native:
+                known = self._requires_native or self._described is not None
+                others = "" if known else f", or else {words}"
+                words = f"{RuntimeKind.NATIVE} {Precision.INT8}{others}"
             return words if self._first is None else f"numpy for the first texts, then {words}"
         try:
             if running is not None:
@@ -219,19 +223,20 @@ class ModelHandle:
                 if self._requires_native:
                     raise
                 self._tries_native = False
+        runtime: Runtime | None = None
         if self._tries_openvino and self._torch is None:
             try:
                 graph = self._measured_graph()
                 if not self._prefers_torch:
-                    return graph.start(self._precision)
+                    runtime = graph.start(self._precision)
             except ModelError as error:
                 if self.config.requires_openvino:
                     raise
                 warnings.warn(f"{error}", RuntimeChoiceWarning, stacklevel=3)
-        if self._torch is None:
-            self._torch = self._torch_runtime(self._precision)
-        runtime = self._accurate_torch()
-        if self._numpy_learns:
+        if runtime is None:
+            self._torch = self._torch or self._torch_runtime(self._precision)
+            runtime = self._accurate_torch()
+        if self._model is not None and self._numpy_learns:
             self._describe_for_numpy()
         return runtime
 
@@ -249,12 +254,12 @@ class ModelHandle:
 
     @property
     def _numpy_learns(self) -> bool:
-        """Whether later processes may answer their first texts by numpy, without torch."""
+        """Whether numpy or the native kernel may run it in later processes, without torch."""
         if self._asked_numpy or self._described is not None:
             return False
         if self.source is None or self.source.pairs or self.source.runs_remote_code:
             return False
-        return self.config.takes_numpy or self._requires_native
+        return self.config.takes_numpy or self._requires_native or self._tries_openvino
 
     def _describe_for_numpy(self) -> None:
         """Remember the model if numpy gives its vectors."""
@@ -349,6 +354,8 @@ def open_handle(config: RuntimeConfig, source: Source) -> Handle:
     """
     table = None if source.pairs else static_place(source.folder, source.route)
     if table is None:
+        if source.name == MULTILINGUAL and config.takes_numpy and is_fast():
+            config = replace(config, runtime=RuntimeKind.NATIVE)  # numpy would hold 1.2 GB
         return ModelHandle(config, None, source)
     return StaticHandle(config if source.route is None else RuntimeConfig(), source, table)
 
@@ -384,15 +391,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
 def _tries_native(config: RuntimeConfig, source: Source) -> bool:
     """Whether to try the native kernel: if it is asked for, or may be chosen and is fast.
 
-    AMX multiplies more than it does, by OpenVINO. Elsewhere OpenVINO is about as fast as the kernel
-    without VNNI, but takes a minute and 3 GB to compile the multilingual encoder.
+    OpenVINO multiplies more with AMX, and about as much without VNNI.
     """
     if config.runtime is RuntimeKind.NATIVE:
         return True
     if not config.takes_numpy or source.pairs or source.runs_remote_code:
         return False
-    if source.name == MULTILINGUAL:
-        return is_fast()
     return adds_bytes() and not cpu_has_amx()
 
 
