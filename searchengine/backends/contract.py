@@ -124,7 +124,7 @@ class WordScores(list[tuple[int, float]]):
 
     Attributes:
         most: what the EXPECTED most telling words of the question give a document at most, on the
-            same scale; 0: unknown.
+            same scale, divided by the part of the question that documents have; 0: unknown.
         scale: the BM25 score that weighs as much as a cosine of 1: the best, or `most` if that is
             more. So the best document has the full share if it has all of these words, and less if
             it has few of them. What phrases add exceeds it.

@@ -290,7 +290,10 @@ def test_auto_does_not_take_it_where_another_runtime_is_faster(
 ) -> None:
     monkeypatch.setattr(handle, "adds_bytes", lambda: vnni)
     monkeypatch.setattr(handle, "cpu_has_amx", lambda: amx)
+    monkeypatch.setattr(RuntimeConfig, "tries_openvino", True)
     assert "native" not in Encoder.load("starter").runs_on
+    monkeypatch.setattr(RuntimeConfig, "tries_openvino", False)
+    assert ("native" in Encoder.load("starter").runs_on) == vnni
 
 
 @needs_kernel

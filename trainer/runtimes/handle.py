@@ -397,7 +397,7 @@ def _tries_native(config: RuntimeConfig, source: Source) -> bool:
         return True
     if not config.takes_numpy or source.pairs or source.runs_remote_code:
         return False
-    return adds_bytes() and not cpu_has_amx()
+    return adds_bytes() and not (cpu_has_amx() and config.tries_openvino)
 
 
 def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:
