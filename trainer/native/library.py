@@ -62,6 +62,16 @@ class CTexts(ctypes.Structure):
     )
 
 
+class CWordPiece(ctypes.Structure):
+    """A vocabulary; see source/wordpiece.h."""
+
+    _fields_ = (
+        ("bytes", ctypes.c_char_p),
+        *((name, _POINTER) for name in ("lengths", "ids")),
+        *((name, _INT) for name in ("count", "added", "unknown", "longest_word", "start", "end")),
+    )
+
+
 @cache
 def load(path: Path = LIBRARY) -> Any:
     """The compiled library; None if it is missing or does not load."""
@@ -72,6 +82,12 @@ def load(path: Path = LIBRARY) -> Any:
         library.encoder_run.restype = ctypes.c_int
         network, texts = ctypes.POINTER(CNetwork), ctypes.POINTER(CTexts)
         library.encoder_run.argtypes = [ctypes.c_int, network, texts, ctypes.c_int]
+        library.wordpiece_new.restype = _POINTER
+        library.wordpiece_new.argtypes = [ctypes.POINTER(CWordPiece)]
+        library.wordpiece_free.argtypes = [_POINTER]
+        library.wordpiece_run.restype = ctypes.c_int
+        arrays = (_POINTER, ctypes.c_int, ctypes.c_int, _POINTER, _POINTER, ctypes.c_int)
+        library.wordpiece_run.argtypes = [_POINTER, ctypes.c_char_p, *arrays]
     except (OSError, AttributeError):  # another platform's library, or one of another version
         return None
     return library

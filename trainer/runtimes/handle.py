@@ -29,6 +29,7 @@ from searchengine.trainer.model.numpy_models import (
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.native.library import adds_bytes, is_fast
+from searchengine.trainer.native.wordpiece import FastTokenIds
 from searchengine.trainer.runtimes import compile
 from searchengine.trainer.runtimes.graph import FP32_GAIN, Graph, find_graph
 from searchengine.trainer.runtimes.measure import is_measured, known_here, measured_here
@@ -90,7 +91,7 @@ class ModelHandle:
             from searchengine.trainer.model.torch_model import describe
 
             self.description = describe(self.model)
-        self.tokens = TokenIds(self.description.tokens)
+        self.tokens: TokenIds = FastTokenIds(self.description.tokens)
 
     def _find_known(self, source: Source) -> None:
         """Find what earlier processes made of the model: native weights, or a graph."""

@@ -24,6 +24,7 @@ from searchengine.trainer.model.numpy_models import (
 )
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import Padded, TokenIds
+from searchengine.trainer.native.wordpiece import FastTokenIds
 from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
 
@@ -318,7 +319,7 @@ class StaticHandle:
         model = read_static(source.folder, place, source.route)
         self.config, self.source = config, source
         self.description = model.description
-        self.tokens = TokenIds(model.description.tokens)
+        self.tokens: TokenIds = FastTokenIds(model.description.tokens)
         self._table = model.table
         self.runtime = StaticRuntime(model)
         self.fingerprint = model.fingerprint
