@@ -298,7 +298,11 @@ def test_auto_does_not_take_it_where_another_runtime_is_faster(
 
 @needs_kernel
 def test_auto_takes_it_for_a_network_that_it_does_not_know(
-    free: None, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    free: None,
+    own_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(RuntimeConfig, "tries_openvino", False)
     monkeypatch.setattr(torch_runtime, "cpu_has_native_bf16", lambda: False)
@@ -314,7 +318,7 @@ def test_auto_takes_it_for_a_network_that_it_does_not_know(
     monkeypatch.setattr(native_runtime, "_rounded", counted)
     cosine = 0.991
     encoder = Encoder.load(folder)
-    assert encoder.runs_on == "torch fp32"  # which has read it, and describes it then
+    assert encoder.runs_on == "native int8, or else torch"
     vectors = encoder.encode(["a whale sings"])
     assert encoder.runs_on == "native int8" and len(rounds) == 1
     again = Encoder.load(folder)
@@ -324,10 +328,12 @@ def test_auto_takes_it_for_a_network_that_it_does_not_know(
     # One that is not accurate enough is not rounded again, and runs as it would without the kernel.
     inaccurate = write_heads(tmp_path / "other", seed=2)
     cosine = 0.98
+    caplog.set_level("INFO")
     encoder = Encoder.load(inaccurate)
     exact = Encoder.load(inaccurate, runtime="torch", precision="fp32").encode(["a whale sings"])
     np.testing.assert_allclose(encoder.encode(["a whale sings"]), exact, atol=1e-5)
     assert encoder.runs_on == "torch fp32" and len(rounds) == 2
+    assert "got int8 0.9800: another runtime is taken" in caplog.text
     assert Encoder.load(inaccurate).runs_on == "numpy for the first texts, then torch"
     with pytest.raises(ModelError, match=r"0\.99, got int8 0\.98"):
         Encoder.load(inaccurate, runtime="native").encode(["a"])

@@ -83,7 +83,7 @@ class ModelHandle:
         if self._runtime is None and not self._requires_native:
             if self._described is not None and self._graph is None:
                 self._first = FirstTexts(self._described)
-            elif not self._tries_openvino:
+            elif not self._tries_openvino and not self._tries_native:
                 self._torch = self._torch_runtime(self._precision)
         if (known := self._known) is not None:
             self.description = known.description
@@ -220,9 +220,10 @@ class ModelHandle:
         if self._tries_native:
             try:
                 return self._native()
-            except ModelError:
+            except ModelError as error:
                 if self._requires_native:
-                    raise
+                    raise ModelError(f"{error}; choose another runtime") from error
+                _log.info("%s: another runtime is taken", error)
                 self._tries_native = False
         runtime: Runtime | None = None
         if self._tries_openvino and self._torch is None:
@@ -249,7 +250,7 @@ class ModelHandle:
         if self._described is None or self.source is None:
             raise ModelError(
                 "the native runtime runs encoders of BERT's kind alone (BERT, MiniLM, RoBERTa, "
-                "XLM-R with mean or CLS pooling): choose another runtime"
+                "XLM-R with mean or CLS pooling)"
             )
         return native_runtime(self._described, self.source)
 

@@ -91,8 +91,7 @@ def find_native(model: Described, source: Source) -> NativeRuntime | None:
     """The runtime of a model that was quantized before, or None. Raises ModelError as above."""
     if not levels():
         raise ModelError(
-            "the native runtime is not compiled: install searchengine again with a C++ compiler, "
-            "or choose another runtime"
+            "the native runtime is not compiled: install searchengine again with a C++ compiler"
         )
     described = model.network
     _check_widths({described.width, described.width // described.heads})
@@ -103,10 +102,7 @@ def find_native(model: Described, source: Source) -> NativeRuntime | None:
 def _accurate(runtime: NativeRuntime) -> NativeRuntime:
     assert runtime.accuracy is not None
     if shortfall := runtime.accuracy.shortfall(Precision.INT8):
-        raise ModelError(
-            f"the native runtime is not accurate enough for this model: {shortfall}; choose "
-            "another runtime"
-        )
+        raise ModelError(f"the native runtime is not accurate enough for this model: {shortfall}")
     return runtime
 
 
@@ -160,9 +156,7 @@ def _quantized(model: Described, source: Source) -> NativeRuntime:
 
 def _check_widths(widths: set[int]) -> None:
     if any(width % LANES for width in widths):
-        raise ModelError(
-            f"the native runtime needs widths that are multiples of {LANES}; choose another runtime"
-        )
+        raise ModelError(f"the native runtime needs widths that are multiples of {LANES}")
 
 
 def _rounded(model: Described) -> tuple[Arrays, Accuracy]:
