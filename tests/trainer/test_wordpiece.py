@@ -43,7 +43,7 @@ def test_they_are_those_of_the_library(starter: Tokenization, texts: list[str], 
     many = texts * -(-FEW // len(texts))
     tokenization = cut(starter, most)
     fast = FastTokenIds(tokenization)
-    assert fast._pieces is not None
+    assert fast._vocabulary is not None
     expected = TokenIds(tokenization)(many)
     for found in (fast(many), fast(texts), fast([])):
         for row, one in zip(found, expected, strict=False):
@@ -94,7 +94,7 @@ def test_other_tokenizers_are_left_to_the_library(
     Tokenizer.from_str(text)  # it is one
     tokenization = Tokenization(text, 16, 0, (), "right")
     tokens = FastTokenIds(tokenization)
-    assert tokens._pieces is None
+    assert tokens._vocabulary is None
     many = ["Whales sleep"] * FEW
     np.testing.assert_array_equal(tokens(many), TokenIds(tokenization)(many))
 
@@ -103,9 +103,9 @@ def test_it_is_not_used_where_the_beginning_is_cut_or_nothing_is_compiled(
     starter: Tokenization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = Tokenization(starter.state, 8, 0, starter.special_ids, "left")
-    assert FastTokenIds(left)._pieces is None
+    assert FastTokenIds(left)._vocabulary is None
     monkeypatch.setattr(wordpiece, "load", lambda: None)
-    assert FastTokenIds(starter)._pieces is None
+    assert FastTokenIds(starter)._vocabulary is None
 
 
 @pytest.mark.parametrize("around", ["none", "bert"])
@@ -116,7 +116,7 @@ def test_what_is_around_a_text(starter: Tokenization, around: str) -> None:
     tokenization = Tokenization(json.dumps(state), 5, 0, starter.special_ids, "right")
     texts = ["", "whales", "one two three four five six", "don't"] * FEW
     tokens = FastTokenIds(tokenization)
-    assert tokens._pieces is not None
+    assert tokens._vocabulary is not None
     for found, expected in zip(tokens(texts), TokenIds(tokenization)(texts), strict=True):
         np.testing.assert_array_equal(found, expected)
 

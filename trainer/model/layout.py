@@ -177,9 +177,10 @@ def prompts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, str]:
 
 def hub_name(folder: Path) -> str:
     """The name of a model folder, without the owner; in the hub's cache, that of the model."""
-    parts = folder.resolve().parts
-    cached = next((part for part in reversed(parts) if part.startswith("models--")), parts[-1])
-    return cached.rsplit("--", 1)[-1]
+    place = folder.resolve()
+    if place.parent.name == "snapshots":  # models--OWNER--NAME/snapshots/REVISION
+        return place.parent.parent.name.rpartition("--")[2]
+    return place.name
 
 
 def published_prompts(name: str) -> Mapping[str, str]:

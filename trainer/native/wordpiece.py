@@ -23,10 +23,10 @@ class FastTokenIds(TokenIds):
 
     def __call__(self, texts: Sequence[Text]) -> list[Ids]:
         """The ids of each text, int32, in the order given."""
-        if len(texts) < FEW or self._pieces is None:
+        if len(texts) < FEW or self._vocabulary is None:
             return super().__call__(texts)
         plain = [i for i, text in enumerate(texts) if isinstance(text, str) and text.isascii()]
-        found = self._pieces.ids([str(texts[i]) for i in plain], self.max_tokens)
+        found = self._vocabulary.ids([str(texts[i]) for i in plain], self.max_tokens)
         ids = {i: row for i, row in zip(plain, found, strict=True) if row is not None}
         others = [i for i in range(len(texts)) if i not in ids]
         if others:
@@ -35,7 +35,7 @@ class FastTokenIds(TokenIds):
         return [ids[i] for i in range(len(texts))]
 
     @cached_property
-    def _pieces(self) -> "_Pieces | None":
+    def _vocabulary(self) -> "_Pieces | None":
         if load() is None or self.pairs or self._side != "right":
             return None
         return _Pieces.of(json.loads(self._state))

@@ -139,7 +139,7 @@ def _quantized(model: Described, source: Source) -> NativeRuntime:
                 held.enter_context(FileLock(path.with_suffix(".lock")))
                 if (present := _find(model, source)) is not None:
                     return present
-        _log.info("Rounding the encoder to 8 bits, once…")
+        _log.info("Rounding the encoder to 8 bits%s…", "" if path is None else ", once")
         arrays, measured = _rounded(model)
         if path is not None:
             record = {
