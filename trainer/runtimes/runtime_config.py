@@ -154,8 +154,8 @@ def _unsupported(runtime: RuntimeKind, precision: Precision, device: str | None)
         return "openvino has no fp16 on a processor: choose fp32, bf16 or int8"
     if precision is Precision.INT8 and (runtime is RuntimeKind.TORCH or not on_cpu):
         return (
-            "the precision int8 is computed by openvino or the native kernel on the processor: leave "
-            "out the runtime and the device, or choose another precision"
+            "the precision int8 is computed by openvino or the native kernel, on the processor: "
+            "leave out the runtime and the device, or choose another precision"
         )
     return ""
 

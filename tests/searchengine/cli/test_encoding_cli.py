@@ -126,7 +126,7 @@ def test_what_cannot_be_is_one_sentence(collection: Path) -> None:
     for options, message in (
         (
             ("--runtime", "torch", "--precision", "int8"),
-            "int8 is computed by openvino or the native kernel",
+            "int8 is computed by openvino",
         ),
         (("--runtime", "openvino", "--device", "cuda"), "computes on the processor"),
         (("--device", "abacus"), "the device 'abacus' cannot be used here"),
