@@ -1,6 +1,7 @@
 """Loading the compiled encoder, with the types of what it is given; see source/network.h."""
 
 import ctypes
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,13 @@ def is_fast() -> bool:
 def adds_bytes() -> bool:
     """Whether there is a library, and this processor adds up products of 8 bits (VNNI)."""
     return any(name in VNNI for name in levels())
+
+
+def threads() -> int:
+    """The number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def encode(

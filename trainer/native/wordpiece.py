@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -11,7 +10,7 @@ from weakref import finalize
 import numpy as np
 
 from searchengine.trainer.model.tokens import Ids, Text, TokenIds
-from searchengine.trainer.native.library import CWordPiece, load
+from searchengine.trainer.native.library import CWordPiece, load, threads
 
 FEW = 64  # texts that the library tokenizes sooner than a vocabulary is made
 LONGEST = 2**31 - 1
@@ -103,7 +102,7 @@ class _Pieces:
             min(most, LONGEST),
             ids.ctypes.data,
             lengths.ctypes.data,
-            os.cpu_count() or 1,
+            threads(),
         )
         if failed:
             raise MemoryError("not enough memory for the texts of a batch")

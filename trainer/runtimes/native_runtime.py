@@ -5,7 +5,6 @@ user's cache.
 """
 
 import logging
-import os
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +17,7 @@ from searchengine.trainer.model.numpy_models import Described
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import Padded, TokenIds
 from searchengine.trainer.native import weights
-from searchengine.trainer.native.library import encode, levels
+from searchengine.trainer.native.library import encode, levels, threads
 from searchengine.trainer.native.weights import LANES, Arrays
 from searchengine.trainer.runtimes.graph import Accuracy
 from searchengine.trainer.runtimes.measure import accuracy, sample_vectors
@@ -70,13 +69,7 @@ class NativeRuntime:
             raise ModelError(f"a token must be below {words}, got {tokens.max()}")
         if lengths.min(initial=1) < 1 or lengths.max(initial=1) > longest:
             raise ModelError(f"a text must have 1 to {longest} tokens, got {lengths.max()}")
-        return self._head(*encode(self._network, tokens, lengths, _threads()))
-
-
-def _threads() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return self._head(*encode(self._network, tokens, lengths, threads()))
 
 
 def native_runtime(model: Described, source: Source) -> NativeRuntime:
