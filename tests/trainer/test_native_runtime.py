@@ -220,12 +220,15 @@ def test_a_damaged_file_of_weights_is_written_again(own_cache: Path, tmp_path: P
     assert first is not None
     expected = first.run(batch)
     path.unlink()  # mapped files are replaced, never written to
-    for damaged in (b"", whole[:100], whole[: len(whole) // 2], b"\xff" * 64):
+    flipped = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
+    for damaged in (b"", whole[:100], whole[: len(whole) // 2], b"\xff" * 64, flipped):
         path.write_bytes(damaged)
         assert native_runtime._find(model, source) is None
         path.unlink()
     again = native_runtime._quantized(model, source)
     assert path.read_bytes() == whole
+    path.with_suffix(".sha256").unlink()
+    assert native_runtime._find(model, source) is None
     np.testing.assert_array_equal(again.run(batch), expected)
     arrays, _ = weights.read(path)
     channels = arrays["0.inner.channels"].copy()

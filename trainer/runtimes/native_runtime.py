@@ -13,6 +13,7 @@ import numpy as np
 from filelock import FileLock
 
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.disk import Checksums, write_at_once
 from searchengine.trainer.model.numpy_models import Described
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import Padded, TokenIds
@@ -33,6 +34,7 @@ from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
+CHECKSUM = ".sha256"
 # One further digit for so many channels of a part's inputs; several are large behind a norm.
 _MORE = {"attention": 4, "attended": 24, "inner": 12, "outer": 24}
 
@@ -104,6 +106,9 @@ def _find(model: Described, source: Source) -> NativeRuntime | None:
     if path is None or not path.is_file():
         return None
     try:
+        with Checksums(source.user_cache) as checksums:  # flipped bits would give other vectors
+            if checksums.of(path) != path.with_suffix(CHECKSUM).read_text():
+                return None
         arrays, record = weights.read(path)
         if record["format"] != FORMAT or record["fingerprint"] != model.fingerprint:
             return None
@@ -142,6 +147,8 @@ def _quantized(model: Described, source: Source) -> NativeRuntime:
             }
             with suppress(OSError):
                 weights.write(path, arrays, record)
+                digest = Checksums(None).of(path)
+                write_at_once(path.with_suffix(CHECKSUM), digest.encode())
                 if (kept := _find(model, source)) is not None:  # mapped, and shared by processes
                     return kept
         return NativeRuntime(model, arrays, measured)
