@@ -343,11 +343,7 @@ def test_auto_takes_it_for_a_network_that_it_does_not_know(
     assert len(rounds) == 2
 
 
-@needs_kernel
-def test_a_forked_child_runs_what_its_parent_started(free: None) -> None:
-    encoder = Encoder.load("starter")
-    encoder.start()
-    assert encoder.runs_on == "native int8"
+def encodes_in_a_forked_child(encoder: Encoder) -> None:
     expected = encoder.encode(["how do whales sleep"])
 
     def child(say: Callable[[Any], None]) -> None:
@@ -355,6 +351,14 @@ def test_a_forked_child_runs_what_its_parent_started(free: None) -> None:
 
     ended = in_child(child)
     assert (ended.problem, ended.said) == (None, [expected.tolist()])
+
+
+@needs_kernel
+def test_a_forked_child_runs_what_its_parent_started(free: None) -> None:
+    encoder = Encoder.load("starter")
+    encoder.start()
+    assert encoder.runs_on == "native int8"
+    encodes_in_a_forked_child(encoder)
 
 
 @needs_kernel
@@ -368,13 +372,7 @@ def test_a_forked_child_runs_what_its_parent_started_beside_numpy(
     thread = encoder._handle._first._starting  # type: ignore[union-attr]
     assert thread is not None
     thread.join(60)
-    expected = encoder.encode(["how do whales sleep"])
-
-    def child(say: Callable[[Any], None]) -> None:
-        say(encoder.encode(["how do whales sleep"]).tolist())
-
-    ended = in_child(child)
-    assert (ended.problem, ended.said) == (None, [expected.tolist()])
+    encodes_in_a_forked_child(encoder)
 
 
 @needs_kernel

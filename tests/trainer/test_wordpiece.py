@@ -77,6 +77,8 @@ def test_the_compiled_library_reads_what_it_can(
     [
         {"normalizer": None},
         {"normalizer": {"type": "Lowercase"}},
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}},
+        {"pre_tokenizer": None},
         {"pre_tokenizer": {"type": "Whitespace"}},
         {"post_processor": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}},
         {"model": {"continuing_subword_prefix": "@@"}},

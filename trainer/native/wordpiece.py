@@ -59,8 +59,8 @@ class _Pieces:
         if (
             model["type"] != "WordPiece"
             or model["continuing_subword_prefix"] != "##"
-            or NORMALIZER.items() - normalizer.items()
-            or cut["type"] != "BertPreTokenizer"
+            or any(normalizer.get(name) != value for name, value in NORMALIZER.items())
+            or cut.get("type") != "BertPreTokenizer"
             or around is None
         ):
             return None

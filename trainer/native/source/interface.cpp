@@ -1,7 +1,4 @@
 // The functions that trainer/native/library.py calls.
-#include <atomic>
-#include <exception>
-#include <thread>
 #include <vector>
 
 #if defined(__linux__)
@@ -9,6 +6,7 @@
 #endif
 
 #include "network.h"
+#include "threads.h"
 
 using encoder::Encode;
 using encoder::is_fine;
@@ -93,22 +91,7 @@ int encoder_run(int level, const Network* network, const Texts* texts, int threa
     length_before = length;
     tokens += length;
   }
-  std::atomic<size_t> next{0};
-  std::atomic<int> failed{0};
-  const auto work = [&] {
-    try {
-      for (size_t i; (i = next++) < chunks.size();) levels()[level].encode(*network, chunks[i]);
-    } catch (const std::exception&) {
-      failed = 1;
-    }
-  };
-  std::vector<std::thread> others;
-  try {
-    for (int i = 1; i < threads && i < (int)chunks.size(); i++) others.emplace_back(work);
-  } catch (const std::exception&) {  // no more threads: those that there are do it all
-  }
-  work();
-  for (auto& other : others) other.join();
-  return failed;
+  return in_threads(threads, (int)chunks.size(),
+                    [&](int i) { levels()[level].encode(*network, chunks[i]); });
 }
 }

@@ -54,18 +54,7 @@ inline __attribute__((always_inline)) void tile(const int8_t* a, int64_t a_strid
     for (int v = 0; v < 4; v++) vst1q_s32(out + r * out_stride + 4 * v, sums[r][v]);
 }
 
-template <int V>
-struct Tiles {
-  static void run(const int8_t* a, int64_t a_stride, const int32_t*, int rows, const uint8_t* panel,
-                  int64_t stride, int steps, int32_t* out, int64_t out_stride) {
-    for (; rows >= 4; rows -= 4, a += 4 * a_stride, out += 4 * out_stride)
-      for (int v = 0; v < V; v++)
-        tile<4>(a, a_stride, panel + 64 * v, stride, steps, out + COLUMNS * v, out_stride);
-    for (; rows; rows--, a += a_stride, out += out_stride)
-      for (int v = 0; v < V; v++)
-        tile<1>(a, a_stride, panel + 64 * v, stride, steps, out + COLUMNS * v, out_stride);
-  }
-};
+#include "fours.h"
 
 #include "encode.h"
 

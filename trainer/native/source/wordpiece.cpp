@@ -1,16 +1,16 @@
 // The token ids of ASCII texts, as BERT's tokenizer gives them: lower case, punctuation apart, and
 // of each word the longest pieces from its beginning on. Others are left to the library.
-#include <atomic>
-#include <cstdint>
+#include "wordpiece.h"
+
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
-#include "wordpiece.h"
+#include "threads.h"
 
 namespace {
 
@@ -60,7 +60,7 @@ struct Vocabulary {
       if (memmem(text, length, token.data(), token.size())) return -1;
     for (size_t i = 0; i < length; i++)
       if (kinds.of[(uint8_t)text[i]] == OTHER) return -1;
-    const int32_t* limit = ids + most - (end >= 0);
+    int32_t* limit = ids + most - (end >= 0);
     int32_t* to = ids;
     if (start >= 0) *to++ = start;
     std::string small;
@@ -77,7 +77,7 @@ struct Vocabulary {
       }
       i = stop;
     }
-    to = std::min(to, ids + (limit - ids));
+    to = std::min(to, limit);
     if (end >= 0) *to++ = end;
     return (int)(to - ids);
   }
@@ -121,25 +121,11 @@ void wordpiece_free(void* vocabulary) { delete static_cast<Vocabulary*>(vocabula
 int wordpiece_run(const void* vocabulary, const char* texts, const int64_t* starts, int count,
                   int most, int32_t* ids, int32_t* lengths, int threads) {
   constexpr int TOGETHER = 16;
-  std::atomic<int> next{0}, failed{0};
-  const auto work = [&] {
-    try {
-      for (int first; (first = next.fetch_add(TOGETHER)) < count;)
-        for (int i = first; i < std::min(count, first + TOGETHER); i++)
-          lengths[i] = static_cast<const Vocabulary*>(vocabulary)
-                           ->text(texts + starts[i], starts[i + 1] - starts[i], most,
-                                  ids + starts[i] + 2 * (int64_t)i);
-    } catch (const std::exception&) {
-      failed = 1;
-    }
-  };
-  std::vector<std::thread> others;
-  try {
-    for (int i = 1; i < threads && i * TOGETHER < count; i++) others.emplace_back(work);
-  } catch (const std::exception&) {  // no more threads: those that there are do it all
-  }
-  work();
-  for (auto& other : others) other.join();
-  return failed;
+  const auto* all = static_cast<const Vocabulary*>(vocabulary);
+  return in_threads(threads, (count + TOGETHER - 1) / TOGETHER, [&](int part) {
+    for (int i = part * TOGETHER; i < std::min(count, (part + 1) * TOGETHER); i++)
+      lengths[i] = all->text(texts + starts[i], starts[i + 1] - starts[i], most,
+                             ids + starts[i] + 2 * (int64_t)i);
+  });
 }
 }

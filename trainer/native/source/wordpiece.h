@@ -1,7 +1,6 @@
 // What trainer/native/wordpiece.py gives wordpiece.cpp.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 // The tokens one behind another, and behind them those that a text may contain as they are.
