@@ -108,7 +108,8 @@ class ModelHandle:
             self._graph = self._find_graph(source)
             if self._graph is not None:  # it needs no torch, and to describe the network does
                 self._tries_native = False
-        if self._graph is None and not self._tries_native and self.config.takes_numpy:
+        looked = self._tries_native or self._described is not None
+        if self._graph is None and not looked and self.config.takes_numpy:
             self._described = find_described(source)
 
     @property
