@@ -29,6 +29,18 @@ _TERM = re.compile(f"(?P<two>[{_HAN}가-힣]+)|(?P<three>[{OTHER_UNSPACED}]+)|{_
 # Letters of a part, as for the index of words.
 _PARTS: dict[str | None, int] = {"two": 2, "three": 3}
 _LETTER = re.compile(_LETTERS)
+_HIRAGANA = re.compile("[\u3041-\u309f]")  # a part that begins so is an ending or a particle
+_COMMON_PARTS = frozenset(  # words of questions and particles, whose parts tell little
+    word[i : i + size]
+    for size, words in (
+        (2, "에서 으로 에게 까지 부터 하는 하고 습니다 합니다 나요 는가 인가 이다 한다 된다"),
+        (2, "어떻게 무엇 어디 언제 누구 왜"),
+        (2, "什么 怎么 怎样 如何 为什么 哪里 哪个 哪些 多少 什麼 怎麼 為什麼 哪裡"),
+        (3, "อย่างไร อะไร เมื่อไร เมื่อไหร่ ทำไม ที่ไหน เท่าไร เท่าไหร่"),
+    )
+    for word in words.split()
+    for i in range(max(1, len(word) - size + 1))
+)
 _ENDINGS = "(?:ies|ing|ed|es|ly|s|y|e)"
 _ENDING = re.compile(rf"(?<=\w{{3}}){_ENDINGS}\Z")
 _GROWING = re.compile("[ßİŉǰΐΰևẖ-ẚẞὐ-\u1fffﬀ-ﬗ]")  # their casefold may be longer
@@ -159,6 +171,16 @@ def best_passage(text: str, question: str, spans: Sequence[Span]) -> Span:
     return _best(_places(text, question), spans)
 
 
+def matched_words(title: str, shown: str, question: str) -> list[str]:
+    """The words of a title and a snippet that a question asks for, each once, in lower case.
+
+    They are written as in the text. In Korean, and in scripts without spaces, they are the parts of
+    words: two letters or three.
+    """
+    text = f"{title}\n{shown}"
+    return sorted({text[p.start : p.end].lower() for p in _places(text, question) if p.weight})
+
+
 def _best(places: Sequence["_Place"], spans: Sequence[Span]) -> Span:
     """The span with most places; the first of equals."""
     begins = [place.start for place in places]
@@ -198,7 +220,10 @@ def _places(text: str, question: str) -> list[_Place]:
             terms = common if folded in functions else telling
             terms.add(_stem(folded) if stem is None else stem(word))
         else:
-            telling.update(word[i : i + size] for i in range(max(1, len(word) - size + 1)))
+            for i in range(max(1, len(word) - size + 1)):
+                part = word[i : i + size]
+                tells = part not in _COMMON_PARTS and not _HIRAGANA.match(part)
+                (telling if tells else common).add(part)
     wanted = telling | common
     matches: list[tuple[int, int, str]] = []
     if stem is None and len(text) > LONG and len(wanted) <= _FEW:
