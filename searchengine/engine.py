@@ -26,7 +26,7 @@ from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import CANDIDATES, Mode, weight_of
-from searchengine.backends.opening import create_backend, exists, in_folder, open_backend
+from searchengine.backends.opening import create_backend, exists, in_folder, is_url, open_backend
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import (
     DataFrame,
@@ -92,6 +92,7 @@ from searchengine.query.request import (
     check_questions,
     split,
 )
+from searchengine.trainer.model.multilingual import MULTILINGUAL
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep import copies, reindex, stats, tuning, verify
 from searchengine.upkeep.reindex import Preview
@@ -152,6 +153,7 @@ class SearchEngine:
             )
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime, query_encoder)
+        self._is_undecided = False  # whether the first documents may change the encoder
         self.cross_encoders = CrossEncoders(runtime)
         inherit(self._encoder)
         self._calls: Coalescers[tuple[Any, ...], tuple[Any, Deadline | None], Any] = Coalescers()
@@ -243,8 +245,10 @@ class SearchEngine:
     ) -> "SearchEngine":
         """Open a collection to add to, or create it. `config`: of a mapping only the fields count.
 
-        `encoder`: None is the one that built it, or "starter" for a new one. `dim`: if `encoder` is
-        None, create it without an encoder, for vectors of this width. Of several processes at the
+        `encoder`: None is the one that built it. For a new one it is "starter", or "multilingual"
+        if that is installed and starter does not read most of the first documents that are added,
+        which a LanguageWarning tells. `dim`: if `encoder` is None, create it without an encoder,
+        for vectors of this width. Of several processes at the
         same time, one creates it and the others open it. `wait`: as for `open`. Raises
         CollectionError if the collection there has other settings."""
         if layers is not None and not isinstance(encoder, str | Path | None):
@@ -253,16 +257,27 @@ class SearchEngine:
                 "chooses its layers itself"
             )
         if not exists(path):
+            is_undecided = encoder is None and dim is None and layers is None and not is_url(path)
             encoder = "starter" if encoder is None and dim is None else encoder
             loaded = None if encoder is None else load_given(encoder, runtime, layers)
             cut = True if passages is None else passages
             try:
-                return cls.create(
-                    path, loaded, config, dim=dim, passages=cut, tokenizer=tokenizer, wait=wait
+                created = cls.create(
+                    path,
+                    loaded,
+                    config,
+                    dim=dim,
+                    passages=cut,
+                    tokenizer=tokenizer,
+                    wait=wait,
+                    runtime=runtime,
                 )
             except CollectionError:
                 if not exists(path):  # else another process has created it just now
                     raise
+            else:
+                created._is_undecided = is_undecided
+                return created
         engine = cls.open(path, encoder, wait=wait, runtime=runtime)
         try:
             place = engine.collection.path  # a URL without its password
@@ -915,7 +930,16 @@ class SearchEngine:
         return mirror.watch(self.folder, self._reader, folder, options, stop)
 
     def _reader(self, encoded: str | Path | None = None) -> PassageReader:
-        return passage_reader(self.collection, self._encoder, encoded)
+        reader = passage_reader(self.collection, self._encoder, encoded)
+        if self._is_undecided and encoded is None:
+            reader.instead = self._reader_of_many_languages
+        return reader
+
+    def _reader_of_many_languages(self) -> PassageReader:
+        """Change the encoder, which the user has not chosen, of a collection without documents."""
+        self.reindex(MULTILINGUAL, runtime=self._encoder.runtime)
+        self._is_undecided = False
+        return self._reader()
 
     def index_fields(self, *names: str) -> None:
         """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""

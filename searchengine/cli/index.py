@@ -2,7 +2,6 @@
 
 import functools
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,7 +42,6 @@ from searchengine.errors import (
     CorpusError,
     DuplicateKey,
     EmptyCorpus,
-    LanguageWarning,
     QueryError,
     UnknownFields,
     UnreadableFile,
@@ -352,48 +350,6 @@ def index(
         searchengine index papers.jsonl papers.index --vectors vectors.npy
         searchengine index papers.jsonl papers.index --vectors encoded/
     """
-    if _may_choose(corpus, collection, encoder, options):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", LanguageWarning)
-                _index(corpus, collection, None, **options)
-        except LanguageWarning as unread:
-            encoder = _encoder_for(unread)
-        else:
-            return
-    _index(corpus, collection, encoder, **options)
-
-
-def _may_choose(
-    corpus: str, collection: Path | str, encoder: str | None, options: dict[str, Any]
-) -> bool:
-    """Return whether the documents may choose the encoder, for which they are read twice."""
-    from searchengine.trainer.model.multilingual import multilingual_installed
-
-    if encoder is not None or options["layers"] is not None or options["vector_file"] is not None:
-        return False
-    is_new = isinstance(collection, Path) and not collection.exists()
-    watches = options["mirror"] is not None and options["mirror"].watch
-    is_read_once = corpus == str(STDIN) or Path(corpus).is_fifo()
-    return is_new and not watches and not is_read_once and multilingual_installed()
-
-
-def _encoder_for(unread: LanguageWarning) -> str | None:
-    """Return the encoder for a new collection with documents that the starter does not read."""
-    from searchengine.ingest.languages import MOSTLY
-    from searchengine.trainer.model.multilingual import MULTILINGUAL
-
-    if unread.share <= MOSTLY:
-        return None
-    note(
-        f"{unread.languages}, which the encoder starter does not read well: encoding by "
-        f"{MULTILINGUAL} instead (--encoder starter keeps that one)"
-    )
-    return MULTILINGUAL
-
-
-def _index(corpus: str, collection: Path | str, encoder: str | None, **options: Any) -> None:
-    """Index with an encoder; None: that of the collection, or the starter for a new one."""
     from searchengine.corpus.documents import explaining
     from searchengine.corpus.files import Unread, check_corpus
     from searchengine.engine import SearchEngine

@@ -133,15 +133,19 @@ class Analyzer:
             terms += piece.parts(ended=True) if piece.part else [stem(piece.text)]
         return [term for term in terms if term]  # nothing is left of a lone accent
 
-    def pieces(self, text: str) -> list[Piece]:
-        """The runs of a text, folded: lower case, composed, wide and narrow forms as one."""
+    def folded(self, text: str) -> str:
+        """A text in lower case, composed, with wide and narrow forms as one."""
         if not unicodedata.is_normalized("NFKC", text):
             # A sign for letters, such as ㎡ or ™, is no part of the word before it.
             letters = (c if is_letter(c) else " " for c in text)
             text = unicodedata.normalize("NFKC", "".join(letters))
         if "tr" in self.languages:
             text = text.replace("I", "ı").replace("İ", "i")
-        text = text.lower()
+        return text.lower()
+
+    def pieces(self, text: str) -> list[Piece]:
+        """The runs of a text, folded."""
+        text = self.folded(text)
         if text.isascii():
             return [Piece(word, 0) for word in _WORD.findall(text)]
         words, rare = _patterns()

@@ -4,6 +4,8 @@ In a small collection, and in one of statements, "how" and "do" are rare, so BM2
 telling words. They are counted less, not left out: "to be or not to be" is made of nothing else.
 """
 
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache
 
 _BY_LANGUAGE = {
@@ -126,3 +128,13 @@ def function_words(languages: tuple[str, ...]) -> frozenset[str]:
     return frozenset(
         word for language in languages for word in _BY_LANGUAGE.get(language, "").split()
     )
+
+
+@cache
+def languages_by_word() -> Mapping[str, tuple[str, ...]]:
+    """Function word, in lower case → the languages that have it."""
+    languages = defaultdict[str, tuple[str, ...]](tuple)
+    for language in _BY_LANGUAGE:
+        for word in function_words((language,)):
+            languages[word] += (language,)
+    return dict(languages)

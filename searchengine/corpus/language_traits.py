@@ -1,18 +1,22 @@
-"""Languages of texts: by their script where it suffices, else by py3langid.
+"""Languages of texts: by their script where it suffices, else by py3langid or function words.
 
     traits(["고래는 잔다.", "Wale schlafen mit einer Hälfte des Gehirns."])
     # [Traits(language="ko", parts=True, code=False), Traits(language="de", …)]
+    language_of("Wale schlafen mit einer Hälfte des Gehirns.")  # "de"
 
 py3langid (https://github.com/adbar/py3langid) takes 0.4 s to load, so texts in a script of one
-language are not shown to it.
+language are not shown to it, and a question does not wait for it: the text of a hit is judged by
+its function words.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from searchengine.corpus.function_words import languages_by_word
 from searchengine.errors import CorpusError
 
 CHINESE_JAPANESE_KOREAN = (  # Hangul letters, kana, Chinese, Hangul, Chinese again
@@ -50,6 +54,11 @@ _SHORTEST_CODE = 100  # characters besides spaces
 _ENOUGH = 60  # letters to tell a language by: shorter texts are joined
 _MIN_LETTERS = 40  # letters, below which no language is named
 _SURE = 0.8  # probability of a language that is named
+# Function words that name a language: how many, their share of all words, and times as many as of
+# any other language. Of 4,092 paragraphs in eleven languages one is named otherwise than by
+# py3langid, and 1 % are not named; of their first 100 characters 0.2 % and 8.5 %.
+_FUNCTION_WORDS, _FUNCTION_SHARE, _LEAD = 2, 0.05, 1.2
+_LETTERS = re.compile(r"[^\W\d_]+")
 
 NAMES = {
     "af": "Afrikaans", "ar": "Arabic", "be": "Belarusian", "bg": "Bulgarian", "bn": "Bengali",
@@ -104,6 +113,28 @@ def traits(texts: Sequence[str]) -> list[Traits]:
     if pending and _letters(joined) >= _MIN_LETTERS:
         _tell(result, pending, joined)
     return result
+
+
+def language_of(text: str) -> str | None:
+    """The language of a text, by its first EXCERPT characters; None where it is not clear.
+
+    By script, else by function words of the fourteen languages that function_words.py has: in some
+    70 µs.
+    """
+    excerpt = text[:EXCERPT]
+    found = _by_script(excerpt)
+    if found.language is not None or found.code:
+        return found.language
+    languages, counts = languages_by_word(), defaultdict[str, float](float)
+    words = _LETTERS.findall(excerpt.lower())
+    for word in words:
+        named = languages.get(word, ())
+        for language in named:
+            counts[language] += 1 / len(named)  # a word of several counts in part
+    ranked = sorted(((count, language) for language, count in counts.items()), reverse=True)
+    (most, first), (second, _) = [*ranked, (0, ""), (0, "")][:2]
+    clear = most >= max(_FUNCTION_WORDS, _FUNCTION_SHARE * len(words)) and most > _LEAD * second
+    return first if clear else None
 
 
 def _by_script(text: str) -> Traits:

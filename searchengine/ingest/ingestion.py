@@ -416,11 +416,20 @@ class FolderIngestion(Ingestion):
         return self._collection.path, self._options.commit_every
 
     def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
+        first, reader = self._languages is None, self._pipeline.reader
         if self._languages is None:
-            reader = self._pipeline.reader
-            self._languages = Languages(None if reader is None else reader.encoder)
+            may_change = reader is not None and reader.instead is not None
+            encoder = None if reader is None else reader.encoder
+            self._languages = Languages(encoder, may_change=may_change)
         with self._collection.reader(self._identity) as store:
-            self._languages.look(store, documents)
+            changes = self._languages.look(store, documents)
+        if changes and reader is not None and reader.instead is not None:
+            reader = reader.instead()
+            self._pipeline.renew(reader)
+            self._languages.encoder = reader.encoder
+            if first:  # else what was encoded before does not suit, and is encoded again
+                self._settings = reader.settings
+        with self._collection.reader(self._identity) as store:
             return self._known_in(store, documents)
 
     def _known_in(

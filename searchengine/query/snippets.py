@@ -1,14 +1,18 @@
 """The part of a text to show for a question, and the headings that it is under."""
 
 import re
+import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from textwrap import dedent
 from typing import NamedTuple
 
+from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
+from searchengine.corpus.function_words import function_words
+from searchengine.corpus.language_traits import OTHER_UNSPACED, language_of
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 
 Span = tuple[int, int]
@@ -18,8 +22,25 @@ LONG = 20_000
 """Characters of a passage from which only the part around the words is looked at closely."""
 _FEW = 32  # words of a question that are looked up one by one in a long text
 _HAN = "".join(f"{chr(low)}-{chr(high)}" for low, high in UNSPACED)
-_TERM = re.compile(f"(?P<letters>[{_HAN}가-힣]+)|[^\\W{_HAN}가-힣]+")
-_LETTER = re.compile(f"[^\\W{_HAN}가-힣]")
+_MARKS = "\u0300-\u036f\u064b-\u065f\u0900-\u0963\u0966-\u0dff"  # also letters of Indian scripts
+_APART = f"{_HAN}가-힣{OTHER_UNSPACED}"  # letters whose words are found by their parts
+_LETTERS = f"(?:[^\\W{_APART}]|[{_MARKS}])"
+_TERM = re.compile(f"(?P<two>[{_HAN}가-힣]+)|(?P<three>[{OTHER_UNSPACED}]+)|{_LETTERS}+")
+# Letters of a part, as for the index of words.
+_PARTS: dict[str | None, int] = {"two": 2, "three": 3}
+_LETTER = re.compile(_LETTERS)
+_HIRAGANA = re.compile("[\u3041-\u309f]")  # a part that begins so is an ending or a particle
+_COMMON_PARTS = frozenset(  # words of questions and particles, whose parts tell little
+    word[i : i + size]
+    for size, words in (
+        (2, "에서 으로 에게 까지 부터 하는 하고 습니다 합니다 나요 는가 인가 이다 한다 된다"),
+        (2, "어떻게 무엇 어디 언제 누구 왜"),
+        (2, "什么 怎么 怎样 如何 为什么 哪里 哪个 哪些 多少 什麼 怎麼 為什麼 哪裡"),
+        (3, "อย่างไร อะไร เมื่อไร เมื่อไหร่ ทำไม ที่ไหน เท่าไร เท่าไหร่"),
+    )
+    for word in words.split()
+    for i in range(max(1, len(word) - size + 1))
+)
 _ENDINGS = "(?:ies|ing|ed|es|ly|s|y|e)"
 _ENDING = re.compile(rf"(?<=\w{{3}}){_ENDINGS}\Z")
 _GROWING = re.compile("[ßİŉǰΐΰևẖ-ẚẞὐ-\u1fffﬀ-ﬗ]")  # their casefold may be longer
@@ -43,7 +64,7 @@ _CODE = re.compile(
     """,
     re.VERBOSE,
 )
-_WITHIN = re.compile(f"[^\\W{_HAN}]{{2}}")  # two letters of one word
+_WITHIN = re.compile(f"(?:[^\\W{_HAN}]|[{_MARKS}{OTHER_UNSPACED}]){{2}}")  # two letters of one word
 
 
 def snippet(
@@ -70,10 +91,12 @@ def snippet(
     else:
         stops = sentence_ends(passage, first, begin)
     begins = [stop for stop in stops if first <= stop <= begin]
-    filling = [stop for stop in begins if stop <= len(passage) - width]
+    latest = len(passage) - width  # where a snippet begins that ends with the passage
+    filling = [stop for stop in begins if stop <= latest]
     start = (filling or (begins[:1] if code else []) or [0])[-1]
-    if end - start > width:
-        start = min((begin + end - width) // 2, len(passage) - width)
+    at_end = bool(begins) and not code and begins[-1] > latest  # the last sentence is shown whole
+    if at_end or end - start > width:
+        start = latest if at_end else min((begin + end - width) // 2, latest)
         while start < begin and (_WITHIN.match(passage, start - 1) or not passage[start].isalnum()):
             start += 1
     low, high = max(end, start + (width + 1) // 2), min(start + width, len(passage))
@@ -138,12 +161,24 @@ def _word_end(text: str, low: int, high: int) -> int:
     for end in range(high, low - 1, -1):
         if not _WITHIN.match(text, end - 1):
             return end
+    while low < high < len(text) and unicodedata.category(text[high]).startswith("M"):
+        high -= 1  # a mark stays with its letter
     return high
 
 
 def best_passage(text: str, question: str, spans: Sequence[Span]) -> Span:
     """The passage of a text with most words of the question; the first of equals."""
     return _best(_places(text, question), spans)
+
+
+def matched_words(title: str, shown: str, question: str) -> list[str]:
+    """The words of a title and a snippet that a question asks for, each once, in lower case.
+
+    They are written as in the text. In Korean, and in scripts without spaces, they are the parts of
+    words: two letters or three.
+    """
+    text = f"{title}\n{shown}"
+    return sorted({text[p.start : p.end].lower() for p in _places(text, question) if p.weight})
 
 
 def _best(places: Sequence["_Place"], spans: Sequence[Span]) -> Span:
@@ -169,45 +204,69 @@ class _Place(NamedTuple):
 def _places(text: str, question: str) -> list[_Place]:
     """The places of words of the question in a text, in order.
 
-    In scripts without spaces every two letters are a word. Korean is treated like them, because its
-    words end in particles.
+    Words are equal if their stems are, in the language of the text: a question may be too short to
+    tell its own. In scripts without spaces every two or three letters are a word. Korean is treated
+    like them, because its words end in particles. Function words have no weight, unless the text
+    has no others.
     """
-    wanted: set[str] = set()
+    language = language_of(text)
+    stem, functions = _stemmer(language), function_words((language or "en",))
+    telling: set[str] = set()
+    common: set[str] = set()
     for match in _TERM.finditer(question):
-        word = match.group()
-        if match.lastgroup is None:
-            wanted.add(_stem(word.casefold()))
+        word, size = match.group(), _PARTS.get(match.lastgroup)
+        if size is None:
+            folded = word.casefold()
+            terms = common if folded in functions else telling
+            terms.add(_stem(folded) if stem is None else stem(word))
         else:
-            wanted.update(word[i : i + 2] for i in range(max(1, len(word) - 1)))
+            for i in range(max(1, len(word) - size + 1)):
+                part = word[i : i + size]
+                tells = part not in _COMMON_PARTS and not _HIRAGANA.match(part)
+                (telling if tells else common).add(part)
+    wanted = telling | common
     matches: list[tuple[int, int, str]] = []
-    if len(text) > LONG and len(wanted) <= _FEW:
+    if stem is None and len(text) > LONG and len(wanted) <= _FEW:
         matches = sorted(_looked_up(text, wanted))
-    elif text.isascii() and wanted:
+    elif stem is None and text.isascii() and wanted:
         matches = list(_among_ascii(text, wanted))
     elif wanted:
-        matches = list(_matches(text, wanted))
+        matches = list(_matches(text, wanted, stem))
     counts = Counter(term for _, _, term in matches)
-    return [
-        _Place(start, end, term, 1000 * len(term) // counts[term]) for start, end, term in matches
-    ]
+    common = set() if telling.isdisjoint(counts) else common - telling
+    weights = {
+        term: 0 if term in common else 1000 * len(term) // count for term, count in counts.items()
+    }
+    return [_Place(start, end, term, weights[term]) for start, end, term in matches]
 
 
-def _matches(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
-    """Start, end and term of every occurrence of the terms in a text."""
-    begins = {term[:3] for term in wanted} | {term[0] for term in wanted}  # most words fail here
+def _matches(
+    text: str, wanted: set[str], stem: Callable[[str], str] | None = None
+) -> Iterator[tuple[int, int, str]]:
+    """Start, end and term of every occurrence of the terms in a text; `stem`: None for English."""
+    begins = {term[:3] for term in wanted} | {term[:1] for term in wanted}  # most words fail here
     for match in _TERM.finditer(text):
-        word = match.group()
-        if match.lastgroup is None:
-            folded = word.casefold()
-            if folded[:3] in begins and (stem := _stem(folded)) in wanted:
-                yield *match.span(), stem
-            continue
-        for i, letter in enumerate(word, match.start()):
-            if letter in begins:
-                if letter in wanted:
-                    yield i, i + 1, letter
-                if (pair := text[i : i + 2]) in wanted and pair != letter:
-                    yield i, i + 2, pair
+        word, size = match.group(), _PARTS.get(match.lastgroup)
+        if size is not None:
+            for i, letter in enumerate(word, match.start()):
+                if letter in begins:
+                    for n in range(1, size + 1):
+                        if (part := text[i : i + n]) in wanted and len(part) == n:
+                            yield i, i + n, part
+        elif stem is not None:
+            if (term := stem(word)) in wanted:
+                yield *match.span(), term
+        elif (folded := word.casefold())[:3] in begins and (term := _stem(folded)) in wanted:
+            yield *match.span(), term
+
+
+@lru_cache(32)
+def _stemmer(language: str | None) -> Callable[[str], str] | None:
+    """The stem of a word, folded, in a language; None for English, and where it is not known."""
+    if language is None or language == "en" or language not in ALGORITHMS:
+        return None
+    analyzer = Analyzer(Tokenizer.STEM, (language,))
+    return lru_cache(1 << 14)(lambda word: analyzer.word(analyzer.folded(word)))
 
 
 def _among_ascii(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
@@ -256,7 +315,7 @@ def _densest(places: Sequence[_Place], width: int) -> Span:
     best, best_worth = (0, 0), 0
     inside: Counter[str] = Counter()
     first = worth = 0
-    places = [place for place in places if place.end - place.start <= width]
+    places = [place for place in places if place.weight and place.end - place.start <= width]
     for place in places:
         if not inside[place.term]:
             worth += place.weight

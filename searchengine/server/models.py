@@ -208,6 +208,7 @@ class HitModel(BaseModel):
     end: int
     snippet: str
     heading: str = ""
+    highlights: list[str] = Field([], description="Words of title and snippet to mark.")
     scores: dict[str, float] = Field({}, description="Parts of the score, and earlier scores.")
 
 

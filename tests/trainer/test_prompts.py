@@ -15,6 +15,7 @@ from searchengine.trainer.model.layout import PUBLISHED, hub_name, published_pro
 from searchengine.trainer.model.source import Source
 
 E5 = {"query": "query: ", "document": "passage: "}
+EMPTY = {"query": "", "document": ""}
 # Models whose prompts mteb names; it leaves Qwen's and most of Arctic's to their folders.
 NAMES = (
     "intfloat/e5-small",
@@ -86,8 +87,16 @@ def test_a_model_of_the_hubs_cache_has_the_name_of_its_model(tmp_path: Path) -> 
     ("config", "expected"),
     [
         ({}, E5),
-        ({"prompts": {"query": "", "document": ""}}, E5),
         ({"prompts": {"query": "a "}}, {"query": "a "}),
+        # Empty ones switch those of the name off,
+        ({"prompts": EMPTY}, EMPTY),
+        ({"prompts": EMPTY, "__version__": {"sentence_transformers": "2.2.2"}}, EMPTY),
+        (
+            {"prompts": {"query": ""}, "__version__": {"sentence_transformers": "5.1.0"}},
+            {"query": ""},
+        ),
+        # but for the two that sentence-transformers saves with every model since version 5.
+        ({"prompts": EMPTY, "__version__": {"sentence_transformers": "5.1.0"}}, E5),
         ({"recipe": {"base": "e5-small"}}, {}),  # trained here, without prompts
     ],
 )
@@ -98,6 +107,27 @@ def test_a_folder_that_names_prompts_or_was_trained_here_keeps_its_own(
     path = folder / "config_sentence_transformers.json"
     write_json(path, json.loads(path.read_text()) | {"prompts": {}} | config)
     assert Encoder.load(folder).prompts == expected
+
+
+def test_sentence_transformers_saves_two_empty_prompts_with_a_model_without_any(
+    tmp_path: Path,
+) -> None:
+    """So these alone do not tell that a user wants none."""
+    library = pytest.importorskip("sentence_transformers", reason="the extra `dev` has it")
+    folder = write_sentence_transformer(tmp_path / "model")
+    library.SentenceTransformer(str(folder), device="cpu").save(str(tmp_path / "e5-small"))
+    saved = json.loads((tmp_path / "e5-small" / "config_sentence_transformers.json").read_text())
+    assert saved["prompts"] == EMPTY
+    assert Encoder.load(tmp_path / "e5-small").prompts == E5
+
+
+def test_empty_prompts_are_put_in_front_of_nothing(tmp_path: Path) -> None:
+    """The vectors are those of the same network under a name that is not known."""
+    folder = write_sentence_transformer(tmp_path / "e5-small", prompts=EMPTY)
+    plain = write_sentence_transformer(tmp_path / "other")
+    for role in ("query", "document"):
+        found = Encoder.load(folder).encode(["a whale sings"], role=role)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found, Encoder.load(plain).encode(["a whale sings"]))
 
 
 def test_what_is_kept_of_a_model_depends_on_the_prompts_of_its_name(tmp_path: Path) -> None:

@@ -21,34 +21,53 @@ export function draw(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
-// Words of English questions that are not marked, unless there are no others.
+// Words of English questions that are not taken for the beginning of others.
 const COMMON = new Set(("a an and are as at be been between by can could did do does for from had has have how i if in into is it its " +
   "may more most not of on or our should so some such than that the their them there these they this those to was we were what " +
   "when where which while who whose why will with would you your").split(" "));
 
-// Scripts whose words carry endings, or have no spaces between them: a word is found inside another.
-const JOINED = /[\p{Script=Han}\p{Script=Hangul}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]/u;
+// Scripts whose words carry endings, or have no spaces between them: a part is found inside a word.
+const JOINED = /[\p{Script=Han}\p{Script=Hangul}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Myanmar}\p{Script=Khmer}]/u;
+const WORD = /[\p{L}\p{N}\p{M}]+/gu;
 
-/** The text as nodes, with the words of the question in <mark>. */
-export function highlighted(text, question) {
-  const all = question.toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) || [];
-  const telling = all.filter((word) => !COMMON.has(word));
-  const words = telling.length ? telling : all;
-  const typed = /[\p{L}\p{N}]$/u.test(question) ? words.find((word) => word === all.at(-1)) : null; // may be unfinished
-  const stems = [...new Set(words.map((word) => (word.length > 5 && !JOINED.test(word) ? word.slice(0, -2) : word)))];
-  const joined = stems.filter((stem) => JOINED.test(stem));
-  if (!stems.length) return [text];
+/** The last word of a question, if it may not be finished: two letters or more, and no part of a word. */
+function typed(question) {
+  const last = /[\p{L}\p{N}\p{M}]$/u.test(question) ? question.toLowerCase().match(WORD).at(-1) : "";
+  return last.length > 1 && !COMMON.has(last) && !JOINED.test(last) ? last : null;
+}
+
+/** [start, end] of the first of these parts at or after an offset, with those that overlap it or follow at once. */
+function nextRun(word, parts, from) {
+  for (let start = from; start < word.length; start += 1) {
+    let end = start;
+    for (let i = start; i <= end; i += 1) {
+      for (const part of parts) if (word.startsWith(part, i)) end = Math.max(end, i + part.length);
+    }
+    if (end > start) return [start, end];
+  }
+  return null;
+}
+
+/** The text as nodes, with these words in <mark>, as the server lists them; and those that begin with the last word of the question. */
+export function highlighted(text, words, question) {
+  const begun = typed(question);
+  if (!words.length && !begun) return [text];
+  const whole = new Set(words);
+  const parts = words.filter((word) => JOINED.test(word));
   const nodes = [];
   let last = 0;
-  for (const match of text.matchAll(/[\p{L}\p{N}]+/gu)) {
-    const word = match[0].toLowerCase();
-    const begun = typed && word.startsWith(typed);
-    const within = joined.find((stem) => word.includes(stem));
-    if (!within && !begun && !stems.some((stem) => word === stem || (stem.length > 3 && word.startsWith(stem)))) continue;
-    const start = match.index + (within ? word.indexOf(within) : 0);
-    const end = within ? start + within.length : match.index + match[0].length;
+  const mark = (start, end) => {
     nodes.push(text.slice(last, start), make("mark", {}, text.slice(start, end)));
     last = end;
+  };
+  for (const match of text.matchAll(WORD)) {
+    const word = match[0].toLowerCase();
+    if (whole.has(word) || (begun && word.startsWith(begun))) {
+      mark(match.index, match.index + match[0].length);
+      continue;
+    }
+    let run = parts.length ? nextRun(word, parts, 0) : null;
+    for (; run; run = nextRun(word, parts, run[1])) mark(match.index + run[0], match.index + run[1]);
   }
   nodes.push(text.slice(last));
   return nodes;

@@ -38,7 +38,7 @@ async function toggle(item, hit, question, { textOf, showError }) {
   const open = item.getAttribute("data-open") === "true";
   const shown = item.querySelector(".hit-text");
   if (open) {
-    shown.replaceChildren(...highlighted(hit.snippet, question));
+    shown.replaceChildren(...highlighted(hit.snippet, hit.highlights, question));
     shown.removeAttribute("tabindex");
   } else {
     let text;
@@ -48,7 +48,7 @@ async function toggle(item, hit, question, { textOf, showError }) {
       return showError(error);
     }
     const [start, end] = unitsAt(text, [hit.start, hit.end]);
-    const passage = make("span", { class: "passage" }, ...highlighted(text.slice(start, end), question));
+    const passage = make("span", { class: "passage" }, ...highlighted(text.slice(start, end), hit.highlights, question));
     shown.replaceChildren(text.slice(0, start), passage, text.slice(end));
     shown.setAttribute("tabindex", "0"); // a long one scrolls
   }
@@ -83,14 +83,14 @@ function item(hit, rank, question, actions) {
   const { title: given, key, metadata: { path, lang, code } } = hit;
   const title = given || key;
   const address = addressOf(hit.metadata);
-  const words = highlighted(title, question);
+  const words = highlighted(title, hit.highlights, question);
   const above = [path === title ? "" : path, hit.heading].filter((part) => typeof part === "string" && part && part !== given).join(" › ");
   const language = typeof lang === "string" && /^[a-z]{2,3}(-[\w-]+)?$/i.test(lang) ? lang : null;
   const element = make("li", { tabindex: "-1", "data-key": key },
     make("h3", { dir: "auto", lang: language },
       ...(address ? [make("a", { href: address, rel: "noreferrer" }, ...words)] : words)),
     above ? make("p", { class: "quiet above", dir: "auto" }, above) : "",
-    make("p", { class: typeof code === "string" ? "hit-text code" : "hit-text", dir: "auto", lang: language }, ...highlighted(hit.snippet, question)),
+    make("p", { class: typeof code === "string" ? "hit-text code" : "hit-text", dir: "auto", lang: language }, ...highlighted(hit.snippet, hit.highlights, question)),
     metadata(hit, [address, path, hit.heading], actions.onValue));
   const whole = make("button", { type: "button", class: "whole", "aria-expanded": "false", "aria-label": `Whole text of ${title}` }, "Whole text");
   whole.addEventListener("click", () => toggle(element, hit, question, actions));
@@ -119,7 +119,7 @@ export function showExamples(examples, actions) {
 
 export function showNewest(newest, actions) {
   byId("newest").replaceChildren(...newest.map((document) =>
-    item({ ...document, metadata: {}, scores: {}, start: 0, end: 0, heading: "" }, null, "", actions)));
+    item({ ...document, metadata: {}, scores: {}, start: 0, end: 0, heading: "", highlights: [] }, null, "", actions)));
   byId("newest-part").hidden = !newest.length;
 }
 

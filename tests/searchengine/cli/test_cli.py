@@ -80,7 +80,7 @@ def test_search(folder: Path) -> None:
     ]
     assert [hit["key"] for hit in hits] == ["bread"]
     shown = {"score", "key", "title", "text", "metadata", "start", "end", "snippet", "heading"}
-    shown |= {"scores"}
+    shown |= {"scores", "highlights"}
     assert set(hits[0]) == shown
     assert hits[0]["metadata"] == {"year": 2011}
 

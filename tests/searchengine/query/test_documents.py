@@ -318,7 +318,7 @@ def test_hits_as_tables(engine: SearchEngine) -> None:
         hit.metadata for hit in hits
     ]
     empty = engine.search("x", where="year = 1")
-    assert empty.to_arrow().schema == table.schema and len(empty.to_pandas().columns) == 10
+    assert empty.to_arrow().schema == table.schema and len(empty.to_pandas().columns) == 11
 
 
 def test_batches_as_tables(engine: SearchEngine) -> None:

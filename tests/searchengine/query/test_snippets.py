@@ -1,11 +1,16 @@
-"""Snippets: what is shown, exactly, in four languages."""
+"""Snippets: what is shown, exactly, in many languages."""
 
+import gzip
+import json
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.function_words import function_words
 from searchengine.corpus.sentences import sentence_ends
 from searchengine.query.snippets import (
     _among_ascii,
@@ -125,6 +130,87 @@ def test_korean_chinese_and_japanese_are_found_by_two_letters() -> None:
     assert snippet(chinese, "鲸鱼怎样睡觉", 0, len(chinese), 10) == "…鲸鱼在水中睡觉。鸟在…"
     japanese = "海は広くて深い。船が通る。鯨は水の中で眠る。鳥は空を飛ぶ。"
     assert snippet(japanese, "鯨", 0, len(japanese), 10) == "…鯨は水の中で眠る。鳥…"
+
+
+GERMAN = (
+    "Das Meer ist weit und tief. Ein Schiff fährt vorbei. Die Wale schlafen unter dem Wasser. "
+    "Die Vögel fliegen am Himmel."
+)
+FRENCH = (
+    "La mer est vaste et profonde. Un bateau passe au loin. Les baleines dorment sous l'eau. "
+    "Les oiseaux volent dans le ciel."
+)
+RUSSIAN = (
+    "Море широкое и глубокое. Мимо плывёт корабль. Киты спят под водой на боку. "
+    "Птицы летают в небе и над морем."
+)
+TURKISH = (
+    "Deniz geniş ve derindir. Bir gemi geçiyor ve gidiyor. Balinalar suyun altında uyur. "
+    "Kuşlar gökyüzünde uçar."
+)
+ARABIC = (
+    "البحر واسع وعميق في كل مكان. تمر سفينة من هنا. تنام الحيتان تحت الماء. الطيور تطير في السماء."
+)
+HINDI = "समुद्र चौड़ा और गहरा है। एक जहाज़ गुज़रता है। व्हेल पानी के नीचे सोती है। पक्षी आकाश में उड़ते हैं।"
+THAI = "ทะเลกว้างและลึกมาก เรือแล่นผ่านไปช้าๆ วาฬนอนหลับอยู่ใต้น้ำ นกบินอยู่บนท้องฟ้า"
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "width", "shown"),
+    [
+        # Inflected forms and umlauts; "ein" is a function word.
+        (GERMAN, "wie schläft ein Wal", 40, "…Die Wale schlafen unter dem Wasser. Die…"),
+        (GERMAN, "Vogel", 40, "…dem Wasser. Die Vögel fliegen am Himmel."),
+        (GERMAN, "SCHIFFEN", 40, "…Ein Schiff fährt vorbei. Die Wale…"),
+        (FRENCH, "comment dort la baleine", 40, "…Les baleines dorment sous l'eau. Les…"),
+        (FRENCH, "bateaux", 40, "…Un bateau passe au loin. Les baleines…"),
+        (RUSSIAN, "как спит кит", 40, "…Киты спят под водой на боку. Птицы…"),
+        (RUSSIAN, "птица", 40, "…боку. Птицы летают в небе и над морем."),
+        (RUSSIAN, "о кораблях", 40, "…Мимо плывёт корабль. Киты спят под…"),
+        (TURKISH, "balina nasıl uyur", 40, "…Balinalar suyun altında uyur. Kuşlar…"),
+        (TURKISH, "GEMİ", 40, "…Bir gemi geçiyor ve gidiyor. Balinalar…"),
+        (ARABIC, "الحوت", 34, "البحر واسع وعميق في كل مكان. تمر…"),  # a broken plural: no stem
+        (ARABIC, "كيف تنام الحيتان", 34, "…تنام الحيتان تحت الماء. الطيور…"),
+        (HINDI, "व्हेल", 34, "…व्हेल पानी के नीचे सोती है। पक्षी…"),
+        (HINDI, "पक्षी", 34, "…सोती है। पक्षी आकाश में उड़ते हैं।"),
+        # Clauses of Thai; no mark is separated from its letter.
+        (THAI, "วาฬนอนอย่างไร", 24, "…วาฬนอนหลับอยู่ใต้น้ำ…"),
+        (THAI, "นก", 24, "…นกบินอยู่บนท้องฟ้า"),
+        (THAI.replace(" ", ""), "นก", 19, "…นกบินอยู่บนท้องฟ้า"),
+    ],
+)
+def test_words_are_found_in_the_language_of_the_text(
+    text: str, question: str, width: int, shown: str
+) -> None:
+    assert snippet(text, question, 0, len(text), width) == shown
+
+
+# Found: 0.864, 0.904, 0.880, 0.916, 0.879; by English endings alone 0.848, 0.846, 0.846, 0.879 and
+# 0.832.
+@pytest.mark.parametrize(
+    ("language", "least"), [("es", 0.86), ("ru", 0.9), ("tr", 0.87), ("ar", 0.91), ("th", 0.87)]
+)
+def test_snippets_of_articles_have_the_words_of_their_questions(
+    shared_data: Path, language: str, least: float
+) -> None:
+    """Of the distinct terms that question and article share, by the tokenizer of the language."""
+
+    def read(name: str) -> dict[str, str]:
+        with gzip.open(shared_data / "xquad" / language / name, "rt") as lines:
+            return {record["_id"]: record["text"] for record in map(json.loads, lines)}
+
+    articles, questions = read("corpus.jsonl.gz"), read("queries.jsonl.gz")
+    judged = (shared_data / "xquad" / language / "qrels" / "test.tsv").read_text().splitlines()
+    analyzer, functions = Analyzer(Tokenizer.STEM, (language,)), function_words((language,))
+    shared = seen = 0
+    for line in judged[1::5]:
+        asked, article, _ = line.split("\t")
+        text = articles[article]
+        words = [word for word in questions[asked].lower().split() if word not in functions]
+        terms = set(analyzer.terms(" ".join(words))) & set(analyzer.terms(text))
+        shown = set(analyzer.terms(snippet(text, questions[asked], 0, len(text))))
+        shared, seen = shared + len(terms), seen + len(terms & shown)
+    assert seen / shared >= least
 
 
 def test_rare_words_count_more() -> None:

@@ -129,21 +129,26 @@ def test_search_and_pages(page: Any) -> None:
     assert page.inner_text("#nothing").startswith("Nothing was found.")
 
 
-def test_words_that_carry_endings_are_marked(page: Any) -> None:
-    """Of Korean only the word itself, whatever follows it; of English the word with its ending."""
+def test_the_words_that_the_server_lists_are_marked(page: Any) -> None:
+    """Of Korean only the parts, whatever follows; of others the word, or what was begun."""
 
-    def marked(text: str, question: str) -> list[str]:
+    def marked(text: str, words: list[str], question: str) -> list[str]:
         found: list[str] = page.evaluate(
-            """([text, question]) => import("./page/dom.js").then((dom) => dom
-              .highlighted(text, question).filter((node) => node.tagName)
+            """([text, words, question]) => import("./page/dom.js").then((dom) => dom
+              .highlighted(text, words, question).filter((node) => node.tagName)
               .map((node) => node.textContent))""",
-            [text, question],
+            [text, words, question],
         )
         return found
 
-    assert marked("파드를 만드는 kube-proxy의 파드", "파드 ") == ["파드", "파드"]
-    assert marked("東京都の地図", "東京 ") == ["東京"]
-    assert marked("robots and a rob", "robot ") == ["robots"]
+    assert marked("파드를 만드는 kube-proxy의 파드", ["파드"], "파드 ") == ["파드", "파드"]
+    assert marked("東京都の地図", ["東京", "京都"], "東京都 ") == ["東京都"]
+    assert marked("ยีสต์เปลี่ยนน้ำตาล", ["น้ำ", "้ำต", "ำตา", "ตาล"], "น้ำตาล ") == ["น้ำตาล"]
+    assert marked("Wale und ein Walross", ["wale"], "Wal ") == ["Wale"]
+    assert marked("robots and a rob", ["robots"], "robot ") == ["robots"]
+    assert marked("the whale and then", [], "the") == []  # common
+    assert marked("a whale, whaling", [], "a blue whal") == ["whale", "whaling"]
+    assert marked("पक्षी आकाश में", ["पक्षी"], "पक्षी ") == ["पक्षी"]
 
 
 def test_a_cross_encoder_is_asked_for_by_a_box(page: Any) -> None:
