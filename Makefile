@@ -130,6 +130,7 @@ bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half
 	$(BIN)/pip install -c constraints.txt -e ".[peers]"
 	test -e vectors.npy || $(BIN)/python benchmarks/real_vectors.py vectors.npy
 	$(BIN)/python benchmarks/search_speed.py --vectors vectors.npy
+	$(BIN)/python benchmarks/lost_documents.py
 	$(BIN)/python benchmarks/native_walk.py --vectors vectors.npy
 	$(BIN)/python benchmarks/native_walk.py
 	$(BIN)/python benchmarks/building.py --vectors vectors.npy

@@ -288,6 +288,23 @@ class Segment:
             result.rows[short], result.scores[short] = full.rows, full.scores
         return result
 
+    def prefix_ranks(
+        self, query: npt.ArrayLike | Queries, rows: RowNumbers, allowed: Allowed | None = None
+    ) -> tuple[RowNumbers, Floats]:
+        """How the prefix alone ranks rows for a query (1, D): what a walk approximates.
+
+        `rows`: (n,) int64, different ones that `allowed` has. Returns ranks from 1 among the
+        allowed rows, (n,) int64, and the cosines of the prefixes, (n,) float32.
+        """
+        parts = self._opened()
+        only = parts.searched(parts.restricted(allowed))
+        return parts.coarse.ranks(self.rotate(query)[:, : parts.coarse.width], rows, only)
+
+    def walks(self, allowed: Allowed | None = None) -> bool:
+        """Whether a search walks a graph or lists, which may miss rows, and scans no prefixes."""
+        parts = self._opened()
+        return parts.coarse.walks(parts.available(parts.restricted(allowed)))
+
     def walk_totals(self) -> tuple[int, int]:
         """Counters of graph walks: codes compared, and nodes expanded."""
         return walk_totals(self._opened().cascade)

@@ -69,7 +69,7 @@ from searchengine.indexer.tuning.tune import Goal, Tuning
 from searchengine.ingest import mirror, pipeline
 from searchengine.ingest.encoded_folder import passage_reader
 from searchengine.ingest.ingestion import add
-from searchengine.ingest.languages import choose_again
+from searchengine.ingest.languages import choose_again, unread_language
 from searchengine.ingest.mirror import MirrorOptions, Pass
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.pipeline import Block
@@ -77,6 +77,8 @@ from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSetti
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
 from searchengine.query.cross_encoding import CrossEncoding, reordered
+from searchengine.query.explaining import Asked, explain
+from searchengine.query.explanation import Explanation, Stage
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank, rank_by_weights
 from searchengine.query.request import (
@@ -102,6 +104,7 @@ __all__ = [
     "CrossEncoders",
     "CrossEncoding",
     "Document",
+    "Explanation",
     "FunctionEncoder",
     "Hit",
     "Hits",
@@ -110,6 +113,7 @@ __all__ = [
     "Options",
     "SearchEngine",
     "Snapshot",
+    "Stage",
     "Stats",
     "Tables",
     "TextEncoder",
@@ -609,6 +613,45 @@ class SearchEngine:
                 answer.notes = tuple(listing.unknown_fields(snapshot.store, request.where))
         _warn(answer.notes)
         return answer
+
+    def explain(
+        self, query: str | npt.ArrayLike, key: Key, k: int = 10, **options: Unpack[Options]
+    ) -> Explanation:
+        """Why a search finds a document, or which of its stages loses it, as one sentence.
+
+        print(engine.explain("how do whales sleep", "whales.txt"))
+
+        The document is followed through the search that `search` would run with the same query, k
+        and `options`: its rank and score at each stage, and the least options that find it. Raises
+        as `search`.
+        """
+        requested = Query.from_options(k, options)
+        is_text = isinstance(query, str)
+        queries: Questions = [query] if is_text else _vector(query)[None]
+        with limits.limited(Deadline.after(requested.timeout)):
+            while True:
+                settings = self.collection.settings
+                encodes = self._encoder.encodes(settings)
+                request, questions, vectors = split(queries, requested, settings, encodes)
+                scorer = self.cross_encoders.get(request.cross_encoder)
+                try:
+                    encode = None
+                    if encodes:
+                        encode = self._encoder.questions(request.layers, settings).encode
+                except EncoderMismatch:
+                    if not self._encoder.is_past(settings):
+                        raise
+                    continue  # reindexed meanwhile
+                question = None if questions is None else questions[0]
+                vector = None if vectors is None else vectors[0]
+                with self.collection.reading() as snapshot:
+                    if snapshot.settings["encoder"] != settings["encoder"]:
+                        continue
+                    asked = Asked(snapshot, question, vector, encode, self._unread, scorer)
+                    return explain(asked, request, checked_key(key))
+
+    def _unread(self, text: str) -> str | None:
+        return unread_language(self._encoder.load(), text)
 
     @staticmethod
     def to_encode(questions: Sequence[str], mode: Mode) -> Sequence[str]:

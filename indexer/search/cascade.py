@@ -49,6 +49,8 @@ _CACHED_PARAMETERS = 64  # operating points per set of allowed rows
 CHUNK_VALUES = 1 << 18
 """Values gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
 
+_FIRST_RANKED = 1024  # rows of the first scan that ranks rows
+
 _Parameters = dict[tuple[int, ...], Any]
 
 
@@ -176,6 +178,37 @@ class CoarseIndex:
         if short.size:
             shortlist[short, :filled] = ordered(scan, queries[short], filled, available)[1]
         return shortlist
+
+    def ranks(
+        self, query: Floats, rows: RowNumbers, allowed: Allowed | None = None
+    ) -> tuple[RowNumbers, Floats]:
+        """How a scan of all (allowed) prefixes ranks some of these rows, whatever a search walks.
+
+        It goes on until it has found them all.
+
+        Args:
+            query: (1, width) float32.
+            rows: (n,) int64, different allowed rows.
+            allowed: as for `shortlist`.
+
+        Returns:
+            ranks from 1 (n,) int64, and cosines of the prefixes (n,) float32, in the order of rows.
+        """
+        available = self.rows if allowed is None else allowed.size
+
+        def scan(batch: Floats, count: int) -> tuple[Floats, RowNumbers]:
+            return self._scan(batch, count, allowed)
+
+        query = np.ascontiguousarray(query, np.float32)
+        size = min(_FIRST_RANKED, available)
+        while True:
+            scores, ranked = ordered(scan, query, size, available)
+            order = np.argsort(ranked[0])
+            places = np.searchsorted(ranked[0], rows, sorter=order)
+            places = order[np.minimum(places, size - 1)]
+            if (ranked[0, places] == rows).all() or size == available:
+                return places + 1, scores[0, places] / np.linalg.norm(query)
+            size = min(4 * size, available)
 
     def walks(self, available: int) -> bool:
         """Whether a search walks a graph or lists; where few rows are allowed, it scans them."""

@@ -65,6 +65,26 @@ class Passage(NamedTuple):
     end: int
 
 
+class Coarse(NamedTuple):
+    """What the coarse stage of a search does with a passage.
+
+    Attributes:
+        rank: by the prefix, from 1, among the passages of its segment that may be found.
+        cosine: of the prefixes.
+        size: passages in the shortlist.
+        width: dimensions of the prefix.
+        kept: whether the shortlist has it.
+        walks: whether a graph or lists are walked, which may miss it.
+    """
+
+    rank: int
+    cosine: float
+    size: int
+    width: int
+    kept: bool
+    walks: bool
+
+
 class Known(NamedTuple):
     """The stored state of a document, enough to see whether it has changed.
 
@@ -264,6 +284,27 @@ class Snapshot(ABC):
         If fewer than k match, the rest is −1 and −inf. `queries`: (q, D), in the encoder's basis.
         `phrases`: texts that the documents must contain, a filter too.
         """
+
+    @abstractmethod
+    def coarse(
+        self,
+        query: Floats,
+        passages: Ids,
+        size: int,
+        where: str | None = None,
+        phrases: tuple[str, ...] = (),
+    ) -> dict[int, Coarse]:
+        """What the coarse stage of a search for `size` passages does with these: id → Coarse.
+
+        `query`: (D,), in the encoder's basis. `passages`: (n,), of documents that match. Those that
+        the search compares at full width without a coarse stage are left out.
+        """
+
+    @abstractmethod
+    def matches(
+        self, document: int, where: str | None = None, phrases: tuple[str, ...] = ()
+    ) -> bool:
+        """Whether a search with this filter, or these phrases, may find a stored document."""
 
     @abstractmethod
     def cosines(self, query: Floats, passages: Ids) -> "SearchResult":

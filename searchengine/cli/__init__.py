@@ -95,6 +95,7 @@ _COMMANDS = {
     **dict.fromkeys(("finetune", "fine-tune", "fit"), "train"),
     **dict.fromkeys(("compact", "merge", "vacuum"), "optimize"),
     **dict.fromkeys(("ls", "documents"), "list"),
+    "why": "explain",
     "check": "verify",
     "dump": "export",
 }
@@ -181,6 +182,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         demo.demo,
         index.index,
         search.search,
+        search.explain,
         search.similar,
         documents.get,
         documents.list_documents,

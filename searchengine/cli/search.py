@@ -1,4 +1,4 @@
-"""searchengine search and similar."""
+"""searchengine search, explain and similar."""
 
 import shlex
 from collections.abc import Callable
@@ -47,6 +47,17 @@ _OPTIONS = (
     ),
     click.option("--min-score", type=float, help="Minimum score of a hit [default: none]."),
     click.option(
+        "--timeout",
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        help="Seconds the search may take, with the loading of its encoder [default: any].",
+    ),
+    AS_JSON,
+)
+
+
+_SHOWN = (
+    click.option(
         "--sort-by",
         metavar="FIELD",
         help="Metadata field that orders the hits: year, or -year for the greatest first "
@@ -59,20 +70,54 @@ _OPTIONS = (
         multiple=True,
         help="Count the values of FIELD over all documents that match the filter; repeatable.",
     ),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(0, min_open=True),
-        metavar="SECONDS",
-        help="Seconds the search may take, with the loading of its encoder [default: any].",
-    ),
-    AS_JSON,
 )
+"""Of commands that show hits."""
+
+_ASKED = (
+    click.option(
+        "--mode",
+        type=click.Choice([mode.value for mode in Mode]),
+        default=Mode.AUTO.value,
+        help="Ranking by vectors, by words, by both, or as the collection was made for.",
+    ),
+    click.option(
+        "--as-you-type",
+        is_flag=True,
+        help="Find words that begin with the last word of QUESTION, too.",
+    ),
+    click.option(
+        "--exact-phrases",
+        "phrases",
+        flag_value="required",
+        default="scored",
+        show_default=False,
+        help='Find only documents with all phrases in quotation marks, as with +"…" for one of '
+        "them.",
+    ),
+    click.option(
+        "--cross-encoder",
+        metavar="MODEL",
+        shell_complete=complete_path,
+        help="Folder or hub name of a cross-encoder, which orders the best hits again.",
+    ),
+    click.option(
+        "--candidates", default=CANDIDATES, help="Documents that the cross-encoder reads."
+    ),
+)
+"""Of commands that take a question."""
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+def _with(
+    *options: Callable[[Callable[..., None]], Callable[..., None]],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add options to a command."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 class _Asking(click.Command):
@@ -105,42 +150,22 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
     return None
 
 
-_SECTIONS = {
-    "Which documents": "where group_by min_score offset k facets",
-    "Order": "mode as_you_type phrases diversity sort_by cross_encoder candidates",
+_EXPLAINED = {
+    "Which documents": "where group_by min_score offset k",
+    "Order": "mode as_you_type phrases diversity cross_encoder candidates",
     "Effort": "shortlist exact timeout",
     "The encoder": f"encoder query_encoder layers {RUNNING}",
+}
+_SECTIONS = _EXPLAINED | {
+    "Which documents": "where group_by min_score offset k facets",
+    "Order": "mode as_you_type phrases diversity sort_by cross_encoder candidates",
 }
 
 
 @click.command(cls=sectioned(_SECTIONS, _Asking))
 @COLLECTION
 @click.argument("question")
-@click.option(
-    "--mode",
-    type=click.Choice([mode.value for mode in Mode]),
-    default=Mode.AUTO.value,
-    help="Ranking by vectors, by words, by both, or as the collection was made for.",
-)
-@click.option(
-    "--as-you-type", is_flag=True, help="Find words that begin with the last word of QUESTION, too."
-)
-@click.option(
-    "--exact-phrases",
-    "phrases",
-    flag_value="required",
-    default="scored",
-    show_default=False,
-    help='Find only documents with all phrases in quotation marks, as with +"…" for one of them.',
-)
-@click.option(
-    "--cross-encoder",
-    metavar="MODEL",
-    shell_complete=complete_path,
-    help="Folder or hub name of a cross-encoder, which orders the best hits again.",
-)
-@click.option("--candidates", default=CANDIDATES, help="Documents that the cross-encoder reads.")
-@_options
+@_with(*_ASKED, *_OPTIONS, *_SHOWN)
 @ENCODER
 @QUERY_ENCODER
 @LAYERS
@@ -168,10 +193,53 @@ def search(
         _explain_absence(engine, hits, options, question)
 
 
+@click.command(cls=sectioned(_EXPLAINED, _Asking))
+@COLLECTION
+@click.argument("question")
+@click.argument("key")
+@_with(*_ASKED, *_OPTIONS)
+@ENCODER
+@QUERY_ENCODER
+@LAYERS
+@runs
+def explain(
+    collection: Path | str,
+    question: str,
+    key: str,
+    k: int,
+    encoder: str | None,
+    query_encoder: str | None,
+    runtime: Any,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Tell why a search finds the document KEY, or which stage loses it.
+
+    The options are those of the search. Prints the least options that find the document, and its
+    rank and score at each stage; those after the stage that loses it are with these options.
+
+    \b
+    Example:
+        searchengine explain notes.index "when do whales sleep" whales.txt
+    """
+    opening = {"query_encoder": query_encoder, "runtime": runtime}
+    with open_engine(collection, encoder, **opening) as engine:
+        explanation = engine.explain(question, key, k, **options)
+    if as_json:
+        show_json(explanation.as_dict())
+        return
+    say(str(explanation))
+    for stage in explanation.stages:
+        rank = "" if stage.rank is None else f"rank {stage.rank:,}"
+        score = "" if stage.score is None else f"score {stage.score:.4g}"
+        verdict = "passed" if stage.passed else "lost"
+        say(f"  {stage.name:13} {verdict:6}  {rank:11}  {score}".rstrip())
+
+
 @click.command(cls=sectioned(_SECTIONS))
 @COLLECTION
 @click.argument("key")
-@_options
+@_with(*_OPTIONS, *_SHOWN)
 def similar(collection: Path | str, key: str, k: int, as_json: bool, **options: Any) -> None:
     """Print the documents nearest to the document KEY, best first.
 

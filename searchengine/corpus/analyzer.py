@@ -16,7 +16,12 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from searchengine.corpus.language_traits import CHINESE_JAPANESE_KOREAN, OTHER_UNSPACED
+from searchengine.corpus.language_traits import (
+    CHINESE_JAPANESE_KOREAN,
+    DETECTION,
+    OTHER_UNSPACED,
+    language_of,
+)
 
 
 class Tokenizer(StrEnum):
@@ -82,7 +87,8 @@ class Piece(NamedTuple):
 class Analyzer:
     """A tokenizer; for STEM also the languages to stem, as codes of ISO 639.
 
-    Of several languages in one script, the first counts. Without one, words stay as they are.
+    Of several languages in one script, that of the text counts, or the first if the text is in none
+    of them or too short to tell. Without one, words stay as they are.
     Raises ValueError for languages beside another tokenizer.
     """
 
@@ -119,6 +125,8 @@ class Analyzer:
             from Stemmer import version
 
             versions += f", Snowball {version()}"
+        if self._is_mixed:
+            versions += f", by text {DETECTION}"
         return f"{self} ({versions})"
 
     def text(self, text: str) -> str:
@@ -127,11 +135,39 @@ class Analyzer:
 
     def terms(self, text: str) -> list[str]:
         """The terms of a text, in order. Only with STEM."""
-        stem = _stems(self.languages)
+        return self.terms_by(self._order(language_of(text) if self._is_mixed else None), text)
+
+    def terms_by(self, order: Sequence[str], text: str) -> list[str]:
+        """As `terms`, by one of the `orders`."""
+        stem = _stems(tuple(order))
         terms: list[str] = []
         for piece in self.pieces(text):
             terms += piece.parts(ended=True) if piece.part else [stem(piece.text)]
         return [term for term in terms if term]  # nothing is left of a lone accent
+
+    def orders(self, question: str) -> list[tuple[str, ...]]:
+        """The orders of the languages by which the terms of a question may be found.
+
+        First the present one, by which the terms of short texts are made. Only that one unless
+        there are several languages in one script.
+        """
+        if not self._is_mixed:
+            return [self.languages]
+        told = language_of(question)
+        languages = [told] if told in self.languages else self.languages
+        return list(dict.fromkeys([self.languages, *map(self._order, languages)]))
+
+    def _order(self, first: str | None) -> tuple[str, ...]:
+        """The languages, one of them first."""
+        if first is None or first not in self.languages:
+            return self.languages
+        return (first, *(language for language in self.languages if language != first))
+
+    @property
+    def _is_mixed(self) -> bool:
+        """Whether there are several languages in one script."""
+        scripts = [ALGORITHMS[name][1] for name in self.languages if name in ALGORITHMS]
+        return len(set(scripts)) < len(scripts)
 
     def folded(self, text: str) -> str:
         """A text in lower case, composed, with wide and narrow forms as one."""
@@ -153,9 +189,13 @@ class Analyzer:
             return [Piece(word, 0) for word in _WORD.findall(text)]
         return [Piece(match[0], _PARTS[match.lastindex or 1]) for match in words.finditer(text)]
 
-    def word(self, word: str, *, unfinished: bool = False) -> str:
-        """The term of a folded word; of an unfinished one, the beginning of terms."""
-        return _unaccented(word, self.languages) if unfinished else _stems(self.languages)(word)
+    def word(
+        self, word: str, order: Sequence[str] | None = None, *, unfinished: bool = False
+    ) -> str:
+        """The term of a folded word, by one of the `orders`; of an unfinished one, its start."""
+        if unfinished:
+            return _unaccented(word, self.languages)
+        return _stems(self.languages if order is None else tuple(order))(word)
 
 
 def is_letter(character: str) -> bool:

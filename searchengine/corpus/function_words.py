@@ -7,6 +7,7 @@ telling words. They are counted less, not left out: "to be or not to be" is made
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
+from zlib import crc32
 
 _BY_LANGUAGE = {
     "en": """
@@ -120,6 +121,8 @@ _BY_LANGUAGE = {
     """,
 }
 """Language, by its code of ISO 639 → word forms in lower case."""
+CHECKSUM = f"{crc32(repr(_BY_LANGUAGE).encode()):08x}"
+"""Of the words, which tell the language of a text."""
 
 
 @cache

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from searchengine.corpus.function_words import languages_by_word
+from searchengine.corpus.function_words import CHECKSUM, languages_by_word
 from searchengine.errors import CorpusError
 
 CHINESE_JAPANESE_KOREAN = (  # Hangul letters, kana, Chinese, Hangul, Chinese again
@@ -59,6 +59,9 @@ _SURE = 0.8  # probability of a language that is named
 # py3langid, and 1 % are not named; of their first 100 characters 0.2 % and 8.5 %.
 _FUNCTION_WORDS, _FUNCTION_SHARE, _LEAD = 2, 0.05, 1.2
 _LETTERS = re.compile(r"[^\W\d_]+")
+DETECTION = f"1-{CHECKSUM}"
+"""Version of `language_of`, on which the terms of an index of words depend: a change of its rules
+raises the number."""
 
 NAMES = {
     "af": "Afrikaans", "ar": "Arabic", "be": "Belarusian", "bg": "Bulgarian", "bn": "Bengali",

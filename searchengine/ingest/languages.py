@@ -220,6 +220,19 @@ def reads(encoder: TextEncoder, texts: Sequence[str], *, parts: bool) -> bool:
     return per_letter <= (_PER_SYLLABLE if parts else _PER_LETTER)
 
 
+def unread_language(encoder: TextEncoder, text: str) -> str | None:
+    """The name of the language of a text, if the encoder's tokenizer does not know it."""
+    if not encoder.tokenizes:
+        return None
+    excerpt = text[:EXCERPT]
+    if _mostly_latin(excerpt) and reads(encoder, [excerpt], parts=False):
+        return None  # py3langid, which takes 0.4 s to load, is not needed
+    (sampled,) = traits([excerpt])
+    if sampled.language in (None, "en") or reads(encoder, [excerpt], parts=sampled.parts):
+        return None
+    return NAMES.get(sampled.language, sampled.language)
+
+
 def _latin_tokens(encoder: TextEncoder, texts: Sequence[str]) -> float:
     """Tokens per letter, relative to an English sentence."""
     english = _tokens_per_letter(encoder, [_ENGLISH], str.isalpha)

@@ -61,8 +61,7 @@ def nearest(
     label, several = labels(snapshot, query)
     enough = (2 * depth if several else depth) + (without is not None)
     # The true order does not depend on how many rows are asked for.
-    first = enough if query.exact else query.shortlist or snapshot.shortlist
-    count = min(part_size(max(MIN_FIRST, first), number), snapshot.rows)
+    count = rows_of_part(snapshot, query, number, enough if query.exact else None)
     result = snapshot.search(
         vectors,
         count,
@@ -105,6 +104,12 @@ def nearest(
         )
         for i in range(len(vectors))
     ]
+
+
+def rows_of_part(snapshot: Snapshot, query: Query, number: int, enough: int | None = None) -> int:
+    """The rows that a part compares at full width. `enough`: in place of the shortlist."""
+    first = enough or query.shortlist or snapshot.shortlist
+    return min(part_size(max(MIN_FIRST, first), number), snapshot.rows)
 
 
 def labels(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:

@@ -35,12 +35,14 @@ class Ranking:
 
     Attributes:
         last: of a part: no part after it has more documents.
+        parts: how many parts it took.
     """
 
     documents: Sequence[Ranked]
     exact: bool = False
     read: float | None = None
     last: bool = True
+    parts: int = 1
 
 
 Label = Callable[[Iterable[int]], Mapping[int, Hashable]]
@@ -91,4 +93,5 @@ def _continued(before: Ranking, part: Ranking, depth: int, label: Label) -> Rank
     both = (*before.documents, *part.documents)
     labels = label({ranked.passage.document for ranked in both})
     documents = distinct(both, (labels[ranked.passage.document] for ranked in both), depth)
-    return Ranking(documents, before.exact and part.exact, part.read, part.last)
+    exact = before.exact and part.exact
+    return Ranking(documents, exact, part.read, part.last, before.parts + 1)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import count
 
 import numpy as np
 
@@ -114,7 +115,7 @@ def _by_text(snapshot: Snapshot, query: Query, questions: Sequence[str]) -> Part
     """
 
     def ranking(question: str, depth: int) -> Ranking:
-        best = _scored_by_words(snapshot, query, question, depth)
+        best = scored_by_words(snapshot, query, question, depth)
         passages = snapshot.store.passages_of(document for document, _ in best)
         first = {passage.document: passage for passage in reversed(passages)}
         return Ranking(
@@ -127,7 +128,7 @@ def _by_text(snapshot: Snapshot, query: Query, questions: Sequence[str]) -> Part
     return lambda positions, _, depth: [ranking(questions[i], depth) for i in positions]
 
 
-def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> WordScores:
+def scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> WordScores:
     """The `depth` best documents by BM25."""
     label, _ = labels(snapshot, query)
     count = depth if query.group_by is None else 4 * depth
@@ -153,7 +154,7 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
 
     @cache
     def by_words(i: int) -> tuple[dict[int, float], fusion.Fusion]:
-        return _worded(snapshot, ungrouped, questions[i])
+        return worded(snapshot, ungrouped, questions[i])
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
@@ -173,11 +174,11 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
     return part
 
 
-def _worded(
+def worded(
     snapshot: Snapshot, query: Query, question: str
 ) -> tuple[dict[int, float], fusion.Fusion]:
     """The best documents by words, with their BM25, and what fuses it with cosines."""
-    scored = _scored_by_words(snapshot, query, question, FUSED)
+    scored = scored_by_words(snapshot, query, question, FUSED)
     weight = weight_of(snapshot.settings)
     return dict(scored), fusion.Fusion(scored.scale, snapshot.unrelated, weight)
 
@@ -194,7 +195,7 @@ def rank_by_weights(
     for question, vector in zip(questions, vectors, strict=True):
         required = query.required(question)
         (match,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
-        bm25, scoring = _worded(snapshot, query, question)
+        bm25, scoring = worded(snapshot, query, question)
         cosines, _ = _with_words(snapshot, match, bm25, vector)
         alone = {0.0: list(bm25), 1.0: [found.passage.document for found in match.documents]}
         ranked.append(
@@ -272,7 +273,7 @@ def _with_all_by_words(
     seen = {ranked.passage.document for ranked in fused.documents}
     more = [
         Ranked(scoring.score(None, score), _whole(document), {"text": score})
-        for document, score in _scored_by_words(snapshot, query, question, MAX_DEPTH)
+        for document, score in scored_by_words(snapshot, query, question, MAX_DEPTH)
         if document not in seen
     ]
     return replace(fused, documents=[*fused.documents, *more])
@@ -316,7 +317,7 @@ def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
 
     def diverse(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         size = part_size(_FIRST_DIVERSE, number)
-        count = max(_MIN_CANDIDATES, 4 * size)
+        count = _candidates(size)
 
         def of_these(places: Sequence[int], number: int, depth: int) -> list[Ranking]:
             return part([positions[i] for i in places], number, depth)
@@ -329,6 +330,18 @@ def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
         return rankings
 
     return diverse
+
+
+def _candidates(size: int) -> int:
+    return max(_MIN_CANDIDATES, 4 * size)
+
+
+def candidates(query: Query) -> int:
+    """How many documents a search ranks: of them diversity chooses those to show."""
+    if not query.diversity:
+        return query.depth
+    sizes = (part_size(_FIRST_DIVERSE, number) for number in count())
+    return _candidates(next(size for size in sizes if size >= query.depth))
 
 
 def _chosen(snapshot: Snapshot, query: Query, pool: Ranking, count: int) -> Ranking:

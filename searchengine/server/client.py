@@ -53,6 +53,7 @@ from searchengine.errors import (
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import integer
 from searchengine.query.cross_encoding import MAX_CANDIDATES
+from searchengine.query.explanation import Explanation
 from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch, Timing
 from searchengine.query.request import (
     CommonOptions,
@@ -191,6 +192,15 @@ class Client:
         """As SearchEngine.similar."""
         _, body = _checked(k, options)
         return _warned(_hits(self._ask("/similar", body | {"key": checked_key(key)}), ""))
+
+    def explain(
+        self, query: str | npt.ArrayLike, key: Key, k: int = 10, **options: Unpack[ServerOptions]
+    ) -> Explanation:
+        """As SearchEngine.explain."""
+        _, body = _checked(k, options)
+        name = "query" if isinstance(query, str) else "vector"
+        answer = self._ask("/explain", body | {name: _plain(query), "key": checked_key(key)})
+        return Explanation.from_dict(answer)
 
     def encode(
         self, texts: Sequence[str], *, role: str = "document", dimensions: int | None = None

@@ -39,7 +39,7 @@ OPEN = ("/healthz", "/readyz", "/openapi.json")
 # Of all that is not GET, only this reads.
 _READS = re.compile(
     r"/mcp(/[^/]+)?"
-    r"|/v1/(search(/batch|/similar)?|embeddings|collections/[^/]+/(map|count|documents:(get|vectors)))"
+    r"|/v1/(search(/batch|/similar|/explain)?|embeddings|collections/[^/]+/(map|count|documents:(get|vectors)))"
 )
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _SMALL = 1 << 16  # bytes of a body that is received however many others are

@@ -158,6 +158,15 @@ class SearchRequest(SearchOptions):
         return self
 
 
+class ExplainRequest(SearchRequest):
+    """A search, and the key of a document that it may not find."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"query": "how do whales sleep", "key": "whales", "k": 5}]}
+    )
+    key: StoredKey
+
+
 class BatchRequest(SearchOptions):
     """Several questions with the same options."""
 
@@ -235,6 +244,33 @@ class SearchResponse(BaseModel):
     read: float | None = Field(description="Fraction of all rows read at full width, if counted.")
     timing: TimingModel | None
     notes: list[str] = Field(description="Why there are no hits: fields that no document has.")
+
+
+class StageModel(BaseModel):
+    """What a stage of a search did with a document: searchengine.query.explanation.Stage."""
+
+    name: str
+    passed: bool
+    rank: int | None = Field(description="From 1; null: the stage does not rank or have it.")
+    score: float | None = Field(description="What it is ranked by there.")
+    limit: float | None = Field(description="How many the stage passes on.")
+    note: str
+
+
+class ExplainResponse(BaseModel):
+    """Why a search found a document, or which stage lost it."""
+
+    collection: str
+    text: str = Field(description="All of it as one sentence.")
+    key: str
+    lost: str | None = Field(description="The stage that lost it; null: it is found.")
+    rank: int | None = Field(description="In the search, or with `settings`; null: in neither.")
+    settings: dict[str, Any] = Field(
+        description="The least options that find it; null: the option left out."
+    )
+    stages: list[StageModel] = Field(description="Those after `lost` are with `settings`.")
+    start: int | None = Field(description="Where the passage that decides begins in the text.")
+    end: int | None
 
 
 class BatchResponse(BaseModel):

@@ -12,13 +12,15 @@ from searchengine.query.hits import STAGES, Hit, Hits, Timing
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
+    ExplainRequest,
+    ExplainResponse,
     Route,
     SearchRequest,
     SearchResponse,
     SimilarRequest,
 )
 from searchengine.server.refusals import RESPONSES
-from searchengine.server.responses import Content, json_response
+from searchengine.server.responses import Content, as_json, json_response
 from searchengine.server.served import collection_of, state
 
 router = APIRouter(route_class=Route, tags=["search"], responses=RESPONSES)
@@ -87,6 +89,20 @@ async def similar(body: SimilarRequest, request: Request) -> Response:
         return content
 
     return json_response(await served.read(work, body.timeout))
+
+
+@router.post("/v1/search/explain", response_model=ExplainResponse)
+async def explain(body: ExplainRequest, request: Request) -> Response:
+    """Why a search finds a document, or which of its stages loses it."""
+    served = collection_of(request, body.collection)
+    question: Any = body.query if body.query is not None else body.vector
+    options = state(request).options(body)
+
+    def work(engine: SearchEngine) -> dict[str, Any]:
+        explanation = engine.explain(question, body.key, body.k, **options)
+        return {"collection": served.name, **explanation.as_dict()}
+
+    return as_json(await served.read(work, body.timeout))
 
 
 def _head(collection: str, hits: Hits, seconds: float) -> bytes:

@@ -245,13 +245,13 @@ def search(
         raise QueryError(MISSING)
     last = unfinished(question) if as_you_type else None
     query = _counted(question, used, last)
+    fts5 = _Fts5(read, condition, parameters)
     if kind is Tokenizer.TRIGRAM:
         candidates = trigrams(query, last)
+    elif kind is Tokenizer.STEM:
+        candidates = stems(query, last, used, lambda word: _occurs(word, fts5, ranker))
     else:
-        candidates = (
-            stems(query, last, used) if kind is Tokenizer.STEM else whole_words(query, last)
-        )
-    fts5 = _Fts5(read, condition, parameters)
+        candidates = whole_words(query, last)
     if kind in (Tokenizer.PORTER, Tokenizer.STEM):
         candidates = {_begun(word, fts5, ranker): n for word, n in candidates.items()}
     candidates = _merged(candidates, used)
@@ -364,14 +364,17 @@ def _begun(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> Word:
         return word
     for letters in range(len(word.text), max(len(word.text) - ENDING, 3) - 1, -1):
         shorter = Word(word.text[:letters], unfinished=True)
-        terms = None if ranker is None else ranker.terms({shorter: 1})
-        if ranker is not None and terms is not None:
-            counts = ranker.counts(list(terms), 1)
-        else:
-            counts = fts5.counts(_for_fts5(fts5.read, Tokenizer.PORTER, shorter), 1)
-        if any(counts):
+        if _occurs(shorter, fts5, ranker):
             return shorter
     return word
+
+
+def _occurs(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> bool:
+    """Whether a document has a word; not with a trigram index."""
+    terms = None if ranker is None else ranker.terms({word: 1})
+    if ranker is not None and terms is not None:
+        return any(ranker.counts(list(terms), 1))
+    return any(fts5.counts(_for_fts5(fts5.read, Tokenizer.PORTER, word), 1))
 
 
 @dataclass(frozen=True, slots=True)

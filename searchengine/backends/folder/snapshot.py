@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends import contract, limits
-from searchengine.backends.contract import Ids, WordScores
+from searchengine.backends.contract import Coarse, Ids, WordScores
 from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import joins_words
 from searchengine.backends.folder.documents.questions import phrases as quoted
@@ -164,6 +164,41 @@ class Snapshot(contract.Snapshot):
             return segment.search(rotatable, k, shortlist=shortlist, allowed=allowed)
 
         return self.merge(search, k)
+
+    def coarse(
+        self,
+        query: Floats,
+        passages: Ids,
+        size: int,
+        where: str | None = None,
+        phrases: tuple[str, ...] = (),
+    ) -> dict[int, Coarse]:
+        size, rising = min(size, max(1, self.rows)), np.sort(passages)
+        matching = self._matching(where, phrases)
+        rotatable, found = Queries(query[None]), {}
+        for row, segment in self.segments.items():
+            limits.check()
+            if not (inside := row.part_of(rising)).size:
+                continue
+            allowed = self.live[row] if matching is None else matching[row]
+            result = segment.search(rotatable, size, shortlist=size, allowed=allowed)
+            if result.exact:
+                continue
+            ranks, cosines = segment.prefix_ranks(rotatable, inside, allowed)
+            kept = np.isin(inside, result.rows[0])
+            width, walks = segment.config.prefix, segment.walks(allowed)
+            for place, number in enumerate(inside.tolist()):
+                found[row.base + number] = Coarse(
+                    int(ranks[place]), float(cosines[place]), size, width, bool(kept[place]), walks
+                )
+        return found
+
+    def matches(
+        self, document: int, where: str | None = None, phrases: tuple[str, ...] = ()
+    ) -> bool:
+        condition, parameters = self.store.condition(where, phrases)
+        sql = f"SELECT 1 FROM documents WHERE id = ? AND ({condition})"
+        return bool(self.store.scan(sql, (document, *parameters)))
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
         rotatable, rising = Queries(query[None]), np.sort(passages)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.backends.contract import Ids, Snapshot, WordScores
+from searchengine.backends.contract import Coarse, Ids, Snapshot, WordScores
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
 from searchengine.backends.folder.documents.questions import unfinished
 from searchengine.backends.postgresql import schema
@@ -148,6 +148,44 @@ class PostgresSnapshot(Snapshot):
     def _score(self) -> str:
         """The full-width cosine of a row; the query is not rounded to float16."""
         return f"-(embedding::vector({self._dim}) <#> %s::vector)"
+
+    def coarse(
+        self,
+        query: Floats,
+        passages: Ids,
+        size: int,
+        where: str | None = None,
+        phrases: tuple[str, ...] = (),
+    ) -> dict[int, Coarse]:
+        matches, rotated = self._matches(where, phrases), self._rotated(query[None])[0]
+        size = min(size, _MAX_ROWS)
+        self._prepare(size)
+        listed = self.tables.read(*self._statement(rotated, size, size, matches))
+        if len(listed) < size:  # all are compared at full width instead
+            return {}
+        source, holds, values = matches
+        vector = _vector(rotated)
+        distance = " <=> ".join(
+            schema.prefix_sql(each, self._prefix) for each in ("embedding", "%s::vector")
+        )
+        sql = (
+            f"WITH these AS (SELECT id, {distance} AS far FROM passages WHERE id = ANY(%s)) "
+            "SELECT id, far, (SELECT count(*) + 1 FROM "
+            f"{source} WHERE {holds} AND {distance} < far) FROM these"
+        )
+        rows = self.tables.read(sql, (vector, passages.tolist(), *values, vector))
+        kept, walks = {row[0] for row in listed}, schema.is_indexed(self.connection)
+        return {
+            i: Coarse(int(rank), 1 - float(far), size, self._prefix, i in kept, walks)
+            for i, far, rank in rows
+        }
+
+    def matches(
+        self, document: int, where: str | None = None, phrases: tuple[str, ...] = ()
+    ) -> bool:
+        _, holds, values = self._matches(where, phrases)
+        sql = f"SELECT 1 FROM documents WHERE id = %s AND ({holds})"
+        return bool(self.tables.read(sql, (document, *values)))
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
         sql = f"SELECT id, {self._score} FROM passages WHERE id = ANY(%s) ORDER BY 2 DESC, 1"

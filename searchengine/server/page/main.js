@@ -71,7 +71,7 @@ async function search() {
   state.asking?.abort();
   const asking = (state.asking = new AbortController());
   const question = byId("query").value.trimStart(); // a space at the end ends the last word
-  byId("missed").textContent = "";
+  byId("missed").textContent = byId("why-text").textContent = "";
   const idle = !question && state.like === null;
   setBusy(!idle);
   const start = performance.now();
@@ -90,6 +90,7 @@ async function search() {
     byId("error").hidden = byId("start").hidden = true;
     showHits(result.hits, question, actions);
     byId("more").hidden = !mayHaveMore(result);
+    byId("missing").hidden = state.like !== null;
     if (result.hits.length) showNothing([], []);
     else showNothing(...await nothing(result, question, asking.signal));
     byId("status").classList.toggle("hidden", !result.hits.length); // but read aloud
@@ -118,7 +119,7 @@ function showList(hits) {
   state.hits = hits;
   showHits(hits, "", actions);
   showNothing([], []);
-  byId("more").hidden = true;
+  byId("more").hidden = byId("missing").hidden = true;
   byId("status").textContent = "";
   byId("status").classList.remove("hidden");
 }
@@ -200,6 +201,16 @@ async function more() {
     const items = showHits(result.hits, state.asked.query, actions, offset);
     byId("more").hidden = !mayHaveMore(result);
     items[0]?.focus();
+  } catch (error) {
+    showError(error);
+  }
+}
+
+/** Why the search that is shown does not find a document. */
+async function why() {
+  const asked = { ...state.asked, key: byId("why-key").value.trim() };
+  try {
+    byId("why-text").textContent = (await call("v1/search/explain", asked, state.asking?.signal)).text;
   } catch (error) {
     showError(error);
   }
@@ -429,6 +440,10 @@ byId("collection").addEventListener("change", () => {
 });
 byId("map-panel").addEventListener("toggle", () => {
   if (state.stats) locate(state.asked?.query ?? "", state.hits, undefined).catch(showError);
+});
+byId("why").addEventListener("submit", (event) => {
+  event.preventDefault();
+  why();
 });
 byId("more").addEventListener("click", more);
 byId("compare").addEventListener("click", compare);

@@ -68,6 +68,8 @@ def test_escaped_are_controls_and_overrides_and_nothing_else() -> None:
         ("search", "c.index", "whales", "--mode", "text"),
         ("search", "c.index", "whales", "--exact"),
         ("similar", "c.index", f"{EVIL}0"),
+        ("explain", "c.index", "whales", f"{EVIL}0"),
+        ("explain", "c.index", "whales", f"gone{EVIL}"),
         ("info", "c.index"),
         ("verify", "c.index"),
         ("update", "c.index", f"{EVIL}0", f"x={EVIL}"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from Stemmer import Stemmer
 
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.language_traits import DETECTION
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,24 @@ def test_the_name_is_the_analyzer() -> None:
     assert ", Snowball 3" in Analyzer.parse("stem:de").label
     assert Analyzer.parse("porter").label == "porter"
     assert Analyzer.parse("porter").tokenizer is Tokenizer.PORTER
+
+
+def test_of_several_languages_in_a_script_that_of_the_text_counts() -> None:
+    """A text that is too short to tell, or in another language, gets the first one's stems."""
+    analyzer = Analyzer.parse("stem:en,de,ru")
+    german = "Die Wale und die Vögel schlafen nicht in den Häusern, wie es heißt."
+    assert analyzer.terms(german) == Analyzer.parse("stem:de").terms(german)
+    assert analyzer.terms("sleeping Vögel") == Analyzer.parse("stem:en").terms("sleeping Vögel")
+    russian = "Киты спят в море."
+    assert analyzer.terms(russian) == Analyzer.parse("stem:ru").terms(russian)
+    french = "Les baleines dorment dans la mer et les oiseaux volent dans le ciel."
+    assert analyzer.terms(french) == Analyzer.parse("stem:en").terms(french)
+    assert analyzer.orders("Vögel") == [("en", "de", "ru"), ("de", "en", "ru"), ("ru", "en", "de")]
+    assert analyzer.orders("wo schlafen die Vögel und Wale") == [
+        ("en", "de", "ru"),
+        ("de", "en", "ru"),
+    ]
+    assert Analyzer.parse("stem:ru,de").orders("Vögel") == [("ru", "de")]
+    # The terms depend on the words that tell a language, and so does the label.
+    assert f"by text {DETECTION}" in analyzer.label
+    assert "by text" not in Analyzer.parse("stem:ru,de").label

@@ -38,7 +38,7 @@ OWN = {"add_bulk", "job", "encode"}
 """What a client has, and an engine has not."""
 LEFT_OUT = {
     **dict.fromkeys(
-        ("search", "search_batch", "asearch", "asearch_batch", "similar"),
+        ("search", "search_batch", "asearch", "asearch_batch", "similar", "explain"),
         ("layers",),  # of the encoder, of which a server has one
     ),
     "add": ("passages", "progress", "building"),  # of an array, or of work that the server does
@@ -137,6 +137,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "asearch": lambda e: asyncio.run(e.asearch("a bee", 2, facets=["year"])),
     "asearch_batch": lambda e: asyncio.run(e.asearch_batch(["a bee"], 2)),
     "similar": lambda e: e.similar("cat", 2, where="year > 2000", facets=["lang"]),
+    "explain": lambda e: [
+        e.explain("a bee", "cat", 1, mode="vector"), e.explain(VECTOR, "bee", where="year > 2000"),
+    ],
     "encode_questions": lambda e: e.encode_questions(["a bee", "the cat"]).tolist(),
     "encode_documents": lambda e: e.encode_documents(["a bee"]).tolist(),
     "get": lambda e: [e.get("cat"), e.get("none"), e.get("none", 7)],
@@ -212,6 +215,8 @@ ERRORS: list[Callable[[Any], Any]] = [
     lambda e: e.encode_questions("bee"),
     lambda e: e.encode_documents("bee"),
     lambda e: e.similar(None),
+    lambda e: e.explain("a bee", None),
+    lambda e: e.explain("a bee", "cat", 0),
     lambda e: e.keys("year >"),
     lambda e: e.documents(offset=-1),
     lambda e: e.documents(limit=-1),

@@ -418,11 +418,38 @@ def test_axe_finds_nothing(page: Any, theme: str, width: int) -> None:
     page.fill("#where", "year >= 2022")  # axe takes as long as there are hits
     page.press("#where", "Enter")
     page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 3")
+    page.click("#missing summary")
+    page.fill("#why-key", "none")
+    page.press("#why-key", "Enter")
+    page.wait_for_function("() => document.querySelector('#why-text').textContent")
     page.wait_for_timeout(300)
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(overflow) <= 0
     page.evaluate("document.querySelector('#hits').setAttribute('aria-busy', true)")  # waiting
     check_access(page)
+
+
+def test_a_missing_document(page: Any) -> None:
+    assert page.is_hidden("#missing")
+    ask(page, "whale")
+    page.click("#missing summary")
+    shown = page.locator("#hits > li").first.get_attribute("data-key")
+    for key, reason in ((shown, "Found at rank 1: rank 1 by words"), ("none", "Not in the coll")):
+        page.fill("#why-key", key)
+        page.click("#why button")
+        page.wait_for_function(
+            "(reason) => document.querySelector('#why-text').textContent.startsWith(reason)",
+            arg=reason,
+        )
+    page.fill("#where", "year >= 2030")
+    page.press("#where", "Enter")
+    page.wait_for_selector("#nothing:not([hidden])")
+    settle(page)
+    assert page.inner_text("#why-text") == ""  # it was of another search
+    page.fill("#why-key", shown)
+    page.press("#why-key", "Enter")
+    page.wait_for_function("() => document.querySelector('#why-text').textContent")
+    assert page.inner_text("#why-text").startswith("Lost in the filter: ")
 
 
 def test_five_tasks(page: Any) -> None:

@@ -50,6 +50,26 @@ def test_options_reach_the_engine(client: TestClient) -> None:
     assert "text" not in response.json()["hits"][0]
 
 
+def test_why_a_document_is_not_found(client: TestClient, words: Path) -> None:
+    def explained(key: str, **asked: Any) -> dict[str, Any]:
+        response = client.post("/v1/search/explain", json={"query": "a bee", "key": key, **asked})
+        assert response.status_code == 200, response.text
+        return response.json()  # type: ignore[no-any-return]
+
+    with SearchEngine.open(words) as engine:
+        explanation = engine.explain("a bee", "cat", 1, mode="vector")
+    answer = explained("cat", k=1, mode="vector")
+    assert answer == {"collection": "words", **explanation.as_dict()}
+    assert answer["lost"] == "full_width" and answer["settings"] == {"k": answer["rank"]}
+    assert explained("bee", where="year = 2011")["settings"] == {"where": None}
+    assert explained("none")["text"] == "Not in the collection: there is no document 'none'."
+    vector = WordLengths().encode(["a bee"])[0].tolist()
+    response = client.post("/v1/search/explain", json={"vector": vector, "key": "bee"})
+    assert response.json()["text"].startswith("Found at rank 1: ")
+    for wrong in ({"query": "a bee"}, {"key": "bee"}, {"query": "a", "key": "bee", "exact": 1}):
+        assert client.post("/v1/search/explain", json=wrong).status_code == 422
+
+
 def test_a_batch_is_in_the_order_of_its_questions(client: TestClient) -> None:
     response = client.post("/v1/search/batch", json={"queries": ["the cat sat", "a bee"], "k": 1})
     results = response.json()["results"]
@@ -222,6 +242,6 @@ def test_openapi_has_an_example_of_every_request(client: TestClient) -> None:
                 model = schema["components"]["schemas"].get(name, content)
                 assert model.get("examples") or model.get("example"), path
                 bodies += 1
-    assert bodies == 14
+    assert bodies == 15
     example = schema["components"]["schemas"]["SearchRequest"]["examples"][0]
     assert client.post("/v1/search", json=example).status_code == 200

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from searchengine.corpus.analyzer import Analyzer, is_letter
@@ -112,21 +112,33 @@ def whole_words(query: Mapping[str, float], last: str | None) -> dict[Word, floa
     return {Word(word, word == last): times for word, times in query.items()}
 
 
-def stems(query: Mapping[str, float], last: str | None, analyzer: Analyzer) -> dict[Word, float]:
+def stems(
+    query: Mapping[str, float],
+    last: str | None,
+    analyzer: Analyzer,
+    occurs: Callable[[Word], bool],
+) -> dict[Word, float]:
     """As `whole_words`, the terms of an analyzer with the tokenizer stem.
 
-    A run that is shorter than the parts of its script is the beginning of terms.
+    A run that is shorter than the parts of its script is the beginning of terms. Of a word that may
+    have several terms, by language, those count that a document has (`occurs`), or the first.
     """
     counts = defaultdict[Word, float](float)
+    orders = analyzer.orders(" ".join(query))
     for word, times in query.items():
         pieces = analyzer.pieces(word)
         for number, piece in enumerate(pieces, start=1):
-            ends = word == last and number == len(pieces)
+            begun = word == last and number == len(pieces)
             if piece.part:
                 short = len(piece.text) < piece.part
                 terms = [Word(term, short) for term in piece.parts(ended=False)]
+            elif begun:
+                terms = [Word(analyzer.word(piece.text, unfinished=True), True)]
             else:
-                terms = [Word(analyzer.word(piece.text, unfinished=ends), ends)]
+                by_order = [Word(analyzer.word(piece.text, order)) for order in orders]
+                terms = list(dict.fromkeys(by_order))
+                if len(terms) > 1:
+                    terms = list(filter(occurs, terms)) or terms[:1]
             for term in terms:
                 counts[term] += times
     return counts

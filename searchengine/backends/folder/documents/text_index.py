@@ -209,11 +209,15 @@ def _stemmed(phrase: str, used: Analyzer) -> str:
     """A phrase for FTS5; its last run may continue in a document if it is split into parts."""
     pieces = used.pieces(phrase)
     last = pieces[-1] if pieces else None
-    if last is None or not last.part:
-        return quoted(used.text(phrase))
-    terms = used.terms(phrase)
-    terms = terms[: len(terms) - len(last.text)] + last.parts(ended=False)
-    return quoted(" ".join(terms)) + " *" * (len(last.text) < last.part)
+    matches = []
+    for order in used.orders(phrase):
+        terms, continued = used.terms_by(order, phrase), False
+        if last is not None and last.part:
+            terms = terms[: len(terms) - len(last.text)] + last.parts(ended=False)
+            continued = len(last.text) < last.part
+        matches.append(quoted(" ".join(terms)) + " *" * continued)
+    distinct = list(dict.fromkeys(matches))
+    return distinct[0] if len(distinct) == 1 else f"({' OR '.join(distinct)})"
 
 
 def quoted(term: str) -> str:

@@ -155,7 +155,7 @@ def test_another_snowball_builds_the_index_again(
     path = tmp_path / "c"
     collection(path).close()
     monkeypatch.setattr(Stemmer, "version", lambda: "4.0.0")
-    monkeypatch.setattr(Analyzer, "word", lambda self, word, unfinished=False: word[:3])
+    monkeypatch.setattr(Analyzer, "word", lambda self, word, order=None, unfinished=False: word[:3])
     monkeypatch.setattr(
         "searchengine.corpus.analyzer._stems", lambda languages: lambda word: word[:3]
     )
