@@ -293,6 +293,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice is free, and the processor has VNNI but no AMX."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME", raising=False)
     monkeypatch.setattr(handle, "adds_bytes", lambda: True)
+    monkeypatch.setattr(handle, "digit_bits", lambda: library.WIDE)
     monkeypatch.setattr(handle, "cpu_has_amx", lambda: False)
 
 
@@ -317,16 +318,17 @@ def test_auto_takes_it_for_the_starter_once_numpy_has_answered_first_texts(
 
 
 @needs_kernel
-@pytest.mark.parametrize(("vnni", "amx"), [(False, False), (True, True)])
-def test_auto_does_not_take_it_where_another_runtime_is_faster(
-    vnni: bool, amx: bool, free: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("adds", "bits", "amx"), [(0, 7, 0), (1, 7, 1), (1, 6, 0)])
+def test_auto_does_not_take_it_where_another_runtime_is_better(
+    adds: bool, bits: int, amx: bool, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "adds_bytes", lambda: vnni)
+    monkeypatch.setattr(handle, "adds_bytes", lambda: adds)
+    monkeypatch.setattr(handle, "digit_bits", lambda: bits)
     monkeypatch.setattr(handle, "cpu_has_amx", lambda: amx)
     monkeypatch.setattr(RuntimeConfig, "tries_openvino", True)
     assert "native" not in Encoder.load("starter").runs_on
     monkeypatch.setattr(RuntimeConfig, "tries_openvino", False)
-    assert ("native" in Encoder.load("starter").runs_on) == vnni
+    assert ("native" in Encoder.load("starter").runs_on) == adds
 
 
 @needs_kernel
