@@ -55,6 +55,7 @@ from searchengine.errors import (
     METHODS,
     CollectionError,
     EncoderMismatch,
+    EncoderMissing,
     FieldWarning,
     QueryError,
     SearchEngineError,
@@ -636,8 +637,11 @@ class SearchEngine:
                 scorer = self.cross_encoders.get(request.cross_encoder)
                 try:
                     encode = None
-                    if encodes:
+                    if encodes and questions is not None:
                         encode = self._encoder.questions(request.layers, settings).encode
+                except EncoderMissing:
+                    if not request.by_words:
+                        raise  # by words, only the way out by vectors needs it
                 except EncoderMismatch:
                     if not self._encoder.is_past(settings):
                         raise
@@ -651,7 +655,10 @@ class SearchEngine:
                     return explain(asked, request, checked_key(key))
 
     def _unread(self, text: str) -> str | None:
-        return unread_language(self._encoder.load(), text)
+        try:
+            return unread_language(self._encoder.load(), text)
+        except EncoderMissing:  # a search by a vector, or by a question encoder, does without
+            return None
 
     @staticmethod
     def to_encode(questions: Sequence[str], mode: Mode) -> Sequence[str]:

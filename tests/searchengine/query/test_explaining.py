@@ -14,7 +14,7 @@ from lost_documents import BETTER, FLAT, GRAPH, PREFIX, K, Loss, Planted, unit
 from tiny_model import write_cross_encoder, write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.errors import FilterError, QueryError
+from searchengine.errors import EncoderMissing, FilterError, QueryError
 from searchengine.query.explanation import PLACES, Explanation
 
 ROWS, QUESTIONS = 2000, 6
@@ -220,6 +220,25 @@ def test_a_question_as_a_vector(planted: Planted, tmp_path: Path) -> None:
             engine.explain(" ", "prefix0")
         with pytest.raises(FilterError):
             engine.explain(FIRST, "prefix0", where="year >")
+
+
+def test_without_the_encoder_as_much_as_a_search(tmp_path: Path) -> None:
+    """By words and by a vector a search does not load it, nor does its explanation."""
+    encoder = write_model2vec(tmp_path / "encoder")
+    documents = [{"_id": str(i), "text": f"the dog sleeps {'far ' * i}"} for i in range(4)]
+    with SearchEngine.create(tmp_path / "c", encoder) as engine:
+        engine.add([*documents, {"_id": "cat", "text": "a cat"}])
+        vector = engine.encode_questions(["the cat"])[0]
+    encoder.rename(tmp_path / "elsewhere")
+    with SearchEngine.open(tmp_path / "c") as engine:
+        assert engine.explain("dog", "0", mode="text").found
+        missing = engine.explain("dog", "cat", mode="text")
+        assert str(missing) == "Lost in the words: it has no word of the question."
+        nearest = [hit.key for hit in engine.search(vector, 5)]
+        last = engine.explain(vector, nearest[-1], 2)
+        assert (last.lost, last.settings, last.rank) == ("full_width", {"k": 5}, 5)
+        with pytest.raises(EncoderMissing):
+            engine.explain("dog", "cat", mode="vector")
 
 
 def test_the_passage_that_decides(tmp_path: Path) -> None:
