@@ -18,7 +18,7 @@ from searchengine.trainer.model.numpy_models import Described
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import Padded, TokenIds
 from searchengine.trainer.native import weights
-from searchengine.trainer.native.library import digit_bits, encode, levels, threads
+from searchengine.trainer.native.library import WIDE, digit_bits, encode, levels, threads
 from searchengine.trainer.native.weights import LANES, Arrays
 from searchengine.trainer.runtimes.graph import Accuracy
 from searchengine.trainer.runtimes.measure import accuracy, sample_vectors
@@ -123,10 +123,9 @@ def _find(model: Described, source: Source) -> NativeRuntime | None:
 
 def _place(source: Source) -> Path | None:
     cache = source.user_cache
-    parts = (source.starter, source.layers, source.route)
-    name = "-".join(
-        [f"native{digit_bits() + 1}", *(str(part) for part in parts if part is not None)]
-    )
+    narrow = None if digit_bits() == WIDE else "narrow"
+    parts = ("native", narrow, source.starter, source.layers, source.route)
+    name = "-".join(str(part) for part in parts if part is not None)
     return None if cache is None else cache / f"{name}.safetensors"
 
 
