@@ -164,6 +164,18 @@ def test_any_search_and_any_document(engine: SearchEngine, planted: Planted) -> 
     assert len(lost) > 6
 
 
+def test_more_hits_than_there_can_be(tmp_path: Path) -> None:
+    """Whole numbers have no end; the parts of a ranking do, with diversity too."""
+    with SearchEngine.create(tmp_path / "c", write_model2vec(tmp_path / "encoder")) as engine:
+        engine.add([{"_id": "dog", "text": "the dog sleeps"}, {"_id": "cat", "text": "a cat"}])
+        for diversity in (0.0, 0.5):
+            options: dict[str, Any] = {"mode": "vector", "diversity": diversity}
+            last = engine.explain("dog", "cat", 10**20, **options)
+            assert (last.lost, last.rank) == (None, 2)
+            skipped = engine.explain("dog", "cat", 1, offset=10**20, **options)
+            assert (skipped.lost, skipped.settings) == ("page", {"offset": 1})
+
+
 def test_sentences(planted: Planted, tmp_path: Path) -> None:
     with planted.build(tmp_path / "c", FLAT) as engine:
 
