@@ -247,11 +247,11 @@ class SearchEngine:
         """Open a collection to add to, or create it. `config`: of a mapping only the fields count.
 
         `encoder`: None is the one that built it. For a new one it is "starter", or "multilingual"
-        if that is installed and starter does not read most of the first documents that are added,
-        which a LanguageWarning tells. `dim`: if `encoder` is None, create it without an encoder,
-        for vectors of this width. Of several processes at the
-        same time, one creates it and the others open it. `wait`: as for `open`. Raises
-        CollectionError if the collection there has other settings."""
+        if that is installed and starter does not read most of the first documents that are added;
+        a LanguageWarning says so. `dim`: if `encoder` is None, create it without an encoder, for
+        vectors of this width. Of several processes at the same time, one creates it and the others
+        open it. `wait`: as for `open`. Raises CollectionError if the collection there has other
+        settings."""
         if layers is not None and not isinstance(encoder, str | Path | None):
             raise CollectionError(
                 f"layers={layers} is for a model folder or a hub name; an encoder that is passed "

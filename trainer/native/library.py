@@ -136,8 +136,8 @@ def encode(
     """The first token's vector of each text, and the mean of all: (B, width) float32 each.
 
     tokens: of all texts, one behind another; each must be one of the network's. lengths: (B,), at
-    least 1 and at most the network's positions. Raises MemoryError,
-    and ValueError for digits that the level does not compute with.
+    least 1 and at most the network's positions. Raises MemoryError, and ValueError for digits that
+    the level does not compute with.
     """
     shape = (len(lengths), network.width)
     cls, means = np.empty(shape, np.float32), np.empty(shape, np.float32)
