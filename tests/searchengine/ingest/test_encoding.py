@@ -29,6 +29,7 @@ from searchengine.measure.bench_data import collection_dataset
 from searchengine.measure.operating_points import Grid
 from searchengine.measure.retrieval import measure, task
 from searchengine.measure.rounds import Bench, Settings
+from searchengine.trainer.model import multilingual
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:
@@ -151,6 +152,18 @@ def test_an_encoder_that_is_gone_is_named(tmp_path: Path) -> None:
         load_built_by(identity, tmp_path)
     with pytest.raises(CollectionError, match="pass it again"):
         load_built_by({**identity, "source": None}, tmp_path)
+
+
+def test_the_packaged_multilingual_encoder_is_not_replaced_by_the_published_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The published one would be fetched in vain: its vectors differ."""
+    monkeypatch.setattr(multilingual, "find_spec", lambda name: None)
+    monkeypatch.setattr(multilingual, "user_cache", lambda: tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", pytest.fail)
+    identity = {"source": "multilingual", "dim": 384, "fingerprint": "x"}
+    with pytest.raises(CollectionError, match=r"not installed: .*'searchengine\[multilingual\]'\)$"):
+        load_built_by(identity, tmp_path)
 
 
 # ------------------------------------------------------------------------------------- measurements
