@@ -6,13 +6,14 @@
 Every system answers the same 10,000 queries in one batch, and some of them one by one, at rising
 efforts; rounds alternate between the systems. Speed at recall@10 = 0.95 and 0.98 is read off
 between the two nearest efforts (logarithm of the time against recall). The cascade's recipe is
-tuned on other queries.
+tuned on other queries. --peer adds a file of benchmarks/peers, in a process of its own.
 """
 
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ import faiss
 import hnswlib
 import numpy as np
 import usearch.index
+from peer_runner import Peer
 from real_vectors import VECTORS, split
-from record import record, spread
+from record import REPOSITORY, record, spread
 
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.threads import threads
@@ -50,6 +52,39 @@ class System:
     at: Callable[[int, bool], Search]
     efforts: tuple[int, ...] = EFFORTS
     points: list[list[tuple[float, float, float]]] = field(default_factory=list)
+
+    def timed(self, effort: int, queries: Any, alone: int) -> tuple[Any, float, float]:
+        """Row numbers of all queries, seconds for them in a batch, and the median of one alone."""
+        batch = self.at(effort, False)
+        batch(queries[:64])
+        begin = time.perf_counter()
+        found = batch(queries)
+        seconds = time.perf_counter() - begin
+        one, times = self.at(effort, True), []
+        for query in queries[: alone + 20]:
+            begin = time.perf_counter()
+            one(query[None])
+            times.append(time.perf_counter() - begin)
+        return found, seconds, float(np.median(times[20:]))
+
+
+class PeerSystem(System):
+    """A file of benchmarks/peers; an effort is the number of one of its points."""
+
+    def __init__(self, name: str, folder: Path, rows: Any, queries: Any) -> None:
+        """Start its process, which builds its index."""
+        files = [folder / f"{part}.npy" for part in ("rows", "queries")]
+        for file, part in zip(files, (rows, queries), strict=True):
+            if not file.exists():
+                np.save(file, part)
+        peers = REPOSITORY / "benchmarks" / "peers"
+        self.peer = Peer.start(peers / f"{name}.py", *files, K, folder / name)
+        efforts = tuple(range(len(self.peer.points)))
+        super().__init__(name, self.peer.build_s, lambda *_: None, efforts)
+
+    def timed(self, effort: int, queries: Any, alone: int) -> tuple[Any, float, float]:
+        found, seconds = self.peer.batch(effort, len(queries))
+        return found, seconds, float(np.median(self.peer.round(effort, alone)[1]))
 
 
 def cascade(folder: Path, rows: Any, questions: Any) -> System:
@@ -136,19 +171,9 @@ def measure(system: System, queries: Any, truth: Any, alone: int) -> None:
     """One round: (recall, queries a second in a batch, median milliseconds alone) an effort."""
     points = []
     for effort in system.efforts:
-        batch = system.at(effort, False)
-        batch(queries[:64])
-        begin = time.perf_counter()
-        found = batch(queries)
-        rate = len(queries) / (time.perf_counter() - begin)
-        one = system.at(effort, True)
-        times = []
-        for query in queries[: alone + 20]:
-            begin = time.perf_counter()
-            one(query[None])
-            times.append(time.perf_counter() - begin)
-        median = float(np.median(times[20:])) * 1e3
-        points.append((recall(np.asarray(found, np.int64), truth), rate, median))
+        found, seconds, one = system.timed(effort, queries, alone)
+        rate = len(queries) / seconds
+        points.append((recall(np.asarray(found, np.int64), truth), rate, one * 1e3))
         if points[-1][0] > 0.99:
             break
     system.points.append(points)
@@ -167,7 +192,8 @@ def read_off(points: list[tuple[float, float, float]], target: float, column: in
 @click.option("--rows", default=200_000, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--alone", default=300, show_default=True, help="Queries timed one by one.")
-def main(vectors: Path, rows: int, rounds: int, alone: int) -> None:
+@click.option("--peer", "peers", multiple=True, help="A file of benchmarks/peers, without .py.")
+def main(vectors: Path, rows: int, rounds: int, alone: int, peers: tuple[str, ...]) -> None:
     """Build all, then measure in turn."""
     base, spare = split(vectors, rows)
     queries, questions = spare[:10_000], spare[10_000:]
@@ -184,6 +210,7 @@ def main(vectors: Path, rows: int, rounds: int, alone: int) -> None:
             lambda: hnswlib_graph(base, 16, 200),
             lambda: usearch_graph(base, "bf16"),
             lambda: usearch_graph(base, "i8"),
+            *(partial(PeerSystem, name, Path(scratch), base, queries) for name in peers),
         ):
             systems.append(make())
             click.echo(f"{systems[-1].name}: built in {systems[-1].build_seconds:.1f} s")

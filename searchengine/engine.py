@@ -55,6 +55,7 @@ from searchengine.errors import (
     METHODS,
     CollectionError,
     EncoderMismatch,
+    EncoderMissing,
     FieldWarning,
     QueryError,
     SearchEngineError,
@@ -246,11 +247,11 @@ class SearchEngine:
         """Open a collection to add to, or create it. `config`: of a mapping only the fields count.
 
         `encoder`: None is the one that built it. For a new one it is "starter", or "multilingual"
-        if that is installed and starter does not read most of the first documents that are added,
-        which a LanguageWarning tells. `dim`: if `encoder` is None, create it without an encoder,
-        for vectors of this width. Of several processes at the
-        same time, one creates it and the others open it. `wait`: as for `open`. Raises
-        CollectionError if the collection there has other settings."""
+        if that is installed and starter does not read most of the first documents that are added;
+        a LanguageWarning says so. `dim`: if `encoder` is None, create it without an encoder, for
+        vectors of this width. Of several processes at the same time, one creates it and the others
+        open it. `wait`: as for `open`. Raises CollectionError if the collection there has other
+        settings."""
         if layers is not None and not isinstance(encoder, str | Path | None):
             raise CollectionError(
                 f"layers={layers} is for a model folder or a hub name; an encoder that is passed "
@@ -636,8 +637,11 @@ class SearchEngine:
                 scorer = self.cross_encoders.get(request.cross_encoder)
                 try:
                     encode = None
-                    if encodes:
+                    if encodes and questions is not None:
                         encode = self._encoder.questions(request.layers, settings).encode
+                except EncoderMissing:
+                    if not request.by_words:
+                        raise  # by words, only the way out by vectors needs it
                 except EncoderMismatch:
                     if not self._encoder.is_past(settings):
                         raise
@@ -651,7 +655,10 @@ class SearchEngine:
                     return explain(asked, request, checked_key(key))
 
     def _unread(self, text: str) -> str | None:
-        return unread_language(self._encoder.load(), text)
+        try:
+            return unread_language(self._encoder.load(), text)
+        except EncoderMissing:  # a search by a vector, or by a question encoder, does without
+            return None
 
     @staticmethod
     def to_encode(questions: Sequence[str], mode: Mode) -> Sequence[str]:

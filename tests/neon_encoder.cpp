@@ -58,7 +58,7 @@ int main() {
   for (int i = 0; i < LAYERS; i++)
     layers.push_back({linear(WIDTH, 3 * WIDTH), linear(WIDTH, WIDTH), linear(WIDTH, INNER),
                       linear(INNER, WIDTH), norm(), norm()});
-  encoder::Network network{WIDTH, HEADS, LAYERS, INNER, 1e-12f};
+  encoder::Network network{WIDTH, HEADS, LAYERS, INNER, 7, 1e-12f};
   network.words = drawn<int8_t>(WORDS * WIDTH, [] { return below(255) - 127; });
   network.word_scales = drawn<float>(WORDS, [] { return 0.01f + 0.01f * below(9); });
   network.positions = drawn<float>(LONGEST * WIDTH, normal);

@@ -398,7 +398,10 @@ class CollectionEncoder:
         return True
 
     def _check(self, loaded: _LoadedEncoder, settings: Mapping[str, Any]) -> None:
-        check_built_by(loaded.encoder, settings["encoder"], self._collection.path)
+        advice = None
+        if self.argument is None and loaded is self._present:  # it did build the collection
+            advice = "another process has changed the encoder since then; open the collection again"
+        check_built_by(loaded.encoder, settings["encoder"], self._collection.path, advice)
 
     def _adopt(self, encoder: TextEncoder, settings: Mapping[str, Any] | None = None) -> None:
         loaded = _LoadedEncoder.create(encoder, self.runtime)

@@ -66,8 +66,8 @@ class Explanation:
         key: of the document.
         lost: the first stage that lost it, one of PLACES; None: it is found.
         rank: its rank in the search, or with `settings`, from 1; None: neither finds it.
-        settings: the options to change so that the search finds it, each the least that does; None
-            is the option left out. Empty if it is found, or if no options find it.
+        settings: the options to change so that the search finds it, each the least that passes its
+            stage; None is the option left out. Empty if it is found, or if no options find it.
         stages: what each stage did with it, in their order; those after `lost` with `settings`.
         start, end: the passage that decides, as character offsets into the text; None: the whole
             document.

@@ -125,8 +125,8 @@ def cosines_of(
 ) -> Mapping[int, tuple[float, Passage]]:
     """Documents with vectors: the highest cosine to a vector (D,), and the passage that has it.
 
-    Cosines that `near` has are taken from there: computed again they could differ in the last bit,
-    and so could the order of documents.
+    Cosines that `by_vector` has are taken from there: computed again they could differ in the last
+    bit, and so could the order of documents.
     """
     passages = {passage.id: passage for passage in snapshot.store.passages_of(documents)}
     best: dict[int, tuple[float, Passage]] = {}

@@ -341,7 +341,7 @@ def candidates(query: Query) -> int:
     if not query.diversity:
         return query.depth
     sizes = (part_size(_FIRST_DIVERSE, number) for number in count())
-    return _candidates(next(size for size in sizes if size >= query.depth))
+    return _candidates(next(size for size in sizes if size >= min(query.depth, MAX_DEPTH)))
 
 
 def _chosen(snapshot: Snapshot, query: Query, pool: Ranking, count: int) -> Ranking:

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import lru_cache
 from itertools import pairwise
 from textwrap import dedent
@@ -210,6 +210,26 @@ def _places(text: str, question: str) -> list[_Place]:
     has no others.
     """
     language = language_of(text)
+    stem, (telling, common) = _stemmer(language), _asked(question, language)
+    wanted = telling | common
+    matches: list[tuple[int, int, str]] = []
+    if stem is None and len(text) > LONG and len(wanted) <= _FEW:
+        matches = sorted(_looked_up(text, wanted))
+    elif stem is None and text.isascii() and wanted:
+        matches = list(_among_ascii(text, wanted))
+    elif wanted:
+        matches = list(_matches(text, wanted, stem))
+    counts = Counter(term for _, _, term in matches)
+    silent = frozenset() if telling.isdisjoint(counts) else common - telling
+    weights = {
+        term: 0 if term in silent else 1000 * len(term) // count for term, count in counts.items()
+    }
+    return [_Place(start, end, term, weights[term]) for start, end, term in matches]
+
+
+@lru_cache(64)  # the hits of a question need the same
+def _asked(question: str, language: str | None) -> tuple[frozenset[str], frozenset[str]]:
+    """The terms of a question for texts of a language: those that tell something, and others."""
     stem, functions = _stemmer(language), function_words((language or "en",))
     telling: set[str] = set()
     common: set[str] = set()
@@ -224,24 +244,11 @@ def _places(text: str, question: str) -> list[_Place]:
                 part = word[i : i + size]
                 tells = part not in _COMMON_PARTS and not _HIRAGANA.match(part)
                 (telling if tells else common).add(part)
-    wanted = telling | common
-    matches: list[tuple[int, int, str]] = []
-    if stem is None and len(text) > LONG and len(wanted) <= _FEW:
-        matches = sorted(_looked_up(text, wanted))
-    elif stem is None and text.isascii() and wanted:
-        matches = list(_among_ascii(text, wanted))
-    elif wanted:
-        matches = list(_matches(text, wanted, stem))
-    counts = Counter(term for _, _, term in matches)
-    common = set() if telling.isdisjoint(counts) else common - telling
-    weights = {
-        term: 0 if term in common else 1000 * len(term) // count for term, count in counts.items()
-    }
-    return [_Place(start, end, term, weights[term]) for start, end, term in matches]
+    return frozenset(telling), frozenset(common)
 
 
 def _matches(
-    text: str, wanted: set[str], stem: Callable[[str], str] | None = None
+    text: str, wanted: Set[str], stem: Callable[[str], str] | None = None
 ) -> Iterator[tuple[int, int, str]]:
     """Start, end and term of every occurrence of the terms in a text; `stem`: None for English."""
     begins = {term[:3] for term in wanted} | {term[:1] for term in wanted}  # most words fail here
@@ -269,7 +276,7 @@ def _stemmer(language: str | None) -> Callable[[str], str] | None:
     return lru_cache(1 << 14)(lambda word: analyzer.word(analyzer.folded(word)))
 
 
-def _among_ascii(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
+def _among_ascii(text: str, wanted: Set[str]) -> Iterator[tuple[int, int, str]]:
     """As _matches, of a text in ASCII: in half the time."""
     for match in _beginning(frozenset(wanted)).finditer(text.lower()):
         if (stem := _stem(match.group())) in wanted:
@@ -283,7 +290,7 @@ def _beginning(wanted: frozenset[str]) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(sorted(begins))})\w*" if begins else r"(?!)")
 
 
-def _looked_up(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
+def _looked_up(text: str, wanted: Set[str]) -> Iterator[tuple[int, int, str]]:
     """As _matches, in any order: faster for few terms."""
     folded = text.casefold()
     added: list[int] = []  # offsets in `folded` of all but the first character of one in the text

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 LIBRARY = Path(__file__).with_name("kernel.so")
 
-# The levels with instructions that multiply four pairs of bytes and add the products.
-VNNI = ("avx512vnni", "avxvnni")
+# The levels that add two products of bytes in 16 bits, and their bits of a digit without its sign.
+NARROW = {"avx512bw": 6, "avx2": 6}
+WIDE = 7
 
 _INT, _POINTER = ctypes.c_int32, ctypes.c_void_p
 
@@ -45,7 +46,7 @@ class CNetwork(ctypes.Structure):
     """A network."""
 
     _fields_ = (
-        *((name, _INT) for name in ("width", "heads", "layers", "inner")),
+        *((name, _INT) for name in ("width", "heads", "layers", "inner", "bits")),
         ("epsilon", ctypes.c_float),
         *((name, _POINTER) for name in ("words", "word_scales", "positions")),
         ("norm", CNorm),
@@ -109,8 +110,13 @@ def is_fast() -> bool:
 
 
 def adds_bytes() -> bool:
-    """Whether there is a library, and this processor adds up products of 8 bits (VNNI)."""
-    return any(name in VNNI for name in levels())
+    """Whether there is a library, and this processor adds up products of 8 bits (VNNI, AVX2)."""
+    return is_fast() and "neon" not in levels()
+
+
+def digit_bits(level: int = 0) -> int:
+    """Bits of a digit without its sign, at most, at one of `levels`."""
+    return NARROW.get(levels()[level], WIDE)
 
 
 def threads() -> int:
@@ -130,7 +136,8 @@ def encode(
     """The first token's vector of each text, and the mean of all: (B, width) float32 each.
 
     tokens: of all texts, one behind another; each must be one of the network's. lengths: (B,), at
-    least 1 and at most the network's positions. Raises MemoryError.
+    least 1 and at most the network's positions. Raises MemoryError, and ValueError for digits that
+    the level does not compute with.
     """
     shape = (len(lengths), network.width)
     cls, means = np.empty(shape, np.float32), np.empty(shape, np.float32)
@@ -138,6 +145,9 @@ def encode(
     texts = CTexts(
         tokens.ctypes.data, lengths.ctypes.data, len(lengths), cls.ctypes.data, means.ctypes.data
     )
-    if load().encoder_run(level, ctypes.byref(network), ctypes.byref(texts), threads):
+    problem = load().encoder_run(level, ctypes.byref(network), ctypes.byref(texts), threads)
+    if problem == 2:
+        raise ValueError(f"{levels()[level]} does not compute with digits of {network.bits} bits")
+    if problem:
         raise MemoryError("not enough memory for the texts of a batch")
     return cls, means

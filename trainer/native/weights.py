@@ -30,7 +30,7 @@ LANES, PANEL, STEP = 16, 64, 4
 """Channels of a register, outputs of a panel, and digits that are multiplied at a time."""
 MOST = 127
 # Added to the moments, as a share of their mean: the inputs seen are some of all.
-DAMPING = 0.01
+DAMPING = 0.05
 BLOCK = 64  # rows that are rounded before those behind them are corrected
 WORDS = 1 << 14  # rows of the table that are rounded at a time
 _LINEARS, _NORMS = ("attention", "attended", "inner", "outer"), ("first_norm", "second_norm")
@@ -156,11 +156,14 @@ def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
     return arrays, record
 
 
-def network(arrays: Mapping[str, Array], layers: int, heads: int, epsilon: float) -> CNetwork:
+def network(
+    arrays: Mapping[str, Array], layers: int, heads: int, epsilon: float, bits: int
+) -> CNetwork:
     """What the kernel reads. The arrays must be kept for as long as it is used.
 
     arrays: `words`, `word_scales`, `positions`, `norm.weight`, `norm.bias`, and of each layer
-    `NUMBER.attention.weights` and so on. Raises KeyError, ValueError.
+    `NUMBER.attention.weights` and so on. bits: of a digit of activations, without its sign.
+    Raises KeyError, ValueError.
     """
 
     def at(name: str) -> int:
@@ -187,6 +190,6 @@ def network(arrays: Mapping[str, Array], layers: int, heads: int, epsilon: float
     width, inner = arrays["words"].shape[1], len(arrays["0.inner.scales"])
     table = (at("words"), at("word_scales"), at("positions"))
     pointer = ctypes.cast(stack, ctypes.POINTER(CLayer))
-    whole = CNetwork(width, heads, layers, inner, epsilon, *table, norm("norm"), pointer)
+    whole = CNetwork(width, heads, layers, inner, bits, epsilon, *table, norm("norm"), pointer)
     whole.kept = stack
     return whole

@@ -28,7 +28,7 @@ from searchengine.trainer.model.numpy_models import (
 )
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds
-from searchengine.trainer.native.library import adds_bytes, is_fast
+from searchengine.trainer.native.library import WIDE, adds_bytes, digit_bits, is_fast
 from searchengine.trainer.native.wordpiece import FastTokenIds
 from searchengine.trainer.runtimes import compile
 from searchengine.trainer.runtimes.graph import FP32_GAIN, Graph, find_graph
@@ -394,13 +394,15 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
 def _tries_native(config: RuntimeConfig, source: Source) -> bool:
     """Whether to try the native kernel: if it is asked for, or may be chosen and is fast.
 
-    OpenVINO multiplies more with AMX, and about as much without VNNI.
+    It goes before OpenVINO only with VNNI and without AMX: with AMX OpenVINO is faster, and without
+    VNNI it is more accurate than narrow digits.
     """
     if config.runtime is RuntimeKind.NATIVE:
         return True
-    if not config.takes_numpy or source.pairs or source.runs_remote_code:
+    if not config.takes_numpy or source.pairs or source.runs_remote_code or not adds_bytes():
         return False
-    return adds_bytes() and not (cpu_has_amx() and config.tries_openvino)
+    before_openvino = digit_bits() == WIDE and not cpu_has_amx()
+    return before_openvino or not config.tries_openvino
 
 
 def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:

@@ -18,7 +18,7 @@ from searchengine.trainer.model.numpy_models import Described
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import Padded, TokenIds
 from searchengine.trainer.native import weights
-from searchengine.trainer.native.library import encode, levels, threads
+from searchengine.trainer.native.library import WIDE, digit_bits, encode, levels, threads
 from searchengine.trainer.native.weights import LANES, Arrays
 from searchengine.trainer.runtimes.graph import Accuracy
 from searchengine.trainer.runtimes.measure import accuracy, sample_vectors
@@ -33,10 +33,14 @@ from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
 _log = logging.getLogger(__name__)
-FORMAT = 1
+FORMAT = 2
 CHECKSUM = ".sha256"
-# One further digit for so many channels of a part's inputs; several are large behind a norm.
-_MORE = {"attention": 4, "attended": 24, "inner": 12, "outer": 24}
+# By bits of a digit: one further digit for so many channels of a part's inputs. Several are large
+# behind a norm.
+_MORE = {
+    7: {"attention": 4, "attended": 24, "inner": 12, "outer": 24},
+    6: {"attention": 2, "attended": 12, "inner": 6, "outer": 8},
+}
 
 
 class NativeRuntime:
@@ -57,7 +61,7 @@ class NativeRuntime:
         described = model.network
         self._arrays = arrays  # the kernel reads them
         self._network = weights.network(
-            arrays, described.layers, described.heads, described.epsilon
+            arrays, described.layers, described.heads, described.epsilon, digit_bits()
         )
         self._head = Head(model)
         self.accuracy = accuracy
@@ -119,8 +123,9 @@ def _find(model: Described, source: Source) -> NativeRuntime | None:
 
 def _place(source: Source) -> Path | None:
     cache = source.user_cache
-    parts = (source.starter, source.layers, source.route)
-    name = "-".join(["native", *(str(part) for part in parts if part is not None)])
+    narrow = None if digit_bits() == WIDE else "narrow"
+    parts = ("native", narrow, source.starter, source.layers, source.route)
+    name = "-".join(str(part) for part in parts if part is not None)
     return None if cache is None else cache / f"{name}.safetensors"
 
 
@@ -188,7 +193,7 @@ def _arrays(exact: NumpyRuntime) -> Arrays:
         "norm.bias": exact.norm.bias,
     }
     for i, layer in enumerate(exact.layers):
-        for name, share in _MORE.items():
+        for name, share in _MORE[digit_bits()].items():
             part: Recorded = getattr(layer, name)
             more = len(part.largest) // share
             quantized = weights.quantize_linear(*part, part.largest, more, part.moments)

@@ -67,8 +67,8 @@ class RuntimeConfig:
     Attributes:
         runtime: "auto" is what the variable SEARCHENGINE_RUNTIME names, if it is set; else the
             fastest that is installed and accurate: torch on a GPU; OpenVINO where the processor has
-            AMX; "native" where it has VNNI; OpenVINO; torch. "native" is the compiled kernel, in
-            int8: for networks of BERT's kind, without torch.
+            AMX; "native" where it has VNNI; OpenVINO; "native" where it has AVX2; torch. "native"
+            is the compiled kernel, in int8: for networks of BERT's kind, without torch.
         precision: "auto" is int8 for "native"; else the fastest of fp32 and, where the hardware
             multiplies it natively, bf16, of those that are accurate; as timed on this processor.
         device: a torch device name; None is the fastest one.

@@ -206,9 +206,10 @@ async function more() {
   }
 }
 
-/** Why the search that is shown does not find a document. */
+/** Why the search that is shown does not find a document, with the further pages that are shown. */
 async function why() {
-  const asked = { ...state.asked, key: byId("why-key").value.trim() };
+  const k = Math.max(state.asked.k, state.hits.length);
+  const asked = { ...state.asked, k, key: byId("why-key").value.trim() };
   try {
     byId("why-text").textContent = (await call("v1/search/explain", asked, state.asking?.signal)).text;
   } catch (error) {

@@ -19,7 +19,7 @@ from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli import cli
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.language_traits import Traits, traits
-from searchengine.errors import LanguageWarning
+from searchengine.errors import EncoderMismatch, LanguageWarning
 from searchengine.ingest.languages import analyzer_for, reads
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
@@ -437,6 +437,21 @@ def test_a_collection_of_python_chooses_unless_an_encoder_was_named(
         with engine, pytest.warns(LanguageWarning, match='in Python encoder="multilingual"'):
             engine.add(records(*MOST))
         assert encoder_of(tmp_path / name, 3) == "starter"
+
+
+def test_who_has_opened_the_collection_before_is_told_to_open_it_again(
+    tmp_path: Path, multilingual: Path
+) -> None:
+    path = tmp_path / "c"
+    with SearchEngine.open_or_create(path) as first, SearchEngine.open_or_create(path) as second:
+        assert second.encoder.source == "starter"
+        with pytest.warns(LanguageWarning, match="encoding by multilingual instead"):
+            first.add(records(*MOST))
+        with pytest.raises(EncoderMismatch, match=r"multilingual .* open the collection again$"):
+            second.add([{"_id": "more", "text": ENGLISH}])
+    with SearchEngine.open_or_create(path) as again:
+        again.add([{"_id": "more", "text": ENGLISH}])
+        assert len(again) == 4
 
 
 def test_documents_that_choose_late_are_encoded_again(

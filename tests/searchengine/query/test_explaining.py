@@ -14,7 +14,7 @@ from lost_documents import BETTER, FLAT, GRAPH, PREFIX, K, Loss, Planted, unit
 from tiny_model import write_cross_encoder, write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.errors import FilterError, QueryError
+from searchengine.errors import EncoderMissing, FilterError, QueryError
 from searchengine.query.explanation import PLACES, Explanation
 
 ROWS, QUESTIONS = 2000, 6
@@ -164,6 +164,18 @@ def test_any_search_and_any_document(engine: SearchEngine, planted: Planted) -> 
     assert len(lost) > 6
 
 
+def test_more_hits_than_there_can_be(tmp_path: Path) -> None:
+    """Whole numbers have no end; the parts of a ranking do, with diversity too."""
+    with SearchEngine.create(tmp_path / "c", write_model2vec(tmp_path / "encoder")) as engine:
+        engine.add([{"_id": "dog", "text": "the dog sleeps"}, {"_id": "cat", "text": "a cat"}])
+        for diversity in (0.0, 0.5):
+            options: dict[str, Any] = {"mode": "vector", "diversity": diversity}
+            last = engine.explain("dog", "cat", 10**20, **options)
+            assert (last.lost, last.rank) == (None, 2)
+            skipped = engine.explain("dog", "cat", 1, offset=10**20, **options)
+            assert (skipped.lost, skipped.settings) == ("page", {"offset": 1})
+
+
 def test_sentences(planted: Planted, tmp_path: Path) -> None:
     with planted.build(tmp_path / "c", FLAT) as engine:
 
@@ -220,6 +232,25 @@ def test_a_question_as_a_vector(planted: Planted, tmp_path: Path) -> None:
             engine.explain(" ", "prefix0")
         with pytest.raises(FilterError):
             engine.explain(FIRST, "prefix0", where="year >")
+
+
+def test_without_the_encoder_as_much_as_a_search(tmp_path: Path) -> None:
+    """By words and by a vector a search does not load it, nor does its explanation."""
+    encoder = write_model2vec(tmp_path / "encoder")
+    documents = [{"_id": str(i), "text": f"the dog sleeps {'far ' * i}"} for i in range(4)]
+    with SearchEngine.create(tmp_path / "c", encoder) as engine:
+        engine.add([*documents, {"_id": "cat", "text": "a cat"}])
+        vector = engine.encode_questions(["the cat"])[0]
+    encoder.rename(tmp_path / "elsewhere")
+    with SearchEngine.open(tmp_path / "c") as engine:
+        assert engine.explain("dog", "0", mode="text").found
+        missing = engine.explain("dog", "cat", mode="text")
+        assert str(missing) == "Lost in the words: it has no word of the question."
+        nearest = [hit.key for hit in engine.search(vector, 5)]
+        last = engine.explain(vector, nearest[-1], 2)
+        assert (last.lost, last.settings, last.rank) == ("full_width", {"k": 5}, 5)
+        with pytest.raises(EncoderMissing):
+            engine.explain("dog", "cat", mode="vector")
 
 
 def test_the_passage_that_decides(tmp_path: Path) -> None:

@@ -441,6 +441,13 @@ def test_a_missing_document(page: Any) -> None:
             "(reason) => document.querySelector('#why-text').textContent.startsWith(reason)",
             arg=reason,
         )
+    page.click("#more")
+    page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 20")
+    page.fill("#why-key", page.locator("#hits > li").last.get_attribute("data-key"))
+    page.press("#why-key", "Enter")
+    page.wait_for_function(
+        "() => document.querySelector('#why-text').textContent.startsWith('Found at rank 20: ')"
+    )
     page.fill("#where", "year >= 2030")
     page.press("#where", "Enter")
     page.wait_for_selector("#nothing:not([hidden])")

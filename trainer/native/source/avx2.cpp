@@ -15,40 +15,14 @@
 namespace encoder {
 namespace avx2 {
 
-static inline __attribute__((always_inline)) Floats multiply_add(Floats a, Floats b, Floats c) {
-  return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+static inline __attribute__((always_inline)) __m256i dot(__m256i sums, __m256i weights,
+                                                         __m256i narrow) {
+  const __m256i pairs = _mm256_maddubs_epi16(weights, narrow);
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-// R rows, 16 columns. Weights and digits are multiplied as |digit| · (weight with its sign), because
-// two products of an unsigned weight do not fit into 16 bits.
-template <int R>
-inline __attribute__((always_inline)) void tile(const int8_t* a, int64_t a_stride,
-                                                const uint8_t* panel, int64_t stride, int steps,
-                                                int32_t* out, int64_t out_stride) {
-  const __m256i middle = _mm256_set1_epi8((char)128), ones = _mm256_set1_epi16(1);
-  __m256i sums[R][2];
-  for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
-  for (int k = 0; k < steps; k++) {
-    __m256i weights[2];
-    for (int v = 0; v < 2; v++)
-      weights[v] = _mm256_xor_si256(
-          _mm256_loadu_si256((const __m256i*)(panel + k * stride + 32 * v)), middle);
-    for (int r = 0; r < R; r++) {
-      int32_t four;
-      memcpy(&four, a + r * a_stride + 4 * k, 4);
-      const __m256i digits = _mm256_set1_epi32(four), sizes = _mm256_abs_epi8(digits);
-      for (int v = 0; v < 2; v++) {
-        __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(weights[v], digits));
-        sums[r][v] = _mm256_add_epi32(sums[r][v], _mm256_madd_epi16(pairs, ones));
-      }
-    }
-  }
-  for (int r = 0; r < R; r++)
-    for (int v = 0; v < 2; v++)
-      _mm256_storeu_si256((__m256i*)(out + r * out_stride + 8 * v), sums[r][v]);
-}
-
-#include "fours.h"
+#define ROWS 5
+#include "avx2.h"
 
 #include "encode.h"
 

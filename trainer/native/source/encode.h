@@ -26,9 +26,9 @@ INLINE Floats absolute(Floats a) { return (Floats)((Ints)a & 0x7fffffff); }
 // Behind this sum, the lowest bits are x rounded to an integer; |x| < 2^22.
 constexpr float ROUNDS = 12582912.f;
 INLINE Ints nearest(Floats x) { return (Ints)(x + ROUNDS) - (Ints)all(ROUNDS); }
-INLINE Ints clipped(Ints v) {
-  v = v > 127 ? Ints{} + 127 : v;
-  return v < -127 ? Ints{} - 127 : v;
+INLINE Ints clipped(Ints v, int32_t most) {
+  v = v > most ? Ints{} + most : v;
+  return v < -most ? Ints{} - most : v;
 }
 INLINE void store_bytes(void* p, Ints v) {
   Bytes b = __builtin_convertvector(v, Bytes);
@@ -124,6 +124,7 @@ static void product(const int8_t* a, int64_t a_stride, const int32_t* offsets, i
 // Rows of digits. A value is shift + scale · the sum of its digits. Fine values have a second row of
 // digits, 128 times smaller, behind the first.
 struct Rows {
+  int32_t most;  // the largest digit
   bool fine = false;
   std::vector<int8_t> digits;
   std::vector<float> scales, shifts;
@@ -151,11 +152,11 @@ static void quantize(const Linear& l, const float* x, int rows, Rows& to, bool f
     }
     for (int i = 0; i < l.in; i += LANES)
       most = larger(most, absolute(load(x + i) - shift) * load(l.shares + i));
-    const float scale = largest(most) * (1.f / (127 << bits)), factor = inverse(scale);
+    const float scale = largest(most) * (1.f / (to.most << bits)), factor = inverse(scale);
     Ints total{}, fine_total{};
     for (int i = 0; i < l.in; i += LANES) {
       const Ints whole = nearest((load(x + i) - shift) * factor);
-      const Ints high = (whole + half) >> bits, first = clipped(high);
+      const Ints high = (whole + half) >> bits, first = clipped(high, to.most);
       store_bytes(digits + i, first);
       total += first;
       if (fine) {
@@ -179,7 +180,7 @@ static void quantize(const Linear& l, const float* x, int rows, Rows& to, bool f
           rest = 0;
         }
       }
-      const int32_t digit = rest > 127 ? 127 : rest < -127 ? -127 : rest;
+      const int32_t digit = std::max(-to.most, std::min(to.most, rest));
       digits[j] = (int8_t)digit;
       rest -= digit;
       all_digits += digit;
@@ -244,12 +245,13 @@ static void normalize(const Norm& norm, float* x, int width, float epsilon) {
 }
 
 // Attention of one text, a head at a time. Queries and keys have a scale for each token, values one
-// for each channel. Weights are relative to the largest of their query, and have two digits of 8
-// bits: where a token has half the weight, hundreds of others share what one digit rounds to zero.
+// for each channel. Weights are relative to the largest of their query, and have two digits: where a
+// token has half the weight, hundreds of others share what one digit rounds to zero.
 class Attention {
  public:
   explicit Attention(const Network& n)
-      : width_(n.width), heads_(n.heads), size_(n.width / n.heads) {}
+      : width_(n.width), heads_(n.heads), size_(n.width / n.heads), bits_(n.bits),
+        half_(1 << n.bits) {}
 
   // parts: [length][3][width], mixed: [length][width].
   void operator()(const float* parts, int length, float* mixed) {
@@ -294,7 +296,7 @@ class Attention {
         most_query = larger(most_query, absolute(load(query + j)));
         most_key = larger(most_key, absolute(load(key + j)));
       }
-      const float query_scale = largest(most_query) * (1.f / 127.f);
+      const float query_scale = largest(most_query) * (1.f / (half_ - 1));
       const float key_scale = largest(most_key) * (1.f / 127.f);
       Ints total{};
       for (int j = 0; j < size_; j += LANES) {
@@ -331,7 +333,7 @@ class Attention {
         memcpy(&values_[(size_t)i * size_ + 4 * j], &packed, sizeof packed);
       }
       store(&value_scales_[j], scale);
-      store(&value_sums_[j], total * 128);
+      store(&value_sums_[j], total * half_);
     }
   }
 
@@ -340,15 +342,16 @@ class Attention {
       product(&queries_[(size_t)first * size_], size_, &offsets_[first], count,
               &keys_[(size_t)at * size_], 256, std::min(4, (length - at + 15) / COLUMNS), size_ / 4,
               &scores_[at], padded_);
+    const float base = 2 * half_;
     float factors[QUERIES];
     int32_t offsets[2][QUERIES];
     for (int r = 0; r < count; r++) {
       const size_t row = (size_t)r * fours_;
       const Sums sums = weigh(&scores_[(size_t)r * padded_], query_scales_[first + r], length,
                               &weights_[0][row], &weights_[1][row]);
-      factors[r] = 1.f / (sums.high * 256.f + sums.low);
-      offsets[0][r] = 128 * (sums.high - 128 * fours_);
-      offsets[1][r] = 128 * (sums.low - 128 * fours_);
+      factors[r] = 1.f / (sums.high * base + sums.low);
+      offsets[0][r] = 128 * (sums.high - half_ * fours_);
+      offsets[1][r] = 128 * (sums.low - half_ * fours_);
     }
     for (int at = 0; at < size_; at += 64) {
       int32_t sums[2][QUERIES * 64];
@@ -361,7 +364,7 @@ class Attention {
           const int j = at + i, from = r * 64 + i;
           Floats high = to_floats(load(sums[0] + from) + load(&value_sums_[j]));
           Floats low = to_floats(load(sums[1] + from) + load(&value_sums_[j]));
-          Floats mean = multiply_add(high, all(256.f), low) * factors[r];
+          Floats mean = multiply_add(high, all(base), low) * factors[r];
           store(mixed + (size_t)r * width_ + j, mean * load(&value_scales_[j]));
         }
     }
@@ -371,7 +374,8 @@ class Attention {
     int32_t high, low;
   };
 
-  // The digits of a query's weights, less 128, and their sums. The scores are overwritten.
+  // The digits of a query's weights, less half of their range, and their sums. The scores are
+  // overwritten.
   Sums weigh(int32_t* scores, float scale, int length, int8_t* highs, int8_t* lows) {
     Ints lanes{};
     for (int i = 0; i < LANES; i++) lanes[i] = i;
@@ -384,20 +388,21 @@ class Attention {
       Ints bits = (Ints)score;
       store(scores + i, bits);
     }
-    const float at_most = largest(most) - 15.994353f;  // log2 of 255 · 256
+    const int base = 2 * half_;
+    const float at_most = largest(most) - std::log2((float)((base - 1) * base));
     Ints high_total{}, low_total{};
     for (int i = 0; i < length; i += LANES) {
       const Ints weight = nearest(power_of_two((Floats)load(scores + i) - at_most));
-      const Ints high = weight >> 8, low = weight & 255;
+      const Ints high = weight >> (bits_ + 1), low = weight & (base - 1);
       high_total += high;
       low_total += low;
-      store_bytes(highs + i, high - 128);  // behind the row is the next one, written later
-      store_bytes(lows + i, low - 128);
+      store_bytes(highs + i, high - half_);  // behind the row is the next one, written later
+      store_bytes(lows + i, low - half_);
     }
     return {sum(high_total), sum(low_total)};
   }
 
-  int width_, heads_, size_, padded_ = 0, fours_ = 0;
+  int width_, heads_, size_, bits_, half_, padded_ = 0, fours_ = 0;
   std::vector<uint8_t> keys_, values_;
   std::vector<int8_t> queries_, weights_[2];
   std::vector<float> query_scales_, key_scales_, value_scales_;
@@ -428,6 +433,7 @@ static void run(const Network& n, const Texts& texts) {
   std::vector<float> x(tokens * width), parts(tokens * 3 * width), mixed(tokens * width);
   std::vector<float> inner((size_t)BLOCK * n.inner);
   Rows rows;
+  rows.most = (1 << n.bits) - 1;
   Attention attend(n);
   embed(n, texts, x.data());
   for (int number = 0; number < n.layers; number++) {

@@ -18,6 +18,7 @@ namespace {
 struct Level {
   const char* name;
   Encode encode;
+  int32_t bits = 7;  // of a digit, at most
 };
 
 #if defined(__aarch64__)
@@ -39,19 +40,21 @@ const std::vector<Level>& levels() {
     std::vector<Level> list;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    const bool avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512dq");
+    if (avx512 && __builtin_cpu_supports("avx512vnni"))
       list.push_back({"avx512vnni", encoder::encode_avx512vnni});
 #if defined(VNNI_BY_AVX512)
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl"))
+    if (avx512 && __builtin_cpu_supports("avx512vnni"))
       list.push_back({"avxvnni", encoder::encode_avxvnni});
 #elif !defined(__clang__) && __GNUC__ >= 11
     if (__builtin_cpu_supports("avxvnni") && __builtin_cpu_supports("avx2") &&
         __builtin_cpu_supports("fma"))
       list.push_back({"avxvnni", encoder::encode_avxvnni});
 #endif
+    if (avx512) list.push_back({"avx512bw", encoder::encode_avx512bw, encoder::NARROW});
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-      list.push_back({"avx2", encoder::encode_avx2});
+      list.push_back({"avx2", encoder::encode_avx2, encoder::NARROW});
 #endif
 #if defined(__aarch64__)
     if (multiplies_bytes()) list.push_back({"neon", encoder::encode_neon});
@@ -73,8 +76,11 @@ const char* encoder_level(int number) {
   return number < (int)levels().size() ? levels()[number].name : nullptr;
 }
 
-// Returns 0, or 1 for want of memory. threads: at most.
+// Returns 0, 1 for want of memory, or 2 for digits that the level does not compute with. threads: at
+// most.
 int encoder_run(int level, const Network* network, const Texts* texts, int threads) {
+  const Level& chosen = levels()[level];
+  if (network->bits > chosen.bits) return 2;
   std::vector<Texts> chunks;
   int64_t tokens = 0, in_chunk = 0;
   int32_t length_before = 0;
@@ -92,6 +98,6 @@ int encoder_run(int level, const Network* network, const Texts* texts, int threa
     tokens += length;
   }
   return in_threads(threads, (int)chunks.size(),
-                    [&](int i) { levels()[level].encode(*network, chunks[i]); });
+                    [&](int i) { chosen.encode(*network, chunks[i]); });
 }
 }

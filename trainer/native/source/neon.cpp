@@ -33,8 +33,9 @@ static inline __attribute__((always_inline)) Floats multiply_add(Floats a, Float
 // R rows, 16 columns. Weights are made signed, and need no offsets then.
 template <int R>
 inline __attribute__((always_inline)) void tile(const int8_t* a, int64_t a_stride,
-                                                const uint8_t* panel, int64_t stride, int steps,
-                                                int32_t* out, int64_t out_stride) {
+                                                const int32_t*, const uint8_t* panel,
+                                                int64_t stride, int steps, int32_t* out,
+                                                int64_t out_stride) {
   const uint8x16_t middle = vdupq_n_u8(128);
   int32x4_t sums[R][4];
   for (int r = 0; r < R; r++)
@@ -54,7 +55,8 @@ inline __attribute__((always_inline)) void tile(const int8_t* a, int64_t a_strid
     for (int v = 0; v < 4; v++) vst1q_s32(out + r * out_stride + 4 * v, sums[r][v]);
 }
 
-#include "fours.h"
+#define ROWS 4
+#include "tiles.h"
 
 #include "encode.h"
 

@@ -35,6 +35,7 @@ struct Layer {
 
 struct Network {
   int32_t width, heads, layers, inner;
+  int32_t bits;  // of a digit, without its sign: 7, or NARROW
   float epsilon;
   const int8_t* words;        // [tokens][width]
   const float* word_scales;   // [tokens]
@@ -56,12 +57,17 @@ struct Texts {
 // few tokens err by shifts all scores of a question. All texts of a call are fine, or none is.
 inline bool is_fine(int32_t length) { return length <= 32; }
 
+// The sum of two products of a weight and such a digit fits into 16 bits, where levels without VNNI
+// add them.
+constexpr int NARROW = 6;
+
 // What a level of instructions provides.
 using Encode = void (*)(const Network&, const Texts&);
 void encode_scalar(const Network&, const Texts&);
 #if defined(__x86_64__)
 void encode_avx2(const Network&, const Texts&);
 void encode_avxvnni(const Network&, const Texts&);
+void encode_avx512bw(const Network&, const Texts&);
 void encode_avx512vnni(const Network&, const Texts&);
 #endif
 #if defined(__aarch64__)

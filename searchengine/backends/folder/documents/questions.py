@@ -121,7 +121,8 @@ def stems(
     """As `whole_words`, the terms of an analyzer with the tokenizer stem.
 
     A run that is shorter than the parts of its script is the beginning of terms. Of a word that may
-    have several terms, by language, those count that a document has (`occurs`), or the first.
+    have several terms, by language, those count that a document has (`occurs`), or the first. So
+    do those of the last word, which may be finished: "national" begins no "nation".
     """
     counts = defaultdict[Word, float](float)
     orders = analyzer.orders(" ".join(query))
@@ -132,12 +133,15 @@ def stems(
             if piece.part:
                 short = len(piece.text) < piece.part
                 terms = [Word(term, short) for term in piece.parts(ended=False)]
-            elif begun:
-                terms = [Word(analyzer.word(piece.text, unfinished=True), True)]
             else:
                 by_order = [Word(analyzer.word(piece.text, order)) for order in orders]
                 terms = list(dict.fromkeys(by_order))
-                if len(terms) > 1:
+                if begun:
+                    begin = Word(analyzer.word(piece.text, unfinished=True), True)
+                    others = [term for term in terms if not term.text.startswith(begin.text)]
+                    # One that no term begins with is shortened, and then begins these too.
+                    terms = [begin, *filter(occurs, others)] if occurs(begin) else [begin]
+                elif len(terms) > 1:
                     terms = list(filter(occurs, terms)) or terms[:1]
             for term in terms:
                 counts[term] += times
