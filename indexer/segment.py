@@ -275,7 +275,7 @@ class Segment:
         unselective = only is not None and not parts.coarse.selects
         if available <= size or (only is not None and available <= EXACT_ALLOWED) or unselective:
             return self._exact(rotated, k, only)
-        if config.stages or not parts.coarse.walks(available):
+        if config.stages or not parts.one_call(size, config.effort, only):
             candidates = self._shortlist(rotated, size, only)
             for width, keep in config.stages:
                 candidates = narrow(parts.file, rotated, candidates, width, max(keep, k))
@@ -302,8 +302,9 @@ class Segment:
 
     def walks(self, allowed: Allowed | None = None) -> bool:
         """Whether a search walks a graph or lists, which may miss rows, and scans no prefixes."""
-        parts = self._opened()
-        return parts.coarse.walks(parts.available(parts.restricted(allowed)))
+        parts, config = self._opened(), self._config
+        only = parts.restricted(allowed)
+        return parts.cascade.walks(config.shortlist, config.effort, only)
 
     def walk_totals(self) -> tuple[int, int]:
         """Counters of graph walks: codes compared, and nodes expanded."""

@@ -3,9 +3,10 @@
 import ctypes
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from searchengine.indexer.arrays import Floats, Mask, RowNumbers, address
 from searchengine.indexer.config import Storage
@@ -15,8 +16,12 @@ from searchengine.indexer.native.library import load
 from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.threads import MIN_SLICE, slices, threads
 
+Words = npt.NDArray[np.uint64]
+Nodes = npt.NDArray[np.int32]
+
 MESSAGE = 256  # bytes
 _QUERIES_PER_THREAD = 8  # starting a thread takes about as long as a few walks
+_CODES_PER_THREAD = 50_000  # of a scan; they take as long
 
 
 class GraphArrays(ctypes.Structure):
@@ -27,6 +32,31 @@ class GraphArrays(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("link_count", "level_count", "entry", "entry_level")),
         *((name, ctypes.c_void_p) for name in ("codes", "links", "offsets", "level_starts")),
         *((name, ctypes.c_void_p) for name in ("node_levels", "ids", "scales", "full")),
+    )
+
+
+class Passing(NamedTuple):
+    """The nodes that a walk may find, and how it gets from one to the next.
+
+    Attributes:
+        bits: NativeGraph.bits of the rows.
+        bridges: other nodes that are crossed for each node whose links are followed, >= 0.
+        least: where a smaller share of the nodes around a query may be found, its walk gives up.
+    """
+
+    bits: Words
+    bridges: int
+    least: float
+
+
+class _Point(ctypes.Structure):
+    """Equal to Point in source/walk.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("k", "shortlist", "ef")),
+        ("mask", ctypes.c_void_p),
+        ("bridges", ctypes.c_int),
+        ("least", ctypes.c_float),
     )
 
 
@@ -94,6 +124,8 @@ class NativeGraph:
         arrays.rows, arrays.dim = file.rows, file.dim
         arrays.half, arrays.full = file.storage is Storage.FLOAT16, file.address
         self._file = file  # read by the kernel too
+        self._ids = faiss.vector_to_array(index.id_map)
+        self._node_of: Nodes | None = None
         library = load()
         message = ctypes.create_string_buffer(MESSAGE)
         self._handle = library.kernel_open(ctypes.byref(arrays), level, message, MESSAGE)
@@ -102,7 +134,7 @@ class NativeGraph:
                 raise MemoryError("no memory to search the graph")
             raise SegmentError(f"{name} is damaged: {message.value.decode()}; index again")
         weakref.finalize(self, library.kernel_close, self._handle)
-        self._search = library.kernel_search
+        self._library = library
 
     def search(
         self,
@@ -110,8 +142,10 @@ class NativeGraph:
         k: int,
         shortlist: int,
         ef_search: int,
-        mask: Mask | None = None,
+        passing: Passing | None = None,
         order: RowNumbers | None = None,
+        *,
+        reranked: bool = True,
     ) -> tuple[RowNumbers, Floats, bool]:
         """Walk the graph, then rerank the shortlist at full width.
 
@@ -120,25 +154,78 @@ class NativeGraph:
             k: rows per query, 1 <= k <= shortlist.
             shortlist: rows to score at full width per query.
             ef_search: candidates of the walk, at least `shortlist`.
-            mask: (rows,) whether each row of the file may be found; None for all.
+            passing: what may be found; None for all rows. A walk that finds fewer than `shortlist`
+                of them, or gives up, returns none.
             order: (q,) in which the queries are searched; None for their own.
+            reranked: False for the best k of the shortlist by their prefixes.
 
         Returns:
             rows (q, k) int64 and scores (q, k) float32 by (-score, row), padded with -1 and -inf;
-            and whether there is any padding.
+            and whether there is any padding. Not reranked: rows by (-score of the prefix, node),
+            and no scores (q, 0).
         """
-        shape = (len(rotated), k)
-        rows, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
-        short = self._call(rotated, k, shortlist, ef_search, mask, order, rows, address(scores))
-        return rows, scores, short > 0
+        if order is None and len(rotated) > MIN_SLICE:
+            order = np.arange(len(rotated))
+        rows, scores = _results(len(rotated), k, reranked)
+        point, incomplete = _point(k, shortlist, ef_search, passing), 0
+        for part in slices(len(rotated)):
+            queries = part.stop - part.start
+            with threads.take(-(-queries // _QUERIES_PER_THREAD)) as count:
+                short: int = self._library.kernel_search(
+                    self._handle,
+                    address(rotated),
+                    None if order is None else address(order[part]),
+                    queries,
+                    ctypes.byref(point),
+                    count,
+                    address(rows),
+                    address(scores) if reranked else None,
+                )
+            if short < 0:
+                raise MemoryError(f"no memory for a search with ef_search {ef_search}")
+            incomplete += short
+        return rows, scores, incomplete > 0
 
-    def shortlist(
-        self, rotated: Floats, size: int, ef_search: int, mask: Mask | None = None
-    ) -> tuple[RowNumbers, bool]:
-        """The candidates that `search` reranks: (q, size), best first; and whether some are -1."""
-        rows = np.empty((len(rotated), size), np.int64)
-        short = self._call(rotated, size, size, ef_search, mask, None, rows, None)
-        return rows, short > 0
+    def scan(
+        self, rotated: Floats, k: int, shortlist: int, nodes: Nodes, *, reranked: bool = True
+    ) -> tuple[RowNumbers, Floats]:
+        """As `search`, but the codes of all these nodes are scored. `nodes`: from `nodes_of`."""
+        rows, scores = _results(len(rotated), k, reranked)
+        point = _point(k, shortlist, shortlist, None)
+        for part in slices(len(rotated)):
+            queries = part.stop - part.start
+            wanted = min(queries, -(-queries * nodes.size // _CODES_PER_THREAD))
+            with threads.take(wanted) as count:
+                failed = self._library.kernel_scan(
+                    self._handle,
+                    address(rotated[part]),
+                    queries,
+                    ctypes.byref(point),
+                    address(nodes),
+                    nodes.size,
+                    count,
+                    address(rows[part]),
+                    address(scores[part]) if reranked else None,
+                )
+            if failed:
+                raise MemoryError(f"no memory for a shortlist of {shortlist}")
+        return rows, scores
+
+    def bits(self, mask: Mask) -> Words:
+        """One bit a node: whether its row is in a mask (rows of the file,)."""
+        bits = np.zeros(-(-self._ids.size // 64), np.uint64)
+        packed = np.packbits(mask[self._ids], bitorder="little")
+        bits.view(np.uint8)[: packed.size] = packed
+        return bits
+
+    def nodes_of(self, rows: RowNumbers) -> Nodes:
+        """The nodes of those of these rows that the graph holds."""
+        if self._node_of is None:
+            node_of = np.full(self._file.rows, -1, np.int32)
+            node_of[self._ids] = np.arange(self._ids.size, dtype=np.int32)
+            self._node_of = node_of
+        nodes = self._node_of[rows]
+        return nodes[nodes >= 0]
 
     def work(self) -> tuple[int, int]:
         """Codes compared and nodes expanded in all searches so far."""
@@ -146,40 +233,19 @@ class NativeGraph:
         load().kernel_work(self._handle, address(totals))
         return int(totals[0]), int(totals[1])
 
-    def _call(
-        self,
-        rotated: Floats,
-        k: int,
-        shortlist: int,
-        ef_search: int,
-        mask: Mask | None,
-        order: RowNumbers | None,
-        rows: RowNumbers,
-        scores: int | None,
-    ) -> int:
-        if order is None and len(rotated) > MIN_SLICE:
-            order = np.arange(len(rotated))
-        incomplete = 0
-        for part in slices(len(rotated)):
-            queries = part.stop - part.start
-            with threads.take(-(-queries // _QUERIES_PER_THREAD)) as count:
-                short: int = self._search(
-                    self._handle,
-                    address(rotated),
-                    None if order is None else address(order[part]),
-                    queries,
-                    k,
-                    shortlist,
-                    ef_search,
-                    None if mask is None else address(mask),
-                    count,
-                    address(rows),
-                    scores,
-                )
-            if short < 0:
-                raise MemoryError(f"no memory for a search with ef_search {ef_search}")
-            incomplete += short
-        return incomplete
+
+def _results(queries: int, k: int, reranked: bool) -> tuple[RowNumbers, Floats]:
+    shape = (queries, k if reranked else 0)
+    return np.empty((queries, k), np.int64), np.empty(shape, np.float32)
+
+
+def _point(k: int, shortlist: int, ef_search: int, passing: Passing | None) -> _Point:
+    """It holds the address of the bits, which the caller keeps."""
+    point = _Point(k=k, shortlist=shortlist, ef=ef_search)
+    if passing is not None:
+        point.mask = address(passing.bits)
+        point.bridges, point.least = passing.bridges, passing.least
+    return point
 
 
 _CHUNK = 8192  # nodes of a call, between which progress is reported

@@ -23,7 +23,11 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_close": (None, [_POINTER]),
     "kernel_search": (
         _LONG,
-        [_POINTER, _POINTER, _POINTER, _LONG, _INT, _INT, _INT, _POINTER, _INT, _POINTER, _POINTER],
+        [_POINTER, _POINTER, _POINTER, _LONG, _POINTER, _INT, _POINTER, _POINTER],
+    ),
+    "kernel_scan": (
+        _LONG,
+        [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER],
     ),
     "kernel_add_best": (_LONG, [_INT, _POINTER, _INT, _POINTER, _POINTER]),
     "kernel_rerank": (_LONG, [_INT, _POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER]),

@@ -285,6 +285,10 @@ class Cascade:
             return SearchResult(rows, scores)
         return self._search(rotated, k, size, effort, allowed)
 
+    def walks(self, size: int, effort: int, allowed: Allowed | None) -> bool:
+        """Whether a search walks a graph or lists, which may miss rows."""
+        return self._coarse.walks(self._coarse.rows if allowed is None else allowed.size)
+
     def _search(
         self, rotated: Floats, k: int, size: int, effort: int, allowed: Allowed | None
     ) -> SearchResult:

@@ -1,13 +1,14 @@
 """Search by the compiled kernel: graphs of 8-bit codes, and full-width rows scored in one pass."""
 
 import ctypes
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality
 from searchengine.indexer.config import Storage
 from searchengine.indexer.faiss_calls import faiss
-from searchengine.indexer.native.hnsw import NativeGraph
+from searchengine.indexer.native.hnsw import NativeGraph, Nodes, Passing, Words
 from searchengine.indexer.native.library import load
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import LOCALITY_BATCH, Cascade, CoarseIndex, SearchResult
@@ -19,12 +20,40 @@ LISTED_SHARE = 0.1
 and leaves the others out."""
 
 
+SCANNED_PER_CANDIDATE = 200
+"""Up to this many allowed rows per candidate of a walk their codes are scanned: that misses none,
+and takes at most twice as long as a walk without a filter."""
+
+SCANNED_SHARE = 0.08
+"""Below this share of allowed rows they are scanned too: a walk misses more of them."""
+
+NEARLY_ALL = 0.95
+"""From this share of allowed rows on a walk crosses no others: it finds as much without."""
+
+THIN = 2 / 3
+"""A walk gives up where the share of allowed rows around the query is below this part of their
+share among all rows. Filters that do not depend on the query stay above it."""
+
+RESCUED = 150_000
+"""Up to this many allowed rows are scanned where a walk gave up, in some milliseconds."""
+
+WIDER = 4
+"""Where more are allowed, a second walk has this many times the candidates, and crosses every
+row that is not allowed."""
+
+
 class NativeCascade:
-    """A graph of 8-bit codes and the full-width rows, searched by the compiled kernel."""
+    """A graph of 8-bit codes and the full-width rows, searched by the compiled kernel.
+
+    Under a filter either all allowed codes are scanned, or a walk keeps to the allowed rows; both
+    take about as long as a search without a filter.
+    """
 
     def __init__(self, coarse: CoarseIndex, graph: NativeGraph) -> None:
         self._coarse = coarse
         self._graph = graph
+        self._bits: WeakKeyDictionary[Allowed, Words] = WeakKeyDictionary()
+        self._nodes: WeakKeyDictionary[Allowed, Nodes] = WeakKeyDictionary()
 
     def search(
         self,
@@ -34,32 +63,73 @@ class NativeCascade:
         effort: int = 0,
         allowed: Allowed | None = None,
     ) -> SearchResult:
-        """As Cascade.search."""
-        order = None
-        if len(rotated) >= LOCALITY_BATCH:
-            heads = rotated[:, : self._coarse.width]
-            order = locality([heads], heads)
-        ef_search = self._coarse.ef_search(size, effort, allowed)
-        mask = None if allowed is None else allowed.mask
-        rotated = np.ascontiguousarray(rotated, np.float32)
-        return SearchResult(*self._graph.search(rotated, k, size, ef_search, mask, order)[:2])
+        """As Cascade.search, but there is no padding where `size` rows are allowed."""
+        return SearchResult(*self._search(rotated, k, size, effort, allowed, True))
 
     def shortlist(
         self, rotated: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
     ) -> RowNumbers:
-        """As CoarseIndex.shortlist, for rotated queries (q, D)."""
-        available = self._coarse.rows if allowed is None else allowed.size
-        heads = rotated[:, : self._coarse.width]
-        if size > available or not self._coarse.walks(available):
-            return self._coarse.shortlist(heads, size, allowed, effort)
-        ef_search = self._coarse.ef_search(size, effort, allowed)
-        mask = None if allowed is None else allowed.mask
-        rotated = np.ascontiguousarray(rotated, np.float32)
-        rows, padded = self._graph.shortlist(rotated, size, ef_search, mask)
-        if padded:  # the walk ended too early
+        """As CoarseIndex.shortlist, for rotated queries (q, D); ties are broken by the node."""
+        return self._search(rotated, size, size, effort, allowed, False)[0]
+
+    def walks(self, size: int, effort: int, allowed: Allowed | None) -> bool:
+        """Whether a search walks the graph, which may miss rows."""
+        if allowed is None:
+            return True
+        few = SCANNED_PER_CANDIDATE * self._coarse.ef_search(size, effort)
+        return allowed.size > few and allowed.share >= SCANNED_SHARE
+
+    def _search(
+        self,
+        rotated: Floats,
+        k: int,
+        size: int,
+        effort: int,
+        allowed: Allowed | None,
+        reranked: bool,
+    ) -> tuple[RowNumbers, Floats]:
+        graph, rotated = self._graph, np.ascontiguousarray(rotated, np.float32)
+        if not self.walks(size, effort, allowed):
+            return graph.scan(rotated, k, size, self._nodes_of(allowed), reranked=reranked)
+        order, passing = None, None
+        if len(rotated) >= LOCALITY_BATCH:
+            heads = rotated[:, : self._coarse.width]
+            order = locality([heads], heads)
+        if allowed is not None:
+            # as many rows within reach as without a filter
+            bridges = 0 if allowed.share >= NEARLY_ALL else round(1 / allowed.share)
+            passing = Passing(self._bits_of(allowed), bridges, THIN * allowed.share)
+        ef_search = self._coarse.ef_search(size, effort)
+        rows, scores, padded = graph.search(
+            rotated, k, size, ef_search, passing, order, reranked=reranked
+        )
+        if padded and passing is not None and allowed is not None and allowed.size > RESCUED:
             short = np.flatnonzero(rows[:, -1] < 0)
-            rows[short] = self._coarse.shortlist(heads[short], size, allowed, effort)
-        return rows
+            passing = Passing(passing.bits, self._coarse.rows, 0.0)
+            rows[short], scores[short], padded = graph.search(
+                rotated[short], k, size, WIDER * ef_search, passing, reranked=reranked
+            )
+        if padded:
+            short = np.flatnonzero(rows[:, -1] < 0)
+            nodes = self._nodes_of(allowed)
+            rows[short], scores[short] = graph.scan(
+                rotated[short], k, size, nodes, reranked=reranked
+            )
+        return rows, scores
+
+    def _bits_of(self, allowed: Allowed) -> Words:
+        bits = self._bits.get(allowed)
+        if bits is None:
+            bits = self._bits[allowed] = self._graph.bits(allowed.mask)
+        return bits
+
+    def _nodes_of(self, allowed: Allowed | None) -> Nodes:
+        if allowed is None:
+            return np.arange(self._coarse.rows, dtype=np.int32)
+        nodes = self._nodes.get(allowed)
+        if nodes is None:
+            nodes = self._nodes[allowed] = self._graph.nodes_of(allowed.rows)
+        return nodes
 
     def work(self) -> tuple[int, int]:
         """Codes compared and nodes expanded in all graph walks so far."""

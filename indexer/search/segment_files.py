@@ -163,6 +163,11 @@ class Parts(NamedTuple):
             mapped, copied = self.coarse, self.gpu_coarse
         return mapped if copied is None or filtered or size >= GPU_MAX_SIZE else copied
 
+    def one_call(self, size: int, effort: int, only: Allowed | None) -> bool:
+        """Whether the cascade finds and reranks a shortlist in one call."""
+        native = isinstance(self.cascade, NativeCascade)
+        return native or self.cascade.walks(size, effort, only)
+
     def shortlist(
         self, rotated: Floats, size: int, only: Allowed | None, effort: int
     ) -> RowNumbers:

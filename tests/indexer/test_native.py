@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import faiss
@@ -17,7 +18,7 @@ import searchengine.indexer.threads
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.native import compiler, library
-from searchengine.indexer.native.hnsw import NativeGraph
+from searchengine.indexer.native.hnsw import NativeGraph, Passing
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import Cascade
 from searchengine.indexer.search.native_search import NativeCascade
@@ -73,17 +74,13 @@ def test_a_wide_walk_is_a_scan(
     size = data.draw(st.integers(1, rows), label="shortlist")
     k = data.draw(st.integers(1, size), label="k")
     queries = np.ascontiguousarray(clustered(rng, data.draw(st.integers(1, 9)), dim))
-    mask = None
-    if data.draw(st.booleans(), label="filtered"):
-        mask = rng.random(rows) < data.draw(st.sampled_from([0.0, 0.2, 0.8]), label="share")
-    allowed = np.arange(rows) if mask is None else np.flatnonzero(mask)
-    reached = [allowed[np.isin(allowed, reachable(case, query))] for query in queries]
     results = []
+    reached = [reachable(case, query) for query in queries]
     for level in range(len(LEVELS)):
         graph = case.graph(level)
         order = rng.permutation(len(queries))
-        found, scores, short = graph.search(queries, k, size, rows, mask, order)
-        shortlists, _ = graph.shortlist(queries, size, rows, mask)
+        found, scores, short = graph.search(queries, k, size, rows, None, order)
+        shortlists, _, _ = graph.search(queries, size, size, rows, reranked=False)
         assert short == any(rows.size < k for rows in reached)
         results.append((found, scores, shortlists))
     for i, query in enumerate(queries):
@@ -94,17 +91,112 @@ def test_a_wide_walk_is_a_scan(
             assert (shortlists[i, count:] == -1).all()
             np.testing.assert_array_equal(found[i], results[0][0][i])
             np.testing.assert_array_equal(scores[i], results[0][1][i])
-            full = case.stored @ query
-            kept = min(k, count)
-            assert {*found[i, :kept]} <= {*expected}
-            assert (found[i, kept:] == -1).all() and np.isneginf(scores[i, kept:]).all()
-            np.testing.assert_allclose(scores[i, :kept], full[found[i, :kept]], atol=1e-6)
-            np.testing.assert_allclose(
-                scores[i, :kept], np.sort(full[expected])[::-1][:kept], atol=1e-6
-            )
-            steps = np.diff(scores[i, :kept])
-            assert (steps <= 0).all()
-            assert (np.diff(found[i, :kept])[steps == 0] > 0).all()
+            check_reranked(case, query, expected, found[i], scores[i])
+
+
+def check_reranked(
+    case: Case, query: np.ndarray, candidates: np.ndarray, rows: np.ndarray, scores: np.ndarray
+) -> None:
+    """Rows and scores (k,) are the best candidates by (-score, row), and padding."""
+    full, kept = case.stored @ query, min(len(rows), len(candidates))
+    assert {*rows[:kept]} <= {*candidates}
+    assert (rows[kept:] == -1).all() and np.isneginf(scores[kept:]).all()
+    np.testing.assert_allclose(scores[:kept], full[rows[:kept]], atol=1e-6)
+    best = np.sort(full[candidates])[::-1][:kept]
+    np.testing.assert_allclose(scores[:kept], best, atol=1e-6)
+    steps = np.diff(scores[:kept])
+    assert (steps <= 0).all()
+    assert (np.diff(rows[:kept])[steps == 0] > 0).all()
+
+
+@given(
+    rows=st.integers(1, 300),
+    width=st.integers(1, 40),
+    links=st.sampled_from([2, 4, 8]),
+    share=st.sampled_from([0.0, 0.03, 0.2, 0.5, 0.9, 1.0]),
+    least=st.sampled_from([0.0, 0.0, 0.15, 0.6]),
+    data=st.data(),
+    seed=st.integers(0, 1000),
+)
+def test_a_wide_walk_under_a_filter_finds_what_two_steps_reach(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    width: int,
+    links: int,
+    share: float,
+    least: float,
+    data: st.DataObject,
+    seed: int,
+) -> None:
+    """Where every row is a bridge, it finds what `reachable_within` reaches; else a part of it."""
+    rng = np.random.default_rng(seed)
+    vectors = clustered(rng, rows, 40)
+    case = Case(tmp_path_factory.mktemp("case"), vectors, width, links=links)
+    size = data.draw(st.integers(1, rows), label="shortlist")
+    k = data.draw(st.integers(1, size), label="k")
+    bridges = data.draw(st.sampled_from([0, 1, 2, 5, rows]), label="bridges")
+    mask = rng.random(rows) < share
+    if data.draw(st.booleans(), label="correlated"):
+        nearness = case.stored @ vectors[0]
+        mask = nearness > np.quantile(nearness, 1 - share)
+    queries = np.ascontiguousarray(clustered(rng, data.draw(st.integers(1, 9)), 40))
+    results = []
+    for level in range(len(LEVELS)):
+        graph = case.graph(level)
+        passing = Passing(graph.bits(mask), bridges, least)
+        found, scores, short = graph.search(queries, k, size, rows, passing)
+        shortlists, _, _ = graph.search(queries, size, size, rows, passing, reranked=False)
+        assert short == (found < 0).any()
+        results.append((found, scores, shortlists))
+    for i, query in enumerate(queries):
+        reached, thin = reachable_within(case, query, mask, least)
+        expected = by_numpy(case, query, size, reached)
+        if thin or len(expected) < size:
+            expected = expected[:0]
+        for found, scores, shortlists in results:
+            np.testing.assert_array_equal(shortlists[i], results[0][2][i])
+            np.testing.assert_array_equal(found[i], results[0][0][i])
+            np.testing.assert_array_equal(scores[i], results[0][1][i])
+            some = shortlists[i][shortlists[i] >= 0]
+            assert len(some) in (0, size) and np.isin(some, reached).all()
+            assert not (thin and some.size)
+            if bridges == rows:
+                np.testing.assert_array_equal(some, expected)
+            check_reranked(case, query, some, found[i], scores[i])
+
+
+@given(
+    rows=st.integers(1, 500),
+    width=st.integers(1, 40),
+    share=st.floats(0, 1),
+    data=st.data(),
+    seed=st.integers(0, 1000),
+)
+def test_a_scan_scores_all_of_the_nodes(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    width: int,
+    share: float,
+    data: st.DataObject,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    case = Case(tmp_path_factory.mktemp("case"), clustered(rng, rows, 40), width, links=2)
+    size = data.draw(st.integers(1, rows), label="shortlist")
+    k = data.draw(st.integers(1, size), label="k")
+    allowed = np.flatnonzero(rng.random(rows) < share)
+    queries = np.ascontiguousarray(clustered(rng, data.draw(st.integers(1, 40)), 40))
+    for level in range(len(LEVELS)):
+        graph = case.graph(level)
+        nodes = graph.nodes_of(allowed)
+        rows_found, scores = graph.scan(queries, k, size, nodes)
+        shortlists, _ = graph.scan(queries, size, size, nodes, reranked=False)
+        assert graph.work() == (2 * len(queries) * allowed.size, 0)
+        for i, query in enumerate(queries):
+            expected = by_numpy(case, query, size, allowed)
+            np.testing.assert_array_equal(shortlists[i, : len(expected)], expected)
+            assert (shortlists[i, len(expected) :] == -1).all()
+            check_reranked(case, query, expected, rows_found[i], scores[i])
 
 
 def code_scores_of(case: Case, query: np.ndarray) -> np.ndarray:
@@ -114,28 +206,67 @@ def code_scores_of(case: Case, query: np.ndarray) -> np.ndarray:
     return codes.astype(np.int64) @ quantized(case, query)
 
 
-def reachable(case: Case, query: np.ndarray) -> np.ndarray:
-    """Row numbers in reach of the node where a greedy descent enters the base level."""
-    hnsw = faiss.downcast_index(case.index.index).hnsw
-    starts = faiss.vector_to_array(hnsw.cum_nneighbor_per_level)
-    offsets = faiss.vector_to_array(hnsw.offsets).astype(np.int64)
-    neighbors, scores = faiss.vector_to_array(hnsw.neighbors), code_scores_of(case, query)
+class Links:
+    """The links of a case's graph, and where a greedy descent enters its base level."""
 
-    def links(node: int, level: int) -> np.ndarray:
-        nodes = neighbors[offsets[node] + starts[level] : offsets[node] + starts[level + 1]]
+    def __init__(self, case: Case) -> None:
+        self.hnsw = faiss.downcast_index(case.index.index).hnsw
+        self.starts = faiss.vector_to_array(self.hnsw.cum_nneighbor_per_level)
+        self.offsets = faiss.vector_to_array(self.hnsw.offsets).astype(np.int64)
+        self.neighbors = faiss.vector_to_array(self.hnsw.neighbors)
+        self.ids = faiss.vector_to_array(case.index.id_map)
+
+    def of(self, node: int, level: int = 0) -> np.ndarray:
+        first = self.offsets[node]
+        nodes = self.neighbors[first + self.starts[level] : first + self.starts[level + 1]]
         return nodes[nodes >= 0]
 
-    node = hnsw.entry_point
-    for level in range(hnsw.max_level, 0, -1):
-        while (near := links(node, level)).size and scores[near].max() > scores[node]:
-            node = int(near[scores[near].argmax()])
+    def entry(self, scores: np.ndarray) -> int:
+        node = self.hnsw.entry_point
+        for level in range(self.hnsw.max_level, 0, -1):
+            while (near := self.of(node, level)).size and scores[near].max() > scores[node]:
+                node = int(near[scores[near].argmax()])
+        return int(node)
+
+
+def reachable(case: Case, query: np.ndarray) -> np.ndarray:
+    """Row numbers in reach of the entry."""
+    links = Links(case)
+    node = links.entry(code_scores_of(case, query))
     seen, waiting = {node}, [node]
     while waiting:
-        for near in links(waiting.pop(), 0).tolist():
+        for near in links.of(waiting.pop()).tolist():
             if near not in seen:
                 seen.add(near)
                 waiting.append(near)
-    return faiss.vector_to_array(case.index.id_map)[sorted(seen)]
+    return links.ids[sorted(seen)]
+
+
+def reachable_within(
+    case: Case, query: np.ndarray, mask: np.ndarray, least: float
+) -> tuple[np.ndarray, bool]:
+    """Rows of a mask in reach of the entry and the seeds by steps over at most one other row.
+
+    And whether fewer than the share `least` of the links of the entry's neighbours lead to them.
+    """
+    links, allowed = Links(case), mask[faiss.vector_to_array(case.index.id_map)]
+    node, seen = links.entry(code_scores_of(case, query)), set()
+    around = [allowed[links.of(near)] for near in links.of(node)[:16]]
+    every = np.concatenate([np.zeros(0, np.bool_), *around])
+    thin = bool(np.float32(every.sum()) < np.float32(least) * np.float32(every.size))
+    cuts = [len(allowed) * i // 64 for i in range(65)]
+    for first, last in pairwise(cuts):
+        seen.update((first + np.flatnonzero(allowed[first:last])[:1]).tolist())
+    waiting = [node, *seen]
+    while waiting:
+        for near in links.of(waiting.pop()).tolist():
+            for step in [near] if allowed[near] else links.of(near)[allowed[links.of(near)]]:
+                if int(step) not in seen:
+                    seen.add(int(step))
+                    waiting.append(int(step))
+    if allowed[node]:
+        seen.add(node)
+    return links.ids[sorted(seen)], thin
 
 
 ROWS, DIM, WIDTH = 4000, 96, 40
@@ -150,27 +281,79 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Case:
 QUERIES = np.ascontiguousarray(clustered(np.random.default_rng(1), 400, DIM, 60))
 
 
-def recall(rows: np.ndarray, case: Case, allowed: np.ndarray) -> float:
-    best = allowed[np.argsort(-(QUERIES @ case.stored[allowed].T), axis=1)[:, :10]]
-    return float(np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows, best, strict=True)]))
+SETTINGS = "searchengine.indexer.search.native_search."
 
 
-@pytest.mark.parametrize("share", [1.0, 0.9, 0.3])
+@pytest.mark.parametrize("share", [1.0, 0.97, 0.7, 0.3])
 @pytest.mark.parametrize("size", [10, 20, 60])
-def test_recall_is_that_of_faiss(large: Case, share: float, size: int) -> None:
-    full = build_coarse_full(large)
+def test_recall_is_that_of_faiss(
+    large: Case, monkeypatch: pytest.MonkeyPatch, share: float, size: int
+) -> None:
+    """Of walks; a walk of faiss under a filter has more candidates, and finds more."""
+    monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 0)
+    cascade, reference = (
+        NativeCascade(large.coarse, large.graph()),
+        Cascade(large.coarse, build_coarse_full(large)),
+    )
     allowed = None
     if share < 1:
         rng = np.random.default_rng(2)
         numbers = np.sort(rng.choice(ROWS, round(share * ROWS), replace=False))
         allowed = Allowed.from_rows(numbers, ROWS)
+    assert cascade.walks(size, 0, allowed)
     rows = np.arange(ROWS) if allowed is None else allowed.rows
-    native = NativeCascade(large.coarse, large.graph()).search(QUERIES, 10, size, 0, allowed)
-    reference = Cascade(large.coarse, full).search(QUERIES, 10, size, 0, allowed)
-    ours, theirs = (recall(result.rows, large, rows) for result in (native, reference))
-    assert ours >= theirs - 0.005
+    found = cascade.search(QUERIES, 10, size, 0, allowed).rows
+    theirs = recall(reference.search(QUERIES, 10, size).rows, large, np.arange(ROWS))
+    assert recall(found, large, rows) >= theirs - 0.005
     assert theirs > 0.5
-    assert np.isin(native.rows, rows).all()
+    assert np.isin(found, rows).all()
+
+
+@pytest.mark.parametrize("rescued", [ROWS, 0], ids=["scanned", "walked again"])
+def test_a_filter_far_from_the_question_costs_no_recall(
+    large: Case, monkeypatch: pytest.MonkeyPatch, rescued: int
+) -> None:
+    monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 0)
+    monkeypatch.setattr(SETTINGS + "RESCUED", rescued)
+    graph = large.graph()
+    cascade = NativeCascade(large.coarse, graph)
+    nearness = large.stored @ QUERIES[0]
+    allowed = Allowed.from_rows(np.flatnonzero(nearness > np.quantile(nearness, 0.8)), ROWS)
+    far = np.ascontiguousarray(QUERIES[np.argsort(QUERIES @ QUERIES[0])[:200]])
+    bits = graph.bits(allowed.mask)
+    given_up = graph.search(far, 10, 20, 32, Passing(bits, 5, 2 / 3 * allowed.share))[0][:, -1] < 0
+    assert 50 < given_up.sum() < 200
+    found = cascade.search(far, 10, 20, 0, allowed)
+    assert np.isin(found.rows, allowed.rows).all()
+    scanned, _ = graph.scan(far, 10, 20, graph.nodes_of(allowed.rows))
+    agree = np.array([np.isin(*pair).mean() for pair in zip(found.rows, scanned, strict=True)])
+    assert agree[given_up].mean() > (0.999 if rescued else 0.9)
+    assert agree.mean() > 0.9
+    coarse = cascade.shortlist(far, 20, allowed)
+    np.testing.assert_array_equal(
+        np.sort(cascade.search(far, 20, 20, 0, allowed).rows), np.sort(coarse)
+    )
+
+
+def test_few_allowed_rows_are_scanned(large: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    cascade = NativeCascade(large.coarse, large.graph())
+    some = Allowed.from_rows(np.arange(0, ROWS, 2), ROWS)
+    assert not cascade.walks(10, 10, some) and cascade.walks(10, 10, None)
+    monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 20)
+    assert cascade.walks(10, 99, some) and not cascade.walks(10, 100, some)
+    assert cascade.walks(99, 10, some) and not cascade.walks(100, 10, some)
+    few = Allowed.from_rows(np.arange(ROWS // 20), ROWS)  # fewer than SCANNED_SHARE
+    monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 0)
+    assert not cascade.walks(10, 10, few)
+    found = cascade.search(QUERIES, 10, 20, 0, few)
+    scanned, scores = large.graph().scan(QUERIES, 10, 20, large.graph().nodes_of(few.rows))
+    np.testing.assert_array_equal(found.rows, scanned)
+    np.testing.assert_array_equal(found.scores, scores)
+
+
+def recall(rows: np.ndarray, case: Case, allowed: np.ndarray) -> float:
+    best = allowed[np.argsort(-(QUERIES @ case.stored[allowed].T), axis=1)[:, :10]]
+    return float(np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows, best, strict=True)]))
 
 
 def build_coarse_full(case: Case) -> object:
@@ -199,8 +382,8 @@ def test_several_python_threads_search_at_once(
 ) -> None:
     monkeypatch.setattr(searchengine.indexer.threads.threads, "limit", 6)
     graph, wrong = large.graph(), []
-    mask = np.arange(ROWS) % 2 == 0
-    points = [(10, 20, 30, None), (5, 50, 300, mask), (1, 1, 7, None)]
+    passing = Passing(graph.bits(np.arange(ROWS) % 2 == 0), 2, 0.3)
+    points = [(10, 20, 30, None), (5, 50, 300, passing), (1, 1, 7, None)]
     expected = [graph.search(QUERIES, *point)[0] for point in points]
 
     def work(start: int) -> None:

@@ -58,7 +58,7 @@ def test_it_is_as_good_as_that_of_faiss(
     rows = prefix(ours.stored, WIDTH)
     truth = np.argsort(-(QUERIES[:, :WIDTH] @ rows.T), axis=1)[:, :10]
     for effort in (12, 24, 48):
-        found = [case.graph().shortlist(QUERIES, 10, effort)[0] for case in (ours, theirs)]
+        found = [case.graph().search(QUERIES, 10, 10, effort)[0] for case in (ours, theirs)]
         parameters = faiss.SearchParametersHNSW(efSearch=effort)
         heads = np.ascontiguousarray(QUERIES[:, :WIDTH])
         found += [case.index.search(heads, 10, params=parameters)[1] for case in (ours, theirs)]
@@ -99,20 +99,20 @@ def test_all_instruction_sets_make_the_same_links(
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 70])
 def test_few_rows_are_all_found(tmp_path: Path, count: int) -> None:
     case = Case(tmp_path, rows_of(count), WIDTH)
-    rows, _ = case.graph().shortlist(QUERIES[:5], count, max(count, 16))
+    rows, _, _ = case.graph().search(QUERIES[:5], count, count, max(count, 16))
     np.testing.assert_array_equal(np.sort(rows), np.tile(np.arange(count), (5, 1)))
 
 
 def test_equal_rows_are_no_trouble(tmp_path: Path) -> None:
     case = Case(tmp_path, np.repeat(rows_of(3), 300, axis=0), WIDTH)
-    rows, _ = case.graph().shortlist(rows_of(3), 10, 64)
+    rows, _, _ = case.graph().search(rows_of(3), 10, 10, 64)
     assert (rows // 300 == np.arange(3)[:, None]).all()
 
 
 def test_some_rows_only(tmp_path: Path) -> None:
     kept = np.arange(5, ROWS, 7)
     case = Case(tmp_path, rows_of(ROWS), WIDTH, kept=kept)
-    rows, _ = case.graph().shortlist(QUERIES, 10, 64)
+    rows, _, _ = case.graph().search(QUERIES, 10, 10, 64)
     assert np.isin(rows, kept).all()
     assert case.index.ntotal == len(kept)
 

@@ -24,6 +24,11 @@ constexpr int kScratch = 64;        // scratch that is kept between calls
 // The walks of one thread. Their memory is kept between calls.
 struct Scratch {
     std::vector<std::unique_ptr<Walk>> walks;
+
+    Walk& walk(int64_t number, const Graph& graph, const Level& level) {
+        if (int64_t(walks.size()) <= number) walks.push_back(std::make_unique<Walk>(graph, level));
+        return *walks[number];
+    }
 };
 
 struct Request {
@@ -33,6 +38,11 @@ struct Request {
     Point point;
     int64_t* rows;
     float* scores;
+
+    int finish(Walk& walk, int64_t query) const {
+        const int64_t first = query * point.k;
+        return walk.finish(rows + first, scores ? scores + first : nullptr);
+    }
 };
 
 class Searcher {
@@ -54,6 +64,21 @@ class Searcher {
             give(std::move(scratch));
         });
         return incomplete;
+    }
+
+    // Scores all of the nodes for each query. Throws std::bad_alloc.
+    void scan(const Request& request, const int32_t* nodes, int64_t size, int threads) {
+        std::atomic<int64_t> next{0};
+        run_in_threads(threads, [&](int) {
+            std::unique_ptr<Scratch> scratch = take();
+            Walk& walk = scratch->walk(0, graph_, level_);
+            for (int64_t i; (i = next.fetch_add(1)) < request.count;) {
+                walk.scan(request.queries + i * graph_.dim, request.point, nodes, size);
+                request.finish(walk, i);
+            }
+            count(*scratch);
+            give(std::move(scratch));
+        });
     }
 
     // Of all searches that have ended: codes scored, and nodes whose links were followed.
@@ -111,23 +136,23 @@ class Searcher {
             return true;
         };
         for (int64_t i = 0; i < std::min(kInterleaved, request.count); i++) {
-            if (int64_t(scratch.walks.size()) <= i)
-                scratch.walks.push_back(std::make_unique<Walk>(graph_, level_));
-            turns[active].walk = scratch.walks[i].get();
+            turns[active].walk = &scratch.walk(i, graph_, level_);
             if (!begin(turns[active])) break;
             active++;
         }
         take_turns(turns, active, [&](Turn& turn) {
-            const int64_t first = turn.query * request.point.k;
-            float* scores = request.scores ? request.scores + first : nullptr;
-            incomplete += turn.walk->finish(request.rows + first, scores) < request.point.k;
+            incomplete += request.finish(*turn.walk, turn.query) < request.point.k;
             return begin(turn);
         });
+        count(scratch);
+        return incomplete;
+    }
+
+    void count(Scratch& scratch) {
         for (auto& walk : scratch.walks) {
             compared_ += walk->take_compared();
             followed_ += walk->take_followed();
         }
-        return incomplete;
     }
 
     std::atomic<int64_t> compared_{0}, followed_{0};
@@ -169,11 +194,23 @@ void kernel_close(void* searcher) { delete static_cast<Searcher*>(searcher); }
 
 // The number of queries with fewer than k rows; -1 if there is not enough memory.
 int64_t kernel_search(void* searcher, const float* queries, const int64_t* order, int64_t count,
-                      int k, int shortlist, int ef, const uint8_t* mask, int threads,
-                      int64_t* rows, float* scores) {
+                      const Point* point, int threads, int64_t* rows, float* scores) {
     try {
-        const Request request = {queries, order, count, {k, shortlist, ef, mask}, rows, scores};
+        const Request request = {queries, order, count, *point, rows, scores};
         return static_cast<Searcher*>(searcher)->search(request, threads);
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+// Scores all of the nodes, which the caller has checked; 0, or -1 if there is not enough memory.
+int64_t kernel_scan(void* searcher, const float* queries, int64_t count, const Point* point,
+                    const int32_t* nodes, int64_t size, int threads, int64_t* rows,
+                    float* scores) {
+    try {
+        const Request request = {queries, nullptr, count, *point, rows, scores};
+        static_cast<Searcher*>(searcher)->scan(request, nodes, size, threads);
+        return 0;
     } catch (const std::bad_alloc&) {
         return -1;
     }

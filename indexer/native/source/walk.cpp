@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 
 namespace kernel {
@@ -40,7 +39,7 @@ void quantize(const float* values, const float* scales, int64_t width, int8_t* o
 Walk::Walk(const Graph& graph, const Level& level)
     : graph_(graph), level_(level), quantized_(padded(graph.width, kCodeBlock)),
       query_(padded(graph.dim, kLanes)), seen_((graph.size + 63) / 64) {
-    int widest = 1;
+    int widest = std::max(kSeeds, kScanned);
     for (int i = 0; i < graph.level_count; i++) widest = std::max(widest, kBeam * graph.degree(i));
     gathered_.resize(widest);
     scores_.resize(widest);
@@ -52,11 +51,42 @@ void Walk::start(const float* query, const Point& point) {
     last_level_ = 0;
     std::copy(query, query + graph_.dim, query_.begin());
     quantize(query, graph_.scales, graph_.width, quantized_.data());
+    if (point_.mask) {
+        const int degree = graph_.degree(0);
+        point_.bridges = std::min(point_.bridges, degree);
+        const size_t widest = kBeam * degree * (1 + point_.bridges);
+        if (gathered_.size() < widest) {
+            gathered_.resize(widest);
+            scores_.resize(widest);
+            keys_.resize(widest);
+        }
+        bridges_.resize(kBeam * point_.bridges + 1);
+    }
     enter();
 }
 
+void Walk::scan(const float* query, const Point& point, const int32_t* nodes, int64_t count) {
+    constexpr int64_t kAhead = 32; // codes that are on their way while others are scored
+    point_ = point;
+    std::copy(query, query + graph_.dim, query_.begin());
+    quantize(query, graph_.scales, graph_.width, quantized_.data());
+    pool_.resize(point_.ef);
+    pool_size_ = 0;
+    for (int64_t first = 0; first < count; first += kScanned) {
+        count_ = int(std::min<int64_t>(kScanned, count - first));
+        std::copy(nodes + first, nodes + first + count_, gathered_.begin());
+        const int64_t ahead = std::min(first + kScanned + kAhead, count);
+        for (int64_t i = first ? first + kAhead : 0; i < ahead; i++)
+            prefetch(graph_.code(nodes[i]), graph_.width);
+        level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
+                     scores_.data());
+        insert();
+    }
+    compared_ += count;
+}
+
 void Walk::start(const int8_t* quantized, int ef, int level) {
-    point_ = {1, 1, ef, nullptr};
+    point_ = {1, 1, ef, nullptr, 0, 0};
     last_level_ = level;
     std::copy(quantized, quantized + graph_.width, quantized_.begin());
     enter();
@@ -65,12 +95,12 @@ void Walk::start(const int8_t* quantized, int ef, int level) {
 void Walk::enter() {
     for (int32_t node : visited_) seen_[node >> 6] = 0;
     visited_.clear();
-    collected_.clear();
     pool_.resize(point_.ef);
     pool_size_ = 0;
     node_ = int32_t(graph_.entry);
     level_.codes(graph_.codes, graph_.width, quantized_.data(), &node_, 1, &node_score_);
     at_level_ = int(graph_.entry_level);
+    crossing_ = crossed_ = gave_up_ = false;
     if (at_level_ == last_level_) enter_last();
     beam_size_ = 0;
     follow(node_);
@@ -92,6 +122,11 @@ bool Walk::follow_best() {
 }
 
 void Walk::gather() {
+    if (crossed_) {
+        crossed_ = false;
+        return;
+    }
+    if (point_.mask && at_level_ == last_level_) return gather_masked();
     const int degree = graph_.degree(at_level_);
     count_ = 0;
     // Each link is read once: while a graph is built, another thread may be writing it.
@@ -117,12 +152,76 @@ void Walk::gather() {
         }
         visited_.insert(visited_.end(), gathered_.begin(), gathered_.begin() + count_);
     }
-    for (int j = 0; j < count_; j++) prefetch(graph_.code(gathered_[j]), graph_.width);
-    if (point_.mask && at_level_ == last_level_)
-        for (int j = 0; j < count_; j++) __builtin_prefetch(graph_.ids + gathered_[j]);
+    request_codes(0);
+}
+
+void Walk::request_codes(int first) const {
+    for (int j = first; j < count_; j++) prefetch(graph_.code(gathered_[j]), graph_.width);
+}
+
+// The loops below have no branch on what may be found: it cannot be predicted.
+int Walk::take(int32_t node, uint64_t among) {
+    uint64_t& seen = seen_[node >> 6];
+    const uint64_t taken = uint64_t(1) << (node & 63) & among & ~seen;
+    seen |= taken;
+    return taken != 0;
+}
+
+// The neighbours that may be found; of the others, the first few of each node are bridges.
+void Walk::gather_masked() {
+    const int degree = graph_.degree(at_level_);
+    int bridges = 0;
+    count_ = 0;
+    for (int i = 0; i < beam_size_; i++) {
+        const Link* links = graph_.links_of(beam_[i], at_level_);
+        const int limit = bridges + point_.bridges;
+        for (int j = 0; j < degree; j++) {
+            const int32_t node = links[j];
+            if (node < 0) break;
+            const uint64_t mask = point_.mask[node >> 6];
+            gathered_[count_] = node;
+            count_ += take(node, mask);
+            bridges_[bridges] = node;
+            bridges += take(node, bridges < limit ? ~mask : 0);
+        }
+    }
+    visited_.insert(visited_.end(), gathered_.begin(), gathered_.begin() + count_);
+    visited_.insert(visited_.end(), bridges_.begin(), bridges_.begin() + bridges);
+    for (int i = 0; i < bridges; i++) prefetch(graph_.links_of(bridges_[i], at_level_), 4 * degree);
+    request_codes(0);
+    bridge_count_ = bridges;
+    crossing_ = bridges > 0;
+}
+
+// The neighbours of the bridges that may be found.
+void Walk::cross() {
+    const int degree = graph_.degree(at_level_), before = count_;
+    for (int i = 0; i < bridge_count_; i++) {
+        const Link* links = graph_.links_of(bridges_[i], at_level_);
+        int end = count_; // most may not be found: these are sorted out without a write
+        for (int j = 0; j < degree; j++) {
+            const int32_t node = links[j];
+            if (node < 0) break;
+            gathered_[end] = node;
+            end += allowed(node);
+        }
+        for (int j = count_; j < end; j++) {
+            const int32_t node = gathered_[j];
+            gathered_[count_] = node;
+            count_ += take(node, ~uint64_t(0));
+        }
+    }
+    visited_.insert(visited_.end(), gathered_.begin() + before, gathered_.begin() + count_);
+    request_codes(before);
+    crossing_ = false;
+    crossed_ = true;
 }
 
 bool Walk::score() {
+    if (crossing_) {
+        cross();
+        return true;
+    }
     compared_ += count_;
     followed_ += beam_size_;
     level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
@@ -131,9 +230,8 @@ bool Walk::score() {
         descend();
         beam_size_ = 0;
         follow(node_);
-        return true;
+        return !gave_up_;
     }
-    if (point_.mask) collect();
     insert();
     return follow_best();
 }
@@ -156,15 +254,50 @@ void Walk::descend() {
 void Walk::enter_last() {
     seen_[node_ >> 6] |= uint64_t(1) << (node_ & 63);
     visited_.push_back(node_);
+    next_ = 0;
+    if (point_.mask) return enter_masked();
     pool_[0] = key(node_score_, node_) | kFollowed;
     pool_size_ = 1;
-    next_ = 0;
-    if (point_.mask) {
-        gathered_[0] = node_;
-        scores_[0] = node_score_;
-        count_ = 1;
-        collect();
+}
+
+// Begins with the entry, whose links are followed in any case, and with the first node that may be
+// found of each of kSeeds parts of the graph.
+void Walk::enter_masked() {
+    if (allowed(node_)) {
+        pool_[0] = key(node_score_, node_) | kFollowed;
+        pool_size_ = 1;
     }
+    gave_up_ = thin();
+    if (gave_up_) return;
+    count_ = 0;
+    for (int64_t i = 0; i < kSeeds; i++) {
+        int64_t node = graph_.size * i / kSeeds;
+        const int64_t end = graph_.size * (i + 1) / kSeeds;
+        while (node < end && !allowed(int32_t(node))) node++;
+        if (node == end) continue;
+        gathered_[count_] = int32_t(node);
+        count_ += take(int32_t(node), ~uint64_t(0));
+    }
+    visited_.insert(visited_.end(), gathered_.begin(), gathered_.begin() + count_);
+    request_codes(0);
+    compared_ += count_;
+    level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
+                 scores_.data());
+    insert();
+}
+
+// Whether few of the nodes around the entry may be found.
+bool Walk::thin() const {
+    const int degree = graph_.degree(at_level_), sampled = std::min(kSampled, degree);
+    const Link* links = graph_.links_of(node_, at_level_);
+    for (int i = 0; i < sampled && links[i] >= 0; i++)
+        prefetch(graph_.links_of(links[i], at_level_), 4 * degree);
+    int all = 0, found = 0;
+    for (int i = 0; i < sampled && links[i] >= 0; i++) {
+        const Link* of = graph_.links_of(links[i], at_level_);
+        for (int j = 0; j < degree && of[j] >= 0; j++, all++) found += allowed(of[j]);
+    }
+    return found < point_.least * float(all);
 }
 
 void Walk::insert() {
@@ -204,32 +337,12 @@ uint64_t* Walk::place_of(uint64_t entry) {
     return place;
 }
 
-void Walk::collect() {
-    for (int j = 0; j < count_; j++) {
-        const uint64_t entry = key(scores_[j], gathered_[j]);
-        const bool full = int(collected_.size()) == point_.shortlist;
-        if ((full && entry < collected_.front()) || !point_.mask[graph_.ids[gathered_[j]]])
-            continue;
-        if (full) {
-            std::pop_heap(collected_.begin(), collected_.end(), std::greater<uint64_t>());
-            collected_.pop_back();
-        }
-        collected_.push_back(entry);
-        std::push_heap(collected_.begin(), collected_.end(), std::greater<uint64_t>());
-    }
-}
-
 int Walk::candidates() {
-    const uint64_t* best = pool_.data();
     int count = std::min(pool_size_, point_.shortlist);
-    if (point_.mask) {
-        std::sort(collected_.begin(), collected_.end(), std::greater<uint64_t>());
-        best = collected_.data();
-        count = int(collected_.size());
-    }
+    if (point_.mask && (gave_up_ || count < point_.shortlist)) count = 0;
     found_.resize(count);
-    for (int j = 0; j < count; j++) __builtin_prefetch(graph_.ids + node_of(best[j]));
-    for (int j = 0; j < count; j++) found_[j] = graph_.ids[node_of(best[j])];
+    for (int j = 0; j < count; j++) __builtin_prefetch(graph_.ids + node_of(pool_[j]));
+    for (int j = 0; j < count; j++) found_[j] = graph_.ids[node_of(pool_[j])];
     return count;
 }
 

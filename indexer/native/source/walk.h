@@ -12,13 +12,19 @@ namespace kernel {
 
 constexpr int kBeam = 4; // nodes whose links are followed at once
 
-// What is searched for. All queries of a call share it.
+// What is searched for. All queries of a call share it. Equal to Point in hnsw.py, field by field.
 struct Point {
-    int k;               // rows of a result
-    int shortlist;       // candidates that are scored at full width, at least k
-    int ef;              // candidates of the walk, at least `shortlist`
-    const uint8_t* mask; // (rows) whether a row may be found, one byte each; null for all
+    int k;                // rows of a result
+    int shortlist;        // candidates that are scored at full width, at least k
+    int ef;               // candidates of the walk, at least `shortlist`
+    const uint64_t* mask; // one bit a node, whether its row may be found; null for all
+    int bridges;          // with a mask: nodes that are crossed for each node whose links are followed
+    float least;          // with a mask: where fewer of the nodes around may be found, a walk gives up
 };
+
+constexpr int kSeeds = 64;   // nodes, spread over the graph, that a walk with a mask begins with
+constexpr int kScanned = 64; // codes that a scan scores at once
+constexpr int kSampled = 16; // neighbours of its entry whose links say how many may be found there
 
 constexpr int64_t kInterleaved = 3; // walks that a thread takes turns between
 
@@ -31,6 +37,12 @@ void quantize(const float* values, const float* scales, int64_t width, int8_t* o
 // 5): greedy on the upper levels, then with a list of the `ef` best nodes on the base level. There
 // the links of several nodes are followed at once, so that memory answers once for all of them (the
 // beam search of DiskANN, Subramanya et al. 2019).
+//
+// With a mask only nodes that may be found are scored and kept; those between them are bridges: their
+// links are read, to reach more of the former (ACORN, Patel et al. 2024). A walk gives up, with no
+// result, where few nodes around the query may be found: its nearest ones are then far from each
+// other, and their links do not lead from one to the next. It also does if it finds fewer than
+// `shortlist`.
 //
 // A walk for building the graph ends on a higher level, with the best nodes of that one.
 //
@@ -46,6 +58,9 @@ class Walk {
     void start(const int8_t* quantized, int ef, int level);
     void gather();
     bool score();
+
+    // Scores all of these nodes instead of walking. The point has no mask.
+    void scan(const float* query, const Point& point, const int32_t* nodes, int64_t count);
 
     // The result of a finished walk: the best k rows by (-score, row), padded with -1 and -inf.
     // With `scores` null: the shortlist by (-coarse score, node). Returns the number of rows.
@@ -64,9 +79,15 @@ class Walk {
     void enter_last();
     void insert();
     uint64_t* place_of(uint64_t entry);
+    void enter_masked();
+    bool thin() const;
+    void gather_masked();
+    void cross();
+    bool allowed(int32_t node) const { return point_.mask[node >> 6] >> (node & 63) & 1; }
+    int take(int32_t node, uint64_t among); // 1 if it is gathered: not seen, and its bit is in `among`
+    void request_codes(int first) const;
     void follow(int32_t node);
     bool follow_best(); // false if all of the pool were followed
-    void collect();
     int candidates(); // fills ranked_ with (row, node) of the shortlist, by (-score, node)
 
     const Graph& graph_;
@@ -81,6 +102,11 @@ class Walk {
     int32_t node_score_ = 0;
     int32_t beam_[kBeam] = {}; // whose links are gathered next
     int beam_size_ = 0;
+    int bridge_count_ = 0;
+    std::vector<int32_t> bridges_; // nodes that may not be found, whose links are read
+    bool crossing_ = false; // the bridges were gathered and are to be crossed before scores count
+    bool crossed_ = false;  // and were: what they lead to is gathered
+    bool gave_up_ = false;
 
     int64_t compared_ = 0, followed_ = 0;
     int count_ = 0; // nodes gathered
@@ -94,8 +120,6 @@ class Walk {
     // then whether its links were followed.
     std::vector<uint64_t> pool_;
     int pool_size_ = 0, next_ = 0;
-
-    std::vector<uint64_t> collected_; // with a mask: a heap of the best allowed keys, worst first
 
     std::vector<std::pair<float, int64_t>> ranked_;
     std::vector<int64_t> found_;
