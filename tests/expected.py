@@ -208,7 +208,8 @@ class State:
     def bm25(self, question: str, holds: Filter) -> tuple[dict[str, float], float]:
         """Key → BM25, of the documents that a filter lets through and that have a word of it.
 
-        Also the most that four words of the question can give.
+        Also the most that four words of the question can give, and more where it has words that no
+        document has.
         """
         total = len(self._words)
         mean = sum(size for _, size in self._words.values()) / max(1, total)
@@ -225,6 +226,10 @@ class State:
                 share = often * (_K1 + 1) / (often + _K1 * (1 - _B + _B * size / mean))
                 scores[key] = scores.get(key, 0.0) + rarity * share
         most = sum(sorted(greatest, reverse=True)[:4])
+        if greatest:  # words that no document has count as if one had them
+            unknown = len(set(question.split())) - len(greatest)
+            each = max(math.log((total - 0.5) / 1.5), 1e-6) * (_K1 + 1)
+            most *= 1 + unknown * each / sum(greatest)
         if total >= 10 and not any(count < (total + 1) // 2 for count in counts_of):
             most = max(most, 1.0)  # no word tells anything
         return {k: s for k, s in scores.items() if holds.holds(self.records[k].metadata)}, most

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 from campaign_results import Piece, Results, seed_range, source_digest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, WordLengths
+from engine_process import rows
 from expected import FILTERS, Question, Record, Row, State, added, kind_of, merged, patched
 from faults import environment, missing
+
+from searchengine import SearchEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")
 
@@ -191,6 +194,17 @@ def test_words_are_scored_by_bm25() -> None:
     # ln(3.5 / 1.5) · 2.2 / (1 + 1.2 (0.25 + 0.75 · 2 / 1.5))
     assert answer["a"] == pytest.approx(0.8472979 * 2.2 / 2.5, rel=1e-6)
     assert most == pytest.approx(0.8472979 * 2.2, rel=1e-6)
+
+
+def test_a_word_that_no_document_has_is_scored_as_a_collection_does(tmp_path: Path) -> None:
+    texts = {f"d{n}": "x " * n + "xx " * (n == 4) + "xxx " * (n % 5 == 0) for n in range(1, 16)}
+    held = state(**texts)
+    documents = [{"_id": key, "text": text, "n": len(key)} for key, text in texts.items()]
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add(documents)
+        for asked in ("xx xxx", "xx xxx xxxxx", "x xxx xxxxx xxxxxx xxxxxxx"):
+            question = Question(asked, 20, mode="hybrid")
+            assert held.fault(question, rows(engine, question)) is None, asked
 
 
 def test_a_document_is_looked_for_in_other_states() -> None:
