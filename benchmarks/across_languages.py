@@ -22,7 +22,7 @@ WAYS = {"by meaning": "vector", "default": "auto"}
 
 @click.command()
 @DATA
-@click.option("--every", default=6, show_default=True, help="Ask one of so many questions.")
+@click.option("--every", default=6, show_default=True, help="Ask every n-th question.")
 def main(data: Path, every: int) -> None:
     """Index each language once, and ask."""
     figures: dict[str, dict[str, float]] = {}

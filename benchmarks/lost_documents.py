@@ -83,7 +83,7 @@ class Planted:
         self.losses: list[Loss] = []
         self.questions: dict[str, Array] = {}
         others = unit(rng.standard_normal((rows, PREFIX))) @ unit(rng.standard_normal(PREFIX))
-        beyond = float(np.sort(others)[-3 * SHORTLIST])  # so many prefixes are nearer
+        beyond = float(np.sort(others)[-3 * SHORTLIST])  # 3 * SHORTLIST prefixes are nearer
         for number in range(questions):
             self._plant(rng, number, beyond)
         for row in range(rows - len(self.documents)):

@@ -23,7 +23,7 @@ WAYS = {"by words": "text", "default": "auto"}
 
 @click.command()
 @DATA
-@click.option("--every", default=3, show_default=True, help="Ask one of so many questions.")
+@click.option("--every", default=3, show_default=True, help="Ask every n-th question.")
 def main(data: Path, every: int) -> None:
     """Index all languages once by each encoder, and ask."""
     figures: dict[str, dict[str, float]] = {}

@@ -427,7 +427,7 @@ class FolderIngestion(Ingestion):
             reader = reader.instead()
             self._pipeline.renew(reader)
             self._languages.encoder = reader.encoder
-            if first:  # else what was encoded before does not suit, and is encoded again
+            if first:  # what the first encoder has encoded before must be encoded again
                 self._settings = reader.settings
         with self._collection.reader(self._identity) as store:
             return self._known_in(store, documents)

