@@ -10,6 +10,7 @@ as a run without interruption.
 """
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -49,9 +50,13 @@ from searchengine.trainer.training.preparation import (
 )
 from searchengine.trainer.training.processes import launched_rank
 from searchengine.trainer.training.step_judging import Measure, make_judge, measured_by
+from searchengine.trainer.training.stopping import Stopped
 from searchengine.trainer.training.teachers import FixedEncoder, teacher_targets
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
+
+# A checkpoint is written at least this often, however long an update takes.
+CHECKPOINT_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +179,16 @@ def run_training(
     )
     if run.labelled and judge is None and processes.main:  # no score of step 0 to compare with
         run.baseline = cross_validate(run.encoder(), data[0].examples, run.weights)
+
+    def save() -> None:
+        if processes.main:
+            checkpoint.save(config, origin, run, training_model, optimizer, run.best)
+
     if resume:
         done, run.best = checkpoint.load(config, origin, plan.steps, training_model, optimizer)
         run.step, run.best_step = done.step, done.best_step
         run.losses, run.judged = done.losses, done.judged
+        run.evaluated = done.evaluated
     else:
         begin(run, report)
 
@@ -186,30 +197,62 @@ def run_training(
         for data_set in data
     ]
     passes = Passes(training_model, run.encoder("fp32"), config, accelerator.autocast)
-    with BatchLoader(plan, objectives, passes) as batches:
-        while run.step < plan.steps and not stops(run, passes.device):
-            run.losses.append(update(run, passes, batches.at(run.step)))
-            run.step += 1
-            last = run.step == plan.steps
-            if last or (config.eval_every and run.step % config.eval_every == 0):
-                evaluate(run)
-            if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
-                if processes.main:
-                    checkpoint.save(config, origin, run, training_model, optimizer, run.best)
-                processes.wait()
-            send_report(run, report)
-
-    if not processes.main:  # only the first one evaluates and knows the best step
-        processes.wait()
-        return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
-    trained = finish(run)
-    if splits[0].rows and run.labelled and len(data[0].examples) <= CLASSIFIER_TEXTS:
-        # The step is chosen, so the held-out labels may be used for the fit too.
-        fit_classifier(trained, data[0].examples, run.weights)
-    trained.save(config.out)
-    remove_folder(checkpoint.folder_of(config.out))
+    with run.signals:
+        try:
+            with BatchLoader(plan, objectives, passes) as batches:
+                run_updates(run, passes, batches, save, report)
+        except Stopped:
+            if run.step and config.checkpoint_every:
+                save()
+            raise
+        if not processes.main:  # only the first one evaluates and knows the best step
+            processes.wait()
+            return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
+        with run.signals.whole():  # it changes the weights that a checkpoint would store
+            trained = finish(run)
+            if splits[0].rows and run.labelled and len(data[0].examples) <= CLASSIFIER_TEXTS:
+                # The step is chosen, so the held-out labels may be used for the fit too.
+                fit_classifier(trained, data[0].examples, run.weights)
+            trained.save(config.out)
+            remove_folder(checkpoint.folder_of(config.out))
     processes.wait()
     return trained
+
+
+def run_updates(
+    run: Run,
+    passes: Passes,
+    batches: BatchLoader,
+    save: Callable[[], None],
+    report: OnReport | None,
+) -> None:
+    """Update the weights to the end of the run, and evaluate and save them on the way.
+
+    A step that was saved before its evaluation is evaluated first. Raises Stopped after a signal,
+    with the weights of a whole update.
+    """
+    config, saved = run.config, time.monotonic()
+    if run.evaluated < run.step and evaluates(run):
+        evaluate(run)
+    while run.step < run.plan.steps and not stops(run, passes.device):
+        loaded = batches.at(run.step)
+        with run.signals.whole():
+            run.losses.append(update(run, passes, loaded))
+            run.step += 1
+        if evaluates(run):
+            evaluate(run)
+        every = config.checkpoint_every
+        late = time.monotonic() - saved > CHECKPOINT_SECONDS
+        if every and run.step < run.plan.steps and (late or run.step % every == 0):
+            save()
+            saved = time.monotonic()
+        send_report(run, report)
+
+
+def evaluates(run: Run) -> bool:
+    """Whether this step is evaluated: the last one is."""
+    every = run.config.eval_every
+    return run.step == run.plan.steps or bool(every and run.step % every == 0)
 
 
 def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
@@ -339,18 +382,23 @@ def evaluate(run: Run) -> None:
         run.processes.share(training_model.classifier)
     if not run.processes.main:
         return
-    if run.judge is None:  # nothing to choose by: the last step is kept
-        run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
-        return
-    judgement = run.judge(run.encoder())
-    before = run.scores(run.best_step)
-    better = run.step == 0 or mean(judgement.scores, run.weights) >= mean(before, run.weights)
-    if better or config.keep_last:
-        run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
-    rate = plan.learning_rate(max(0, run.step - 1))
-    run.judged.append(
-        JudgedStep(run.step, judgement.scores, judgement.alignment, judgement.uniformity, rate)
-    )
+    judgement = None if run.judge is None else run.judge(run.encoder())
+    with run.signals.whole():
+        run.evaluated = run.step
+        better = judgement is None or run.step == 0 or config.keep_last  # None: keep the last
+        if judgement is not None:
+            before = run.scores(run.best_step)
+            better |= run.step > 0 and (
+                mean(judgement.scores, run.weights) >= mean(before, run.weights)
+            )
+            rate = plan.learning_rate(max(0, run.step - 1))
+            run.judged.append(
+                JudgedStep(
+                    run.step, judgement.scores, judgement.alignment, judgement.uniformity, rate
+                )
+            )
+        if better:
+            run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
 
 
 def stops(run: Run, device: torch.device) -> bool:

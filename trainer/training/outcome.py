@@ -1,5 +1,6 @@
 """The state of a run, the step that is kept of it, and the recipe that is stored with the model."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from searchengine.trainer.training.preparation import DataSet
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.setting_kinds import card_lines
 from searchengine.trainer.training.step_judging import MIN_HELD_OUT, Judge, Scores, Split
+from searchengine.trainer.training.stopping import Signals
 from searchengine.trainer.training.teachers import FixedEncoder, teacher_title
 from searchengine.trainer.training.train_config import (
     CARD,
@@ -54,6 +56,7 @@ class Run(Progress):
     optimizer: torch.optim.Optimizer
     best: checkpoint.Weights
     baseline: Scores = field(default_factory=dict)
+    signals: Signals = field(default_factory=Signals)
 
     @property
     def labelled(self) -> bool:
@@ -68,8 +71,13 @@ class Run(Progress):
 
     @property
     def worse(self) -> int:
-        """Evaluations since the best step, none of which was better."""
-        return sum(past.step > self.best_step for past in self.judged)
+        """Evaluations since the last one that was better than all before it."""
+        best, count = -math.inf, 0
+        for past in self.judged:
+            score = mean(past.scores, self.weights)
+            count = 0 if past.step == 0 or score > best else count + 1
+            best = score if past.step == 0 else max(best, score)
+        return count
 
     def scores(self, step: int) -> Scores:
         """The last judgement of a step; {} if there was none."""
