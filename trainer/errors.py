@@ -42,7 +42,7 @@ class HeadWarning(UserWarning):
 
 
 class MemoryWarning(UserWarning):
-    """A training goes on with less memory, and what that costs."""
+    """Training or encoding goes on with less memory, and what that costs."""
 
 
 def install_line(extra: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from tiny_model import WORDS, write_cross_encoder, write_plain
 
@@ -22,7 +23,8 @@ from searchengine.trainer.errors import (
     TrainingError,
 )
 from searchengine.trainer.model.network import _check_weights
-from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
+from searchengine.trainer.training import cross_encoder_training
 from searchengine.trainer.training.cross_encoder_training import (
     CrossEncoderConfig,
     train_cross_encoder,
@@ -155,6 +157,30 @@ def test_training_learns_which_text_answers(triplets: Path, tmp_path: Path) -> N
     )
     exact = CrossEncoder.load(tmp_path / "out", FP32).score(questions, texts)
     assert np.abs(exact - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_training_computes_in_the_precision_that_an_encoder_would(
+    precision: str, triplets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = Precision(precision)
+    monkeypatch.setattr(cross_encoder_training, "pick_precision", lambda *_: chosen)
+    seen, autocast = set(), torch.autocast
+
+    def entered(device: str, dtype: torch.dtype, enabled: bool) -> Any:
+        seen.add(enabled)
+        return autocast(device, dtype, enabled=enabled)
+
+    monkeypatch.setattr(torch, "autocast", entered)
+    base = str(write_plain(tmp_path / "base"))
+    settings = CrossEncoderConfig([triplets], tmp_path / "out", base)
+
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_cross_encoder(settings, stop)
+    assert seen == {precision == "bf16"}
 
 
 def test_wrong_texts_are_those_of_the_file_first(tmp_path: Path) -> None:

@@ -26,13 +26,8 @@ from searchengine.trainer.model.disk import new_folder
 from searchengine.trainer.model.layout import require_safetensors
 from searchengine.trainer.model.network import max_tokens, quiet
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.runtimes.runtime_config import (
-    Precision,
-    RuntimeConfig,
-    RuntimeKind,
-    cpu_has_native_bf16,
-)
-from searchengine.trainer.runtimes.torch_runtime import pick_device
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.training import attention
 from searchengine.trainer.training.example_files import identity
 from searchengine.trainer.training.examples import Examples, read_examples
@@ -238,7 +233,7 @@ def _fit(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda done: min((done + 1) / warm_up, (steps - done) / max(1, steps - warm_up))
     )
-    half = device.type == "cuda" or (device.type == "cpu" and cpu_has_native_bf16())
+    half = pick_precision(Precision.AUTO, device) is Precision.BF16
     network.train()
     step = 0
     for epoch in range(config.epochs):

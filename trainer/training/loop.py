@@ -22,6 +22,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
 from searchengine.trainer.model.saving import remove_folder
 from searchengine.trainer.model.torch_model import fingerprint
+from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
 from searchengine.trainer.training.checkpoint import JudgedStep
@@ -332,8 +333,7 @@ def spare_memory(run: Run, passes: Passes, error: RuntimeError) -> None:
 
     Several processes cannot: the others would wait for this one.
     """
-    ran_out = isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
-    if not ran_out:
+    if not ran_out_of_memory(error):
         raise error
     change = passes.spare() if run.processes.count == 1 else None
     if change is None:
