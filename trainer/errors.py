@@ -37,6 +37,10 @@ class TrainingWarning(UserWarning):
     """The kept step of a run is the model that it started from, or scores less."""
 
 
+class HeadWarning(UserWarning):
+    """Trained layers of the base model that a run leaves out."""
+
+
 class MemoryWarning(UserWarning):
     """Training or encoding goes on with less memory, and what that costs."""
 

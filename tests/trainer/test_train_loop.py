@@ -432,6 +432,17 @@ def test_a_run_stops_where_scores_no_longer_rise(config: TrainConfig) -> None:
     assert chosen.endswith("stopped after step 16: 2 evaluations without a better score")
 
 
+def test_why_nothing_judges_the_steps(config: TrainConfig) -> None:
+    lines: list[Report] = []
+    train(replace(config, max_steps=1), lines.append)
+    assert lines[0].unjudged.startswith("fewer than 20 groups of examples without a common text")
+    sentences = config.out.parent / "sentences.tsv"
+    sentences.write_text("sentence\n" + "".join(f"the {a} {b}\n" for a in WORDS for b in WORDS))
+    encoder = train(replace(config, train=(sentences,), max_steps=1), lines.append)
+    why = "single sentences have no other text that judges them"
+    assert lines[-1].unjudged == why and why in encoder.recipe["chosen"]
+
+
 def test_patience_ends_among_equal_scores(config: TrainConfig) -> None:
     patient = replace(config, max_steps=40, patience=3)
     encoder = train(patient, measure=scripted(5, *[6] * 20))

@@ -49,7 +49,7 @@ from searchengine.trainer.training.preparation import (
     starts_rotated,
 )
 from searchengine.trainer.training.processes import launched_rank
-from searchengine.trainer.training.step_judging import Measure, make_judge, measured_by
+from searchengine.trainer.training.step_judging import Measure, make_judge, measured_by, unjudged
 from searchengine.trainer.training.stopping import Stopped
 from searchengine.trainer.training.teachers import FixedEncoder, teacher_targets
 from searchengine.trainer.training.train_config import TrainConfig
@@ -67,6 +67,7 @@ class Report:
     length if this step was evaluated (Spearman, accuracy, or top-1 accuracy without dev files),
     else None. alignment, uniformity: of the same vectors, with STS dev files. best_step: the best
     step so far. examples: number per epoch; excluded: number left out because of the exclude files.
+    unjudged: why nothing judges the steps; "" if something does.
     """
 
     step: int
@@ -79,6 +80,7 @@ class Report:
     best_step: int
     examples: int
     excluded: int
+    unjudged: str = ""
 
     def values(self) -> dict[str, float]:
         """The numbers of this update by name, for a log: `wandb.log(report.values())`.
@@ -424,5 +426,6 @@ def send_report(run: Run, report: OnReport | None) -> None:
             best_step=run.best_step,
             examples=run.plan.examples,
             excluded=sum(data_set.examples.excluded for data_set in run.plan.data),
+            unjudged=unjudged(run.data) if run.judge is None else "",
         )
     )

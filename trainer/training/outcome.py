@@ -11,7 +11,9 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
+from searchengine.trainer.model.card import read_base_card
 from searchengine.trainer.model.model_folder import Model
+from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.torch_model import TokenTable, move_head_into_table
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import restore as restore_attention
@@ -22,7 +24,7 @@ from searchengine.trainer.training.lengthening import merge_adapters
 from searchengine.trainer.training.preparation import DataSet
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.setting_kinds import card_lines
-from searchengine.trainer.training.step_judging import MIN_HELD_OUT, Judge, Scores, Split
+from searchengine.trainer.training.step_judging import Judge, Scores, Split, unjudged
 from searchengine.trainer.training.stopping import Signals
 from searchengine.trainer.training.teachers import FixedEncoder, teacher_title
 from searchengine.trainer.training.train_config import (
@@ -134,8 +136,8 @@ def choice(run: Run) -> tuple[str, bool]:
     weights = run.weights
     if not run.judged:
         reason = (
-            f"step {run.best_step}, the last: nothing to choose by (no dev files, and fewer than "
-            f"{MIN_HELD_OUT} groups of examples without a common text in the tenth to hold out)"
+            f"step {run.best_step}, the last: nothing to choose by (no dev files, and "
+            f"{unjudged(run.data)})"
         )
         if run.baseline:
             reason += (
@@ -179,8 +181,10 @@ def make_recipe(run: Run) -> dict[str, Any]:
     """The recipe stored with the weights: how they were trained, and their scores."""
     untrained = run.judged[0].scores if run.judged else {}
     judged_by = run.measure + (", the last step is kept" if run.config.keep_last else "")
+    base = Source.find(run.config.base, trust_remote_code=run.config.trust_remote_code)
     return {
         "config": run.config.to_dict(),
+        "base_card": read_base_card(base.folder),
         "summary": summary(run.config, run.model.matryoshka_dims, run.data),
         "examples": sum(len(split.train) for split in run.splits),
         "held_out": sum(split.examples_held for split in run.splits),
