@@ -12,7 +12,7 @@ import numpy as np
 from searchengine.backends.contract import Backend, Entry, Known, check_unchanged, checked
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.mode import Mode
-from searchengine.backends.postgresql import schema, writing
+from searchengine.backends.postgresql import schema, statistics, writing
 from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
 from searchengine.backends.postgresql.tables import PostgresTables
@@ -161,6 +161,7 @@ class PostgresCollection(Backend):
                 connection.execute(
                     sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name))
                 )
+                connection.execute("ANALYZE documents")  # which collects those of the index
 
     def configure(self, values: Mapping[str, Any]) -> None:
 
@@ -190,7 +191,7 @@ class PostgresCollection(Backend):
                 return
             self._fit_rotation(connection)
             self._build_index(connection)
-            connection.execute("ANALYZE documents, passages")
+            statistics.create(connection)
             self._ready = True
 
     def is_indexed(self) -> bool:

@@ -3,10 +3,12 @@
 import copy
 import os
 import pickle
+import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +24,7 @@ from postgres_server import new_url
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, as_json
 from searchengine.backends.filters.parser import parse
-from searchengine.backends.filters.sql import Filter
+from searchengine.backends.filters.sql import Filter, compile_sql
 from searchengine.backends.limits import Deadline, limited
 from searchengine.backends.postgresql import connections as connecting
 from searchengine.backends.postgresql import schema, writing
@@ -95,6 +97,17 @@ def select(connection: Any, node: Filter, rows: list[dict[str, Any]]) -> list[in
         return [i for (i,) in cursor.execute(sql, parameters)]
 
 
+def select_in_folder(node: Filter, rows: list[dict[str, Any]]) -> list[int]:
+    text, parameters = compile_sql(node)
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute("CREATE TABLE documents (id, metadata)")
+        db.executemany(
+            "INSERT INTO documents VALUES (?, ?)", [(i, as_json(row)) for i, row in enumerate(rows)]
+        )
+        sql = f"SELECT id FROM documents WHERE {text} ORDER BY id"
+        return [i for (i,) in db.execute(sql, parameters)]
+
+
 def storable(value: Any) -> bool:
     return "\\u0000" not in as_json({"": value}).replace("\\\\", "")
 
@@ -103,7 +116,8 @@ def storable(value: Any) -> bool:
 def test_a_filter_means_what_its_tree_means(
     connection: Any, tree: Filter, rows: list[dict[str, Any]]
 ) -> None:
-    assert select(connection, tree, rows) == [i for i, row in enumerate(rows) if holds(tree, row)]
+    expected = [i for i, row in enumerate(rows) if holds(tree, row)]
+    assert select(connection, tree, rows) == expected == select_in_folder(tree, rows)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +133,14 @@ def test_a_filter_means_what_its_tree_means(
         ("s like 'ÄB%'", [0]),
         (r"s like '100\%'", [1]),
         ("s >= 'Z'", [0, 2]),
+        ("at >= '2'", [0, 1]),
+        ("at < 3000", [2]),
+        ("o.p < 5", [0]),
+        ("o.p >= 1", [0]),
+        ("tags < 'b'", [1]),
+        ("tags", [1]),
+        ("o", []),
+        ("s between '0' and 'a'", [1]),
     ],
 )
 def test_filters(connection: Any, source: str, expected: list[int]) -> None:
@@ -189,6 +211,52 @@ def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
         assert "passages_prefix" in engine.collection.explain(queries[0], 10, "n in (3, 4, 1499)")
         for where, count in (("n in (3, 4, 1499)", 3), ("n < 12", 10), ("n >= 1400", 10)):
             assert len(engine.search(queries[0], 10, where=where)) == count
+
+
+def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
+    """Nothing is forced: the planner must expect what these filters match."""
+    rows = 30_000
+    stored = [
+        replace(
+            entry,
+            document=replace(
+                entry.document,
+                metadata={
+                    "n": i,
+                    "lang": ("en", "ko", "de", "fr")[i * 7919 % 10_007 % 4],
+                    "by": {"year": 2000 + i % 20},
+                    "at": f"{2000 + i % 20}-05",
+                },
+            ),
+        )
+        for i, entry in enumerate(entries(rows))
+    ]
+    with SearchEngine.create(url, None, {"prefix": 16, "shortlist": 60}, dim=DIM) as engine:
+        engine.collection.upsert(stored)
+        engine.collection.wait_ready(4 * DEADLINE)
+        query = units(1, seed=5)[0]
+        for where in (
+            "n >= 15000",
+            "n < 15000",
+            "n between 5000 and 20000",
+            "n >= 5000 and n <= 20000",
+            "by.year >= 2010",
+            "lang = 'ko'",
+            "lang in ('ko', 'de')",
+            f"by.year in ({', '.join(map(str, range(2005, 2015)))})",
+            "lang >= 'fr'",
+            "lang like 'F%'",
+            "at >= date('2010')",
+            "not (n < 15000)",
+            "n >= 15000 and lang != 'ko'",
+        ):
+            plan = engine.collection.explain(query, 10, where)
+            assert "Index Scan using passages_prefix" in plan, where
+            true = {hit.key for hit in engine.search(query, 10, exact=True, where=where)}
+            found = {hit.key for hit in engine.search(query, 10, where=where)}
+            assert len(found) == 10 and len(found & true) >= 8, where
+        for where in ("n >= 29950", "n between 100 and 130", "lang = 'no'", "n in (1, 2, 3)"):
+            assert "passages_prefix" not in engine.collection.explain(query, 10, where), where
 
 
 def test_fields_can_be_indexed(engine: SearchEngine) -> None:
