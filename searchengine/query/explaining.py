@@ -19,6 +19,7 @@ from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
 from searchengine.query.cross_encoding import CROSS_ENCODER, Scorer, reordered
 from searchengine.query.explanation import Explanation, Stage
+from searchengine.query.feedback import examples, moved
 from searchengine.query.nearest import labels, nearest, rows_of_part
 from searchengine.query.paging import MAX_DEPTH, Ranked, Ranking
 from searchengine.query.ranking import FUSED, candidates, hits, rank, scored_by_words, worded
@@ -35,7 +36,7 @@ class Asked:
 
     Attributes:
         snapshot: the commit to search.
-        question: the text; None for a vector.
+        question: the text; None for a vector, or for examples alone.
         vector: in place of a text, (D,) float32.
         encode: questions to vectors (q, D); None: there is no encoder.
         unread: the language of a text that the encoder of documents does not read; None: it reads
@@ -51,11 +52,14 @@ class Asked:
     scorer: Scorer | None = None
 
     def encoded(self, query: Query) -> Floats:
-        """The vector of the question (1, D), as a search encodes it."""
-        if self.vector is not None:
-            return self.vector[None]
-        assert self.encode is not None and self.question is not None
-        return self.encode(query.to_encode([self.question]))
+        """The vector of the question (1, D), as a search encodes it and examples move it."""
+        vectors = None if self.vector is None else self.vector[None]
+        if self.question is not None:
+            assert self.encode is not None
+            vectors = self.encode(query.to_encode([self.question]))
+        vectors = moved(self.snapshot, query, vectors)
+        assert vectors is not None
+        return vectors
 
 
 def explain(asked: Asked, query: Query, key: str) -> Explanation:
@@ -150,6 +154,11 @@ class _Trace:
         return () if self.asked.question is None else self.base.required(self.asked.question)
 
     @cached_property
+    def named(self) -> frozenset[int]:
+        """The documents that are examples, which a search leaves out."""
+        return examples(self.asked.snapshot, self.base)
+
+    @cached_property
     def passages(self) -> list[Passage]:
         """Its passages."""
         return self.asked.snapshot.store.passages_of([self.document])
@@ -209,11 +218,15 @@ class _Trace:
     def _text_mode(self) -> dict[str, Any]:
         without: dict[str, Any] = {"exact": False} if self.query.exact else {}
         without |= {"layers": None} if self.query.layers is not None else {}
+        without |= {name: () for name in ("like", "unlike") if getattr(self.query, name)}
         return {"mode": str(Mode.TEXT), **without}
 
     def _matches(self) -> bool:
-        """The filter and the required phrases."""
+        """The examples, the filter and the required phrases."""
         snapshot, where = self.asked.snapshot, self.base.where
+        if self.document in self.named:
+            note = "it is one of the examples, which are not shown"
+            return self._lose(Stage("examples", False, note=note))
         if where is not None:
             if not snapshot.matches(self.document, where):
                 note = f"{where} does not hold, the document has {self._values(where)}"
@@ -245,10 +258,12 @@ class _Trace:
 
     def _word_rank(self) -> tuple[int | None, float | None]:
         """Its rank and BM25 by words; None: it has no word of the question."""
-        count, query = FUSED, replace(self.plain, **self._text_mode(), cross_encoder=None)
+        query = replace(self.plain, **self._text_mode(), cross_encoder=None)
+        count = FUSED
         while True:
             scored = scored_by_words(self.asked.snapshot, query, self.asked.question or "", count)
-            for place, (document, score) in enumerate(scored, 1):
+            others = [pair for pair in scored if pair[0] not in self.named]
+            for place, (document, score) in enumerate(others, 1):
                 if document == self.document:
                     return place, score
             if len(scored) < count:
@@ -404,13 +419,15 @@ class _Trace:
             self.vector,
             ranking.parts - 1,
             MAX_DEPTH,
+            without=self.named,
             texts=self.required,
         )
         return self._place(Ranking(part[0].documents))
 
     def _would_suffice(self, ranking: Ranking, ranked: Ranked, bm25: float) -> bool:
         """Whether it would be found if its BM25 counted, though others are better by words."""
-        _, scoring = worded(self.asked.snapshot, self.plain, self.asked.question or "")
+        question, vector = self.asked.question or "", self.vector[0]
+        _, scoring = worded(self.asked.snapshot, self.plain, question, vector, self.named)
         score = scoring.score(ranked.scores.get("vector"), bm25)
         return sum(other.score > score for other in ranking.documents) < self.plain.k
 

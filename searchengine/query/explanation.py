@@ -11,6 +11,7 @@ from typing import Any, Self
 
 PLACES = {
     "collection": "not in the collection",
+    "examples": "among the examples",
     "filter": "in the filter",
     "phrases": "in the required phrases",
     "words": "in the words",
@@ -118,7 +119,7 @@ class Explanation:
 def shown(name: str, value: Any) -> str:
     """An option as the command line has it: --shortlist 412, without --where."""
     flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-    if value is None or value is False:
+    if value is None or value is False or value == ():
         return f"without {flag}"
     if value is True:
         return flag

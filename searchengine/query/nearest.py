@@ -1,6 +1,6 @@
 """Documents by the cosine of their best passage: parts of the order of a question."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Set
 from itertools import islice
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def nearest(
     number: int,
     depth: int,
     *,
-    without: int | None = None,
+    without: Set[int] = frozenset(),
     texts: tuple[str, ...] = (),
 ) -> list[Nearest]:
     """Part `number` of the documents for each vector (q, D), each by its best passage.
@@ -52,14 +52,14 @@ def nearest(
         vectors: (q, D) float32.
         number: of the part.
         depth: documents that are enough.
-        without: a document to leave out.
+        without: documents to leave out.
         texts: phrases that the documents must contain.
     """
     if not snapshot.at_most(1):
         empty = np.zeros(0, np.int64), np.zeros(0, np.float32)
         return [Nearest([], *empty, last=True, exact=True, read=None)] * len(vectors)
     label, several = labels(snapshot, query)
-    enough = (2 * depth if several else depth) + (without is not None)
+    enough = (2 * depth if several else depth) + len(without)
     # The true order does not depend on how many rows are asked for.
     wanted = _wanted(snapshot, query, number, enough if query.exact else None)
     count = snapshot.at_most(wanted)
@@ -88,7 +88,7 @@ def nearest(
         for i, group in zip(pending, read, strict=True):
             scores = cosines[i, start : start + len(group)].tolist()
             for passage, cosine in zip(group, scores, strict=True):
-                if len(found[i]) < depth and passage.document != without:
+                if len(found[i]) < depth and passage.document not in without:
                     ranked = Ranked(cosine, passage, {"vector": cosine})
                     found[i].setdefault(named[passage.document], ranked)
         pending = [i for i in pending if len(found[i]) < depth and enough < valid[i]]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.folder.documents.questions import phrases, unquoted
 from searchengine.backends.mode import CANDIDATES, Mode
+from searchengine.corpus.documents import Key, checked_keys
 from searchengine.errors import OPTIONS, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
@@ -42,6 +43,8 @@ class CommonOptions(TypedDict, total=False):
     as_you_type: bool
     phrases: Phrases | str
     candidates: int
+    like: Sequence[Key]
+    unlike: Sequence[Key]
 
 
 class Options(CommonOptions, total=False):
@@ -76,6 +79,8 @@ class Query:
     cross_encoder: str | Path | None = None
     candidates: int = CANDIDATES
     timeout: float | None = None
+    like: Sequence[Key] = ()
+    unlike: Sequence[Key] = ()
 
     @classmethod
     def from_options(cls, k: int, options: Options) -> Self:
@@ -144,6 +149,7 @@ class Query:
             raise QueryError(f"timeout must be a number of seconds above 0, or None, got {limit!r}")
         self._check_presentation()
         self._check_cross_encoder()
+        self._check_examples()
 
     def _check_counts(self) -> None:
         for name in ("k", "shortlist", "layers", "candidates"):
@@ -205,6 +211,18 @@ class Query:
             raise QueryError(
                 f"the cross-encoder orders the best {self.candidates} documents, and offset + k "
                 f"must not exceed them, got {self.depth}; pass more candidates"
+            )
+
+    def _check_examples(self) -> None:
+        for name in ("like", "unlike"):
+            keys = tuple(dict.fromkeys(checked_keys(getattr(self, name), name)))
+            object.__setattr__(self, name, keys)
+        if both := {*self.like} & {*self.unlike}:
+            raise QueryError(f"like and unlike both name {min(both)!r:.80}; leave it out of one")
+        if (self.like or self.unlike) and self.by_words:
+            raise QueryError(
+                "like and unlike move the vector of a question, and the mode text uses none; "
+                "search in the mode vector or hybrid"
             )
 
     def _check_exact(self) -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -278,9 +278,28 @@ class SentenceModule(nn.Module):
         same = {"transformer": self.transformer, "pooling": self.pooling, "mix": self.mix}
         return SentenceModule(**{**same, "head": list(self.head), **parts}).eval()
 
-    def lowered(self, dtype: torch.dtype) -> "SentenceModule":
-        """The same with a copy of the transformer that computes in this type."""
-        return self.changed(transformer=copy.deepcopy(self.transformer).to(dtype))
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def lowered(module: Module, dtype: torch.dtype, device: torch.device) -> Module:
+    """A copy for inference on a device, whose `transformer` computes in this type.
+
+    No weight of the transformer is copied in float32 on the way. What no model file has, such as
+    the frequencies of rotary positions, stays in float32, as transformers loads it: rounded, they
+    would move far positions.
+    """
+    network = cast(nn.Module, module.transformer)
+    stored = [*network.parameters(), *network.state_dict(keep_vars=True).values()]
+    copies: dict[int, Any] = {}
+    for tensor in stored:
+        known = id(tensor) in copies  # weights that layers share are copied once
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and not known:
+            values = tensor.detach().to(device, dtype, copy=True)
+            if isinstance(tensor, nn.Parameter):
+                values = nn.Parameter(values, requires_grad=False)
+            copies[id(tensor)] = values
+    return copy.deepcopy(module, copies).eval().to(device)
 
 
 class Classifier(nn.Module):

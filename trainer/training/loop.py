@@ -10,6 +10,7 @@ as a run without interruption.
 """
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -21,6 +22,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
 from searchengine.trainer.model.saving import remove_folder
 from searchengine.trainer.model.torch_model import fingerprint
+from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
 from searchengine.trainer.training.checkpoint import JudgedStep
@@ -47,10 +49,14 @@ from searchengine.trainer.training.preparation import (
     starts_rotated,
 )
 from searchengine.trainer.training.processes import launched_rank
-from searchengine.trainer.training.step_judging import Measure, make_judge, measured_by
+from searchengine.trainer.training.step_judging import Measure, make_judge, measured_by, unjudged
+from searchengine.trainer.training.stopping import Stopped
 from searchengine.trainer.training.teachers import FixedEncoder, teacher_targets
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
+
+# A checkpoint is written at least this often, however long an update takes.
+CHECKPOINT_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class Report:
     length if this step was evaluated (Spearman, accuracy, or top-1 accuracy without dev files),
     else None. alignment, uniformity: of the same vectors, with STS dev files. best_step: the best
     step so far. examples: number per epoch; excluded: number left out because of the exclude files.
+    unjudged: why nothing judges the steps; "" if something does.
     """
 
     step: int
@@ -73,6 +80,7 @@ class Report:
     best_step: int
     examples: int
     excluded: int
+    unjudged: str = ""
 
     def values(self) -> dict[str, float]:
         """The numbers of this update by name, for a log: `wandb.log(report.values())`.
@@ -173,10 +181,16 @@ def run_training(
     )
     if run.labelled and judge is None and processes.main:  # no score of step 0 to compare with
         run.baseline = cross_validate(run.encoder(), data[0].examples, run.weights)
+
+    def save() -> None:
+        if processes.main:
+            checkpoint.save(config, origin, run, training_model, optimizer, run.best)
+
     if resume:
         done, run.best = checkpoint.load(config, origin, plan.steps, training_model, optimizer)
         run.step, run.best_step = done.step, done.best_step
         run.losses, run.judged = done.losses, done.judged
+        run.evaluated = done.evaluated
     else:
         begin(run, report)
 
@@ -185,30 +199,62 @@ def run_training(
         for data_set in data
     ]
     passes = Passes(training_model, run.encoder("fp32"), config, accelerator.autocast)
-    with BatchLoader(plan, objectives, passes) as batches:
-        while run.step < plan.steps and not stops(run, passes.device):
-            run.losses.append(update(run, passes, batches.at(run.step)))
-            run.step += 1
-            last = run.step == plan.steps
-            if last or (config.eval_every and run.step % config.eval_every == 0):
-                evaluate(run)
-            if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
-                if processes.main:
-                    checkpoint.save(config, origin, run, training_model, optimizer, run.best)
-                processes.wait()
-            send_report(run, report)
-
-    if not processes.main:  # only the first one evaluates and knows the best step
-        processes.wait()
-        return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
-    trained = finish(run)
-    if splits[0].rows and run.labelled and len(data[0].examples) <= CLASSIFIER_TEXTS:
-        # The step is chosen, so the held-out labels may be used for the fit too.
-        fit_classifier(trained, data[0].examples, run.weights)
-    trained.save(config.out)
-    remove_folder(checkpoint.folder_of(config.out))
+    with run.signals:
+        try:
+            with BatchLoader(plan, objectives, passes) as batches:
+                run_updates(run, passes, batches, save, report)
+        except Stopped:
+            if run.step and config.checkpoint_every:
+                save()
+            raise
+        if not processes.main:  # only the first one evaluates and knows the best step
+            processes.wait()
+            return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
+        with run.signals.whole():  # it changes the weights that a checkpoint would store
+            trained = finish(run)
+            if splits[0].rows and run.labelled and len(data[0].examples) <= CLASSIFIER_TEXTS:
+                # The step is chosen, so the held-out labels may be used for the fit too.
+                fit_classifier(trained, data[0].examples, run.weights)
+            trained.save(config.out)
+            remove_folder(checkpoint.folder_of(config.out))
     processes.wait()
     return trained
+
+
+def run_updates(
+    run: Run,
+    passes: Passes,
+    batches: BatchLoader,
+    save: Callable[[], None],
+    report: OnReport | None,
+) -> None:
+    """Update the weights to the end of the run, and evaluate and save them on the way.
+
+    A step that was saved before its evaluation is evaluated first. Raises Stopped after a signal,
+    with the weights of a whole update.
+    """
+    config, saved = run.config, time.monotonic()
+    if run.evaluated < run.step and evaluates(run):
+        evaluate(run)
+    while run.step < run.plan.steps and not stops(run, passes.device):
+        loaded = batches.at(run.step)
+        with run.signals.whole():
+            run.losses.append(update(run, passes, loaded))
+            run.step += 1
+        if evaluates(run):
+            evaluate(run)
+        every = config.checkpoint_every
+        late = time.monotonic() - saved > CHECKPOINT_SECONDS
+        if every and run.step < run.plan.steps and (late or run.step % every == 0):
+            save()
+            saved = time.monotonic()
+        send_report(run, report)
+
+
+def evaluates(run: Run) -> bool:
+    """Whether this step is evaluated: the last one is."""
+    every = run.config.eval_every
+    return run.step == run.plan.steps or bool(every and run.step % every == 0)
 
 
 def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
@@ -287,8 +333,7 @@ def spare_memory(run: Run, passes: Passes, error: RuntimeError) -> None:
 
     Several processes cannot: the others would wait for this one.
     """
-    ran_out = isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
-    if not ran_out:
+    if not ran_out_of_memory(error):
         raise error
     change = passes.spare() if run.processes.count == 1 else None
     if change is None:
@@ -339,18 +384,23 @@ def evaluate(run: Run) -> None:
         run.processes.share(training_model.classifier)
     if not run.processes.main:
         return
-    if run.judge is None:  # nothing to choose by: the last step is kept
-        run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
-        return
-    judgement = run.judge(run.encoder())
-    before = run.scores(run.best_step)
-    better = run.step == 0 or mean(judgement.scores, run.weights) >= mean(before, run.weights)
-    if better or config.keep_last:
-        run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
-    rate = plan.learning_rate(max(0, run.step - 1))
-    run.judged.append(
-        JudgedStep(run.step, judgement.scores, judgement.alignment, judgement.uniformity, rate)
-    )
+    judgement = None if run.judge is None else run.judge(run.encoder())
+    with run.signals.whole():
+        run.evaluated = run.step
+        better = judgement is None or run.step == 0 or config.keep_last  # None: keep the last
+        if judgement is not None:
+            before = run.scores(run.best_step)
+            better |= run.step > 0 and (
+                mean(judgement.scores, run.weights) >= mean(before, run.weights)
+            )
+            rate = plan.learning_rate(max(0, run.step - 1))
+            run.judged.append(
+                JudgedStep(
+                    run.step, judgement.scores, judgement.alignment, judgement.uniformity, rate
+                )
+            )
+        if better:
+            run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
 
 
 def stops(run: Run, device: torch.device) -> bool:
@@ -376,5 +426,6 @@ def send_report(run: Run, report: OnReport | None) -> None:
             best_step=run.best_step,
             examples=run.plan.examples,
             excluded=sum(data_set.examples.excluded for data_set in run.plan.data),
+            unjudged=unjudged(run.data) if run.judge is None else "",
         )
     )

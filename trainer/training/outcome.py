@@ -1,5 +1,6 @@
 """The state of a run, the step that is kept of it, and the recipe that is stored with the model."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,9 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
+from searchengine.trainer.model.card import read_base_card
 from searchengine.trainer.model.model_folder import Model
+from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.torch_model import TokenTable, move_head_into_table
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import restore as restore_attention
@@ -21,7 +24,8 @@ from searchengine.trainer.training.lengthening import merge_adapters
 from searchengine.trainer.training.preparation import DataSet
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.setting_kinds import card_lines
-from searchengine.trainer.training.step_judging import MIN_HELD_OUT, Judge, Scores, Split
+from searchengine.trainer.training.step_judging import Judge, Scores, Split, unjudged
+from searchengine.trainer.training.stopping import Signals
 from searchengine.trainer.training.teachers import FixedEncoder, teacher_title
 from searchengine.trainer.training.train_config import (
     CARD,
@@ -54,6 +58,7 @@ class Run(Progress):
     optimizer: torch.optim.Optimizer
     best: checkpoint.Weights
     baseline: Scores = field(default_factory=dict)
+    signals: Signals = field(default_factory=Signals)
 
     @property
     def labelled(self) -> bool:
@@ -68,8 +73,13 @@ class Run(Progress):
 
     @property
     def worse(self) -> int:
-        """Evaluations since the best step, none of which was better."""
-        return sum(past.step > self.best_step for past in self.judged)
+        """Evaluations since the last one that was better than all before it."""
+        best, count = -math.inf, 0
+        for past in self.judged:
+            score = mean(past.scores, self.weights)
+            count = 0 if past.step == 0 or score > best else count + 1
+            best = score if past.step == 0 else max(best, score)
+        return count
 
     def scores(self, step: int) -> Scores:
         """The last judgement of a step; {} if there was none."""
@@ -126,8 +136,8 @@ def choice(run: Run) -> tuple[str, bool]:
     weights = run.weights
     if not run.judged:
         reason = (
-            f"step {run.best_step}, the last: nothing to choose by (no dev files, and fewer than "
-            f"{MIN_HELD_OUT} groups of examples without a common text in the tenth to hold out)"
+            f"step {run.best_step}, the last: nothing to choose by (no dev files, and "
+            f"{unjudged(run.data)})"
         )
         if run.baseline:
             reason += (
@@ -171,8 +181,10 @@ def make_recipe(run: Run) -> dict[str, Any]:
     """The recipe stored with the weights: how they were trained, and their scores."""
     untrained = run.judged[0].scores if run.judged else {}
     judged_by = run.measure + (", the last step is kept" if run.config.keep_last else "")
+    base = Source.find(run.config.base, trust_remote_code=run.config.trust_remote_code)
     return {
         "config": run.config.to_dict(),
+        "base_card": read_base_card(base.folder),
         "summary": summary(run.config, run.model.matryoshka_dims, run.data),
         "examples": sum(len(split.train) for split in run.splits),
         "held_out": sum(split.examples_held for split in run.splits),

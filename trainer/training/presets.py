@@ -1,8 +1,9 @@
 """Published settings by name: settings of `TrainConfig` with the papers' values.
 
-What a preset does not name has the default; whatever is given beside it wins. The base models are
-the papers' and come from the model hub; give another `base`, such as "starter", where there is no
-network.
+What a preset does not name has the default; whatever is given beside it wins. Mean pooling is not
+named: networks without a pooling have it, and another base keeps the layers behind its own. The
+base models are the papers' and come from the model hub; give another `base`, such as "starter",
+where there is no network.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,6 @@ _SIMCSE = {
 }
 _NLI = {
     "base": "microsoft/mpnet-base",
-    "pooling": "mean",
     "expects": ["pair", "triplet"],
     "temperature": 0.05,  # a scale of 20
     "batch_size": 128,
@@ -95,7 +95,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "base": "bert-base-uncased",
             "objective": "similarity",
             "expects": ["scored"],
-            "pooling": "mean",
             "similarity_loss": "cosent",
             "temperature": 0.05,
             "batch_size": 16,
@@ -126,7 +125,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "objective": "distillation",
             "distillation_loss": "margin-mse",
             "expects": ["scored"],
-            "pooling": "mean",
             "nested": False,
             "temperature": 0.05,
             "max_tokens": 200,

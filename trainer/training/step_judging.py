@@ -212,6 +212,16 @@ def top1_accuracy(
     return scores
 
 
+def unjudged(data: Sequence[DataSet]) -> str:
+    """Why nothing is held out of these data sets, in words."""
+    if all(len(item.examples.of_kind(Kind.SENTENCE)) == len(item.examples) for item in data):
+        return "single sentences have no other text that judges them"
+    return (
+        f"fewer than {MIN_HELD_OUT} groups of examples without a common text in the tenth to hold "
+        "out"
+    )
+
+
 def hold_out(examples: Examples, seed: int) -> Split:
     """Draw rows for judging from a tenth of the examples that have a positive or a label.
 
@@ -224,7 +234,7 @@ def hold_out(examples: Examples, seed: int) -> Split:
     if room < MIN_HELD_OUT:
         return Split(examples)
     left = Counter(examples[int(i)][1][1] for i in examples.of_kind(Kind.LABELLED))
-    groups = _Groups(examples)
+    groups = Groups(examples)
     held: set[int] = set()
     rows: list[Row] = []
     for place in map(int, np.random.default_rng(seed).permutation(len(examples))):
@@ -248,7 +258,7 @@ def hold_out(examples: Examples, seed: int) -> Split:
     return Split(examples.without(held), tuple(rows), len(held))
 
 
-class _Groups:
+class Groups:
     """Examples that are linked by a text, directly or through others; 16 bytes for each text."""
 
     def __init__(self, examples: Examples):

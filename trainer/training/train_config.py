@@ -273,9 +273,11 @@ class TrainConfig:
         dev: STS files to choose the best step by; labelled files in a classification
         eval_every: Updates between evaluations; 0: only at the end
         keep_last: Keep the last step, not the best
-        patience: Evaluations in a row without a better score after which the run stops; 0: never
+        patience: Evaluations in a row without a better score after which the run stops; an equal
+            score is no better; 0: never
         out: Folder of the model
-        checkpoint_every: Updates between checkpoints; 0 for none
+        checkpoint_every: Updates between checkpoints, which are also written every ten minutes
+            and when a signal ends the run; 0 for none
     """
 
     # Data: files, and how an example becomes a training pair.

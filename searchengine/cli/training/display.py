@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from searchengine.cli.console import Terminated, erase, note, print_line, stderr_console
+from searchengine.cli.console import Pulse, Terminated, erase, note, print_line, stderr_console
 from searchengine.cli.training.logs import LOGS
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingWarning, install_line
@@ -120,6 +120,7 @@ class Display:
         self._bar = Progress(*columns, console=console)
         self._task = self._bar.add_task("Training", total=None, loss="–")
         self._before = console.status("Reading examples, and judging the base model")
+        self._pulse = Pulse()
         self._started = self._rotated = False
 
     def __enter__(self) -> "Display":
@@ -137,13 +138,15 @@ class Display:
         self._bar.start()  # at the first report: an error in the input is shown without a bar
         loss = "–" if report.loss is None else f"{report.loss:.3f}"
         self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
+        if report.step and not self._console.is_terminal:
+            self._pulse("Training", report.step, report.steps, f", loss {loss}")
         if not self._started:
             left_out = f"; {report.excluded} left out, for they are in an exclude file"
             print_line(
                 self._console, f"{report.examples} examples{left_out if report.excluded else ''}"
             )
-            if report.scores is None and not self._resume:
-                last = "No --dev file, and too few examples to hold out: the last step is kept"
+            if report.unjudged and not self._resume:
+                last = f"No --dev file, and {report.unjudged}: the last step is kept"
                 print_line(self._console, last)
             self._started = True
         if report.scores is not None:

@@ -1,6 +1,7 @@
 """searchengine train, train-cross-encoder and mine."""
 
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -185,7 +186,7 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
         searchengine mine data/pairs.tsv --out triplets.tsv
         searchengine train-cross-encoder triplets.tsv --out my-cross-encoder
     """
-    from searchengine.cli.console import note, show_json, steps
+    from searchengine.cli.console import Pulse, note, show_json, steps
     from searchengine.trainer.model.source import check_installed
 
     check_installed(settings["base"])  # before the seconds that torch takes to start
@@ -193,10 +194,15 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
 
     started = time.monotonic()
     config = cross_encoder_training.CrossEncoderConfig(train=files, **settings)
+    pulse = Pulse()
     with steps() as show:
-        trained = cross_encoder_training.train_cross_encoder(
-            config, lambda update: show("Training", 1, update.steps)
-        )
+
+        def report(update: cross_encoder_training.Update) -> None:
+            show("Training", 1, update.steps)
+            if not sys.stderr.isatty():
+                pulse("Training", update.step, update.steps, f", loss {update.loss:.3f}")
+
+        trained = cross_encoder_training.train_cross_encoder(config, report)
     figures = {
         "out": str(config.out),
         "positive ranked first": round(trained.first, 4),
