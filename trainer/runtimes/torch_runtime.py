@@ -46,6 +46,9 @@ DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 # A question of up to REPLAY_TOKENS is replayed as a CUDA graph, with widths in REPLAY_STEP steps.
 REPLAY_TOKENS, REPLAY_STEP = 64, 16
 FOLDER = "torch"  # in the user's cache
+# One thread at a time records: a recording begins by waiting for the device, which CUDA refuses
+# while another one is recording.
+_recording = Lock()
 
 
 def token_budget(device: torch.device) -> int:
@@ -255,7 +258,7 @@ class Replay:
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(current)
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self.device), torch.cuda.stream(stream):
+        with _recording, torch.cuda.device(self.device), torch.cuda.stream(stream):
             for _ in range(3):  # libraries choose their kernels before the recording
                 module.output(inputs)
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
