@@ -4,11 +4,13 @@ Graphs are walked on the CPU: its caches suit them better.
 """
 
 import hashlib
+import os
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Self
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -287,6 +289,7 @@ def gpu_copy(rows: Prefixes) -> CoarseIndex:
     try:
         with gpu.lock:
             index = faiss.GpuIndexFlatIP(gpu.resources, rows.width, config)
+            _copies.add(index)
             for block in rows.blocks():
                 index.add(block)
     except RuntimeError as error:
@@ -312,6 +315,20 @@ class Gpu(NamedTuple):
 def first_gpu() -> Gpu:
     """The first GPU, opened once in a process."""
     return Gpu(faiss.StandardGpuResources(), Lock())
+
+
+_copies: WeakSet[Any] = WeakSet()  # every index on the GPU
+
+
+def _leave_gpu() -> None:
+    """In a forked child: the GPU is the parent's; to free what is there would end the child."""
+    resources = [first_gpu().resources] if first_gpu.cache_info().currsize else []
+    for owner in (*_copies, *resources):
+        owner.this.disown()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_leave_gpu)
 
 
 def require_gpu() -> None:

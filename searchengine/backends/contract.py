@@ -248,6 +248,10 @@ class Snapshot(ABC):
     def rows(self) -> int:
         """At least the number of passages that can be found; 0 only if there are none."""
 
+    def at_most(self, count: int) -> int:
+        """`count`, or the number of passages if that is less and is known without much work."""
+        return min(count, self.rows)
+
     @property
     @abstractmethod
     def shortlist(self) -> int:
@@ -278,11 +282,13 @@ class Snapshot(ABC):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
+        shown: int = 0,
     ) -> "SearchResult":
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
         If fewer than k match, the rest is −1 and −inf. `queries`: (q, D), in the encoder's basis.
-        `phrases`: texts that the documents must contain, a filter too.
+        `phrases`: texts that the documents must contain, a filter too. `shown`: the documents of so
+        many of the first rows will be read next.
         """
 
     @abstractmethod
@@ -429,6 +435,10 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release files or connections; closing twice is harmless."""
+
+
+class Reindexed(CollectionError):
+    """Another encoder has indexed the collection since its settings were read."""
 
 
 class Changed(Exception):

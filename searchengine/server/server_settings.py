@@ -32,6 +32,7 @@ MAX_RESULT = 4 << 20  # bytes of what a tool returns to an assistant
 MAX_UNSENT = 128 << 20  # bytes of large responses that are being sent at a time
 SPARE_TOKENS = 64  # tokens that a reload may add
 MAX_FACETS = 20
+MAX_EXAMPLES = 100  # documents that move a question
 MAX_PAGE = 1000  # documents in one list
 MAX_DIMENSIONS = 8192
 MAX_KEY = 4096  # characters

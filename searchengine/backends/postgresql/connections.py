@@ -7,9 +7,9 @@ of libpq: passwords come from the URL, PGPASSWORD or ~/.pgpass, and `?options=-c
 sets a parameter of the session, such as statement_timeout (in milliseconds).
 """
 
+import math
 import random
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,16 +22,24 @@ from searchengine.errors import BackendUnavailable, CollectionError, CorpusError
 from searchengine.trainer.errors import install_line
 
 if TYPE_CHECKING:
-    import psycopg
-    from psycopg_pool import ConnectionPool
+    from psycopg.types import TypeInfo
 
-    Connection = psycopg.Connection[tuple[Any, ...]]
+    from searchengine.backends.postgresql.pool import Connection, Pool, Transaction
 
 DEFAULT_SCHEMA = "searchengine"
 STATEMENT_TIMEOUT = 60_000
 """Milliseconds that a statement may take, unless the URL sets statement_timeout."""
 _OLDEST = (0, 8)  # of pgvector: iterative scans, without which filters under-fill
-_CONNECT, _WAIT = 10, 10  # seconds to connect, and to wait for a free connection
+_WAIT = 10  # seconds to wait for a free connection
+_GRACE = 10  # seconds that an answer may take beyond statement_timeout
+_KEPT_ALIVE: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""Parameters of libpq that the URL does not set: a dead network is noticed within a minute."""
 _CONNECTIONS = 16
 _TRIES = 12
 _NAME = re.compile(r"[^\W\d]\w{0,62}")
@@ -57,78 +65,79 @@ def shown(url: str) -> str:
 
 
 class Connections:
-    """A pool of connections to one collection. Safe to use from several threads."""
+    """The connections to one collection. Safe to use from several threads."""
 
     def __init__(self, url: str) -> None:
         """Connect once. Raises ImportError (missing extra) and CollectionError."""
         _required()
         self.url, self.name = url, shown(url)
         self.uri, self.schema = split_url(url)
-        self._lock = threading.Lock()
-        self._pool: ConnectionPool[Connection] | None = None
-        self._closed = False
-        with self.single() as connection:
-            self._check_extension(connection)
+        self._types: dict[str, TypeInfo | None] = {}
+        self._pool = self._new_pool()
+        try:
+            with self.borrow() as connection:
+                self._check_extension(connection)
+        except BaseException:
+            self.close()
+            raise
         inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: the connections are the parent's; open others."""
-        self._lock = threading.Lock()
-        self._inherited, self._pool = self._pool, None
+        self._inherited, closed = self._pool, self._pool.closed
+        self._pool = self._new_pool()
+        self._pool.closed = closed
 
     @contextmanager
     def single(self) -> "Iterator[Connection]":
-        """A connection outside of the pool, in autocommit, without a limit on time."""
-        import psycopg
-
-        with self.named_errors():
-            try:
-                connection = psycopg.connect(
-                    self.uri, autocommit=True, prepare_threshold=None, connect_timeout=_CONNECT
-                )
-            except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
-                raise self._not_connected(error) from error
-            with connection:
-                self.use_schema(connection)
-                yield connection
+        """A connection of its own, in autocommit, without a limit on time."""
+        with self.named_errors(), self._connected() as connection:
+            connection.execute("SET statement_timeout = 0")
+            connection.answers_within = None
+            yield connection
 
     @contextmanager
     def borrow(self) -> "Iterator[Connection]":
         """A connection of the pool, in autocommit. Raises BackendUnavailable."""
-        pool = self._opened()
-        try:
-            with self.named_errors(), pool.connection() as connection:
-                yield connection
-        except BackendUnavailable:
-            self._discard(pool)
-            raise
-
-    @contextmanager
-    def reading(self) -> "Iterator[Connection]":
-        """A connection in a read-only transaction that sees one commit."""
-        with self.borrow() as connection:
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        with self.named_errors():
+            connection = self._acquire()
             try:
-                _limit(connection)
+                connection.settle()
                 yield connection
             finally:
-                if not connection.closed:
-                    connection.execute("ROLLBACK")
+                self._pool.release(connection)
 
-    def write(self, work: "Callable[[Connection], T]") -> T:
+    @contextmanager
+    def reading(self) -> "Iterator[Transaction]":
+        """A read-only transaction that sees one commit."""
+        from searchengine.backends.postgresql.pool import READ, Transaction
+
+        with self.named_errors():
+            transaction = Transaction(self._acquire, READ)
+            try:
+                yield transaction
+            finally:
+                if transaction.acquired is not None:
+                    self._pool.release(transaction.acquired)
+
+    def write(self, work: "Callable[[Transaction], T]", lock: str = "") -> T:
         """Run `work` in a transaction; again if another one was in its way.
 
-        Raises BackendUnavailable if the connection is lost. If that happens during the commit, it
-        is unknown whether the change is stored: `upsert` and `delete` can be repeated.
+        `lock`: of the row of settings that says which revision they are. Raises BackendUnavailable
+        if the connection is lost. If that happens during the commit, it is unknown whether the
+        change is stored: `upsert` and `delete` can be repeated.
         """
         from psycopg import errors
 
+        from searchengine.backends.postgresql.pool import WRITE, Transaction
+
         for attempt in range(_TRIES):
-            with self.borrow() as connection:
+            with self.named_errors():
+                transaction = Transaction(self._acquire, WRITE, lock)
                 try:
-                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-                    result = work(connection)
-                    connection.execute("COMMIT")
+                    result = work(transaction)
+                    if not transaction.committed:
+                        transaction.commit()
                     return result
                 except (
                     errors.SerializationFailure,
@@ -138,42 +147,23 @@ class Connections:
                     if attempt == _TRIES - 1:
                         raise
                 finally:
-                    if not connection.closed and connection.info.transaction_status:
-                        connection.execute("ROLLBACK")
+                    if transaction.acquired is not None:
+                        self._pool.release(transaction.acquired)
             time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
         raise AssertionError("the last attempt returns or raises")
 
-    def _discard(self, pool: "ConnectionPool[Connection]") -> None:
-        """Let the next call open another pool, at once.
-
-        This one would wait before it connects again, the longer the server was away.
-        """
-        with self._lock:
-            if self._pool is pool:
-                self._pool = None
-        pool.close(timeout=0)
-
     def close(self) -> None:
         """Close all connections; closing twice is harmless."""
-        with self._lock:
-            pool, self._pool, self._closed = self._pool, None, True
-        if pool is not None:
-            pool.close()
+        self._pool.close()
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
         """Raise the errors of the server as sentences."""
         import psycopg
         from psycopg import errors
-        from psycopg_pool import PoolTimeout
 
         try:
             yield
-        except PoolTimeout as error:
-            raise BackendUnavailable(
-                f"{self.name}: no connection within {_WAIT} seconds, because the server does not "
-                "answer or is busy; try again later"
-            ) from error
         except errors.QueryCanceled as error:
             call = limits.current()
             if call is not None and call.expired():
@@ -208,47 +198,62 @@ class Connections:
         except psycopg.Error as error:
             raise CollectionError(f"{self.name}: {_reason(error)}") from error
 
-    def _opened(self) -> "ConnectionPool[Connection]":
-        from psycopg_pool import ConnectionPool
+    def _new_pool(self) -> "Pool":
+        from searchengine.backends.postgresql.pool import Pool
 
-        with self._lock:
-            pool, closed = self._pool, self._closed
-        if pool is not None:
-            return pool
-        if not closed:
-            with self.single():  # raises at once while the server is away; a pool would wait
-                pass
-        with self._lock:
-            if self._closed:
-                raise CollectionError(f"{self.name} is closed; open it again")
-            if self._pool is None:
-                self._pool = ConnectionPool(
-                    self.uri,
-                    min_size=1,
-                    max_size=_CONNECTIONS,
-                    timeout=_WAIT,
-                    configure=self._configure,
-                    check=ConnectionPool.check_connection,
-                    kwargs={
-                        "autocommit": True,
-                        "prepare_threshold": None,  # a plan must know the values
-                        "connect_timeout": _CONNECT,
-                    },
-                    open=True,
-                )
-            return self._pool
+        return Pool(self._connected, _CONNECTIONS, _WAIT)
 
-    def _configure(self, connection: "Connection") -> None:
-        self.use_schema(connection)
-        connection.execute(
-            "SELECT set_config(name, %s, false) FROM pg_settings "
-            "WHERE name = 'statement_timeout' AND source <> 'client'",
-            (str(STATEMENT_TIMEOUT),),
-        )
+    def _acquire(self) -> "Connection":
+        from searchengine.backends.postgresql.pool import Busy
+
+        if self._pool.closed:
+            raise CollectionError(f"{self.name} is closed; open it again")
+        try:
+            return self._pool.acquire()
+        except Busy as error:
+            raise BackendUnavailable(
+                f"{self.name}: {error}; ask again later, or search from fewer threads"
+            ) from None
+
+    def _connected(self) -> "Connection":
+        """A new connection, which finds the collection's tables and the types of pgvector."""
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+
+        from searchengine.backends.postgresql.pool import Connection
+
+        try:
+            options = _KEPT_ALIVE | conninfo_to_dict(self.uri)
+            call = limits.current()
+            if call is not None and call.deadline is not None:
+                left = max(2, math.ceil(call.deadline.at - time.monotonic()))  # 2 is libpq's least
+                options["connect_timeout"] = min(left, int(options["connect_timeout"]) or left)
+            connection = Connection.connect(autocommit=True, prepare_threshold=None, **options)
+        except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
+            limits.check()
+            raise self._not_connected(error) from error
+        try:
+            connection.answers_within = STATEMENT_TIMEOUT / 1e3 + _GRACE
+            timeout = "FROM pg_settings WHERE name = 'statement_timeout'"
+            _, ((milliseconds,),) = connection.run(
+                (
+                    f"SELECT set_config(name, %s, false) {timeout} AND source <> 'client'",
+                    (str(STATEMENT_TIMEOUT),),
+                ),
+                (f"SELECT setting::int {timeout}", ()),
+            )
+            connection.answers_within = milliseconds / 1e3 + _GRACE if milliseconds else None
+            self.use_schema(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def use_schema(self, connection: "Connection") -> None:
         """Find the collection's tables and the types of pgvector by their bare names."""
-        from pgvector.psycopg import register_vector
+        from pgvector.psycopg.halfvec import register_halfvec_info
+        from pgvector.psycopg.vector import register_vector_info
+        from psycopg.types import TypeInfo
 
         connection.execute(
             "SELECT set_config('search_path', concat_ws(', ', quote_ident(%s), (SELECT "
@@ -256,8 +261,15 @@ class Connections:
             "extnamespace WHERE extname = 'vector')), false)",
             (self.schema,),
         )
-        if connection.execute("SELECT to_regtype('halfvec')").fetchone() != (None,):
-            register_vector(connection)
+        for name, register in (
+            ("vector", register_vector_info),
+            ("halfvec", register_halfvec_info),
+        ):
+            if self._types.get(name) is None:
+                self._types[name] = TypeInfo.fetch(connection, name)
+            info = self._types[name]
+            if info is not None:
+                register(connection, info)
 
     def _check_extension(self, connection: "Connection") -> None:
         sql = (
@@ -294,7 +306,6 @@ class Connections:
 def _required() -> None:
     try:
         import pgvector.psycopg  # noqa: F401
-        import psycopg_pool  # noqa: F401
     except ImportError as error:
         raise ImportError(
             f"collections on PostgreSQL need {error.name}: {install_line('postgresql')}"
@@ -310,17 +321,3 @@ def _reason(error: Exception) -> str:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
-
-
-def _limit(connection: "Connection") -> None:
-    """Let no statement of the transaction take longer than the call may still take."""
-    call = limits.current()
-    if call is None or call.deadline is None:
-        return
-    limits.check()
-    milliseconds = int(1e3 * (call.deadline.at - time.monotonic())) + 1
-    connection.execute(
-        "SELECT set_config('statement_timeout', least(%s, nullif(setting::int, 0))::text, true) "
-        "FROM pg_settings WHERE name = 'statement_timeout'",
-        (milliseconds,),
-    )
