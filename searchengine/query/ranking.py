@@ -15,11 +15,13 @@ from searchengine.corpus.documents import Document
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.diversity import mmr
 from searchengine.query import fusion
+from searchengine.query.boosting import parse
 from searchengine.query.feedback import examples, weight_beside
 from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
 from searchengine.query.paging import (
     MAX_DEPTH,
+    Label,
     Part,
     Ranked,
     Ranking,
@@ -33,6 +35,8 @@ from searchengine.query.snippets import best_passage
 FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors, however many are shown:
 else the scores, and so the order, would depend on the page."""
+BOOSTED = 200
+"""Documents of the first part with a boost: the others do not rise into it."""
 _FIRST_DIVERSE = 10  # documents of the first part with diversity
 _MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
 
@@ -51,17 +55,20 @@ def rank(
         questions: texts; needed by the modes text and hybrid.
         vectors: (q, D) float32, moved by the examples; needed by the modes vector and hybrid.
     """
+    scoring = query if query.boost is None else replace(query, group_by=None)
     if query.mode == Mode.VECTOR:
         assert vectors is not None
-        part, count = _by_vector(snapshot, query, vectors), len(vectors)
+        part, count = _by_vector(snapshot, scoring, vectors), len(vectors)
     elif query.by_words:
         assert questions is not None
-        part, count = _by_text(snapshot, query, questions), len(questions)
+        part, count = _by_text(snapshot, scoring, questions), len(questions)
     else:
         assert questions is not None and vectors is not None
-        part, count = _by_both(snapshot, query, questions, vectors), len(questions)
+        part, count = _by_both(snapshot, scoring, questions, vectors), len(questions)
     if query.min_score is not None:
         part = _above(part, query.min_score)
+    if query.boost is not None:
+        part = _boosted(snapshot, query, part)
     if query.diversity:
         part = _diverse(snapshot, query, part)
     rankings = in_parts(part, count, min(query.depth, MAX_DEPTH), labels(snapshot, query)[0])
@@ -303,6 +310,33 @@ def _above(part: Part, score: float) -> Part:
     return above
 
 
+def _of_first(part: Part, positions: Sequence[int], size: int, label: Label) -> list[Ranking]:
+    """The first `size` documents of each question."""
+
+    def of_these(places: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        return part([positions[i] for i in places], number, depth)
+
+    return in_parts(of_these, len(positions), size, label)
+
+
+def _boosted(snapshot: Snapshot, query: Query, part: Part) -> Part:
+    """The first documents by their boosted scores, then more of them: the first of each group."""
+    assert query.boost is not None
+    boost, (label, _) = parse(query.boost), labels(snapshot, replace(query, group_by=None))
+
+    def boosted(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        size = part_size(BOOSTED, number)
+        rankings = []
+        for pool in _of_first(part, positions, size, label):
+            documents = boost.applied(snapshot, pool.documents, str(query.mode))
+            last = len(documents) < size
+            ranking = replace(pool, documents=documents, exact=False, last=last)
+            rankings.append(_grouped(snapshot, query, ranking))
+        return rankings
+
+    return boosted
+
+
 def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
     """The best candidates by maximal marginal relevance: in parts, from longer and longer lists."""
     label, _ = labels(snapshot, query)
@@ -311,11 +345,8 @@ def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
         size = part_size(_FIRST_DIVERSE, number)
         count = _candidates(size)
 
-        def of_these(places: Sequence[int], number: int, depth: int) -> list[Ranking]:
-            return part([positions[i] for i in places], number, depth)
-
         rankings = []
-        for pool in in_parts(of_these, len(positions), count, label):
+        for pool in _of_first(part, positions, count, label):
             candidates = len(pool.documents)
             chosen = _chosen(snapshot, query, pool, min(size, depth))
             rankings.append(replace(chosen, last=candidates < count and candidates <= size))
@@ -329,11 +360,17 @@ def _candidates(size: int) -> int:
 
 
 def candidates(query: Query) -> int:
-    """How many documents a search ranks: of them diversity chooses those to show."""
-    if not query.diversity:
-        return query.depth
-    sizes = (part_size(_FIRST_DIVERSE, number) for number in count())
-    return _candidates(next(size for size in sizes if size >= min(query.depth, MAX_DEPTH)))
+    """How many documents a search ranks: of them boost and diversity choose those to show."""
+    depth = query.depth
+    if query.diversity:
+        depth = _candidates(_enough(_FIRST_DIVERSE, depth))
+    return depth if query.boost is None else _enough(BOOSTED, depth)
+
+
+def _enough(first: int, depth: int) -> int:
+    """The size of the first part that has `depth` documents."""
+    sizes = (part_size(first, number) for number in count())
+    return next(size for size in sizes if size >= min(depth, MAX_DEPTH))
 
 
 def _chosen(snapshot: Snapshot, query: Query, pool: Ranking, count: int) -> Ranking:

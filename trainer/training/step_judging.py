@@ -32,6 +32,8 @@ SAME_MEANING_SCORE = 4.0
 # Fewer would choose steps by chance: of 20, one more right answer is 5 points.
 MIN_HELD_OUT = 20
 SHARE, MAX_HELD_OUT = 0.1, 512
+# Labelled texts from which a tenth of them tells a difference of some points.
+CROSS_VALIDATED = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ def make_judge(
     are the mean over them. None for sentences alone, or too few examples to hold enough out. Raises
     ConfigError for `dev` files beside a measure.
     """
+    if cross_validates(config, data, measure):
+        return None, [Split(data_set.examples) for data_set in data]
     if measure is not None or config.dev:
         judge, _ = _judge_data_set(replace(data[0], config=config), measure)
         return judge, [Split(data_set.examples) for data_set in data]
@@ -212,8 +216,19 @@ def top1_accuracy(
     return scores
 
 
-def unjudged(data: Sequence[DataSet]) -> str:
+def cross_validates(
+    config: TrainConfig, data: Sequence[DataSet], measure: Measure | None = None
+) -> bool:
+    """Whether a run on labels is judged by training on parts of them, and nothing is held out."""
+    labels = config.objective is Objective.CLASSIFICATION and len(data[0].examples)
+    chosen = config.dev or config.keep_last or measure is not None
+    return bool(0 < labels < CROSS_VALIDATED and config.folds and not chosen)
+
+
+def unjudged(data: Sequence[DataSet], config: TrainConfig) -> str:
     """Why nothing is held out of these data sets, in words."""
+    if cross_validates(config, data):
+        return f"fewer than {CROSS_VALIDATED} labels, which a cross-validation judges in the end"
     if all(len(item.examples.of_kind(Kind.SENTENCE)) == len(item.examples) for item in data):
         return "single sentences have no other text that judges them"
     return (
