@@ -26,7 +26,14 @@ from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import CANDIDATES, Mode, weight_of
-from searchengine.backends.opening import create_backend, exists, in_folder, is_url, open_backend
+from searchengine.backends.opening import (
+    create_backend,
+    exists,
+    in_folder,
+    is_url,
+    name_of,
+    open_backend,
+)
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import (
     DataFrame,
@@ -123,6 +130,7 @@ __all__ = [
     "field_name",
     "limits",
     "listing",
+    "name_of",
 ]
 
 
@@ -465,6 +473,7 @@ class SearchEngine:
         unlike: Sequence[Key] = (),
         offset: int = 0,
         min_score: float | None = None,
+        boost: str | None = None,
         group_by: str | None = None,
         sort_by: str | None = None,
         facets: Sequence[str] = (),
@@ -494,7 +503,10 @@ class SearchEngine:
                 (docs/searching.md). They are not among the hits.
             unlike: keys of irrelevant documents: it moves away from them. They are left out too.
             offset: hits to skip, for the next page. The order does not depend on the pages.
-            min_score: leave out hits with a lower score (on the scale of the mode).
+            min_score: leave out hits with a lower score (on the scale of the mode, before a boost).
+            boost: an expression over metadata fields that multiplies the scores of the best 200
+                documents: "0.9 ** age_days(date)", see docs/searching.md. Deeper pages boost the
+                next 600 and so on. `Hit.scores` has the factor and the score before.
             group_by: a metadata field; return only the best document for each of its values, and
                 all documents without the field.
             sort_by: a metadata field; show the hits, which are chosen by score, in its order:
@@ -530,6 +542,7 @@ class SearchEngine:
             unlike=unlike,
             offset=offset,
             min_score=min_score,
+            boost=boost,
             group_by=group_by,
             sort_by=sort_by,
             facets=facets,
@@ -1061,8 +1074,8 @@ class SearchEngine:
         if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
             encoder.start()
             encoder.encode(["warm"], role="query")
-        with self.reading() as snapshot:
-            return verify.warm(snapshot)
+        with self.collection.reading() as snapshot:
+            return snapshot.warm()
 
     def verify(self, *, encode: int = 0) -> int:
         """Check files, checksums and tables. Raises CollectionError on the first error.

@@ -65,6 +65,13 @@ class Passage(NamedTuple):
     end: int
 
 
+class Place(NamedTuple):
+    """A passage and its document, by their ids; −1 in place of a passage: the whole document."""
+
+    id: int
+    document: int
+
+
 class Coarse(NamedTuple):
     """What the coarse stage of a search does with a passage.
 
@@ -148,17 +155,20 @@ class WordScores(list[tuple[int, float]]):
         scale: the BM25 score that weighs as much as a cosine of 1: the best, or `most` if that is
             more. So the best document has the full share if it has all of these words, and less if
             it has few of them. What phrases add exceeds it.
+        first: document → its first passage, if the ranking has told.
     """
 
-    __slots__ = ("most", "scale")
+    __slots__ = ("first", "most", "scale")
 
     def __init__(
         self,
         scored: Iterable[tuple[int, float]] = (),
         most: float = 0.0,
         scale: float | None = None,
+        first: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__(scored)
+        self.first = {} if first is None else first
         self.most = most
         best = self[0][1] if self else 0.0
         self.scale = (max(best, most) or 1.0) if scale is None else scale
@@ -248,6 +258,10 @@ class Snapshot(ABC):
     def rows(self) -> int:
         """At least the number of passages that can be found; 0 only if there are none."""
 
+    def at_most(self, count: int) -> int:
+        """`count`, or the number of passages if that is less and is known without much work."""
+        return min(count, self.rows)
+
     @property
     @abstractmethod
     def shortlist(self) -> int:
@@ -262,6 +276,21 @@ class Snapshot(ABC):
     def cuts(self) -> bool:
         """Whether a document may have several passages."""
         return self.settings.get("passages") is not None
+
+    def documents_of(self, passages: Ids) -> list[int]:
+        """The documents of passages (n,), in their order."""
+        return [passage.document for passage in self.store.passages(passages.tolist())]
+
+    def spans_of(self, passages: Sequence[int]) -> list[Span]:
+        """The offsets of passages, in their order."""
+        return [(passage.start, passage.end) for passage in self.store.passages(passages)]
+
+    def passages_of(self, documents: Sequence[int], first: Mapping[int, int]) -> dict[int, int]:
+        """Passage → document, of all passages of these documents; those of each by id.
+
+        `first`: document → its first passage, of those for which it is known.
+        """
+        return {passage.id: passage.document for passage in self.store.passages_of(documents)}
 
     @property
     def unrelated(self) -> float:
@@ -278,11 +307,13 @@ class Snapshot(ABC):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
+        shown: int = 0,
     ) -> "SearchResult":
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
         If fewer than k match, the rest is −1 and −inf. `queries`: (q, D), in the encoder's basis.
-        `phrases`: texts that the documents must contain, a filter too.
+        `phrases`: texts that the documents must contain, a filter too. `shown`: the documents of so
+        many of the first rows will be read next.
         """
 
     @abstractmethod
@@ -329,6 +360,10 @@ class Snapshot(ABC):
         They contain the phrases `required`; other phrases of the question, in quotation marks, add
         to the score. `as_you_type`: its last word may be unfinished.
         """
+
+    @abstractmethod
+    def warm(self) -> int:
+        """Read what searches read into a cache, so that none waits for it; returns bytes."""
 
     @abstractmethod
     def sizes(self) -> dict[str, Any]:
@@ -378,7 +413,7 @@ class Backend(ABC):
     def entries(self, keys: Sequence[str]) -> list[Entry]:
         """The stored entries of these keys, in their order, without unknown keys."""
         with self.reading() as snapshot:
-            return _entries(snapshot, keys)
+            return entries_of(snapshot, keys)
 
     @abstractmethod
     def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
@@ -429,6 +464,10 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release files or connections; closing twice is harmless."""
+
+
+class Reindexed(CollectionError):
+    """Another encoder has indexed the collection since its settings were read."""
 
 
 class Changed(Exception):
@@ -491,7 +530,7 @@ def scan(backend: Backend, after: str | None = None, batch: int = 500) -> Iterat
             yield entries
 
 
-def _entries(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
+def entries_of(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
     """The entries of the stored ones of `keys`, in their order."""
     known = snapshot.store.known(keys)
     stored = {key: known[key] for key in keys if key in known}

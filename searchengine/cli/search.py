@@ -47,6 +47,11 @@ _OPTIONS = (
     ),
     click.option("--min-score", type=float, help="Minimum score of a hit [default: none]."),
     click.option(
+        "--boost",
+        metavar="EXPRESSION",
+        help="Factor of the scores, of metadata fields: 0.9 ** age_days(date)",
+    ),
+    click.option(
         "--timeout",
         type=click.FloatRange(0, min_open=True),
         metavar="SECONDS",
@@ -169,13 +174,14 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
 
 _EXPLAINED = {
     "Which documents": "where group_by min_score offset k",
-    "Order": "mode like unlike as_you_type phrases diversity cross_encoder candidates",
+    "Order": "mode boost like unlike as_you_type phrases diversity cross_encoder candidates",
     "Effort": "shortlist exact timeout",
     "The encoder": f"encoder query_encoder layers {RUNNING}",
 }
 _SECTIONS = _EXPLAINED | {
     "Which documents": "where group_by min_score offset k facets",
-    "Order": "mode like unlike as_you_type phrases diversity sort_by cross_encoder candidates",
+    "Order": "mode boost like unlike as_you_type phrases diversity sort_by cross_encoder "
+    "candidates",
 }
 
 

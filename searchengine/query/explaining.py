@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Coarse, Ids, Passage, Snapshot
+from searchengine.backends.contract import Coarse, Ids, Passage, Place, Snapshot, Span
 from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.sql import fields_of
 from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
+from searchengine.query.boosting import BOOST
 from searchengine.query.cross_encoding import CROSS_ENCODER, Scorer, reordered
 from searchengine.query.explanation import Explanation, Stage
 from searchengine.query.feedback import examples, moved
@@ -79,16 +80,16 @@ def explain(asked: Asked, query: Query, key: str) -> Explanation:
         last = _Trace(asked, replace(query, **settings), document).follow()
     names = {stage.name for stage in first.stages}
     later = (stage for stage in last.stages if stage.name not in names)
-    passage = last.passage
-    spans = passage is not None and passage.id >= 0
+    span: Span | tuple[None, None] = None, None
+    if last.passage is not None and last.passage.id >= 0:
+        [span] = asked.snapshot.spans_of([last.passage.id])
     return Explanation(
         key,
         (*first.stages, *later),
         first.lost,
         last.rank if last.lost is None else None,
         settings,
-        passage.start if passage is not None and spans else None,
-        passage.end if passage is not None and spans else None,
+        *span,
     )
 
 
@@ -114,7 +115,7 @@ class _Trace:
     lost: str | None = None
     way: dict[str, Any] = field(default_factory=dict)
     rank: int | None = None
-    passage: Passage | None = None
+    passage: Place | None = None
     row: int = 0
     ranked: tuple[int | None, Ranking] = (None, Ranking(()))
     uncounted: bool = False
@@ -123,7 +124,8 @@ class _Trace:
         """Ask the stages in their order, up to the one that loses it."""
         by_mode = {Mode.VECTOR: self._by_vector, Mode.TEXT: self._by_words}
         rank_it = by_mode.get(Mode(self.query.mode), self._by_both)
-        if self._matches() and rank_it() and self._options() and self.query.cross_encoder:
+        kept = self._matches() and rank_it() and self._boosted() and self._options()
+        if kept and self.query.cross_encoder:
             self._cross_encoded()
         return self
 
@@ -143,6 +145,7 @@ class _Trace:
             k=self.base.depth,
             offset=0,
             min_score=None,
+            boost=None,
             group_by=None,
             diversity=0.0,
             sort_by=None,
@@ -431,13 +434,29 @@ class _Trace:
         score = scoring.score(ranked.scores.get("vector"), bm25)
         return sum(other.score > score for other in ranking.documents) < self.plain.k
 
+    def _boosted(self) -> bool:
+        """The order by boosted scores."""
+        if self.base.boost is None:
+            return True
+        place, ranking = self.ranked
+        self.ranked = self._ranked(replace(self.plain, boost=self.base.boost), place or 0)
+        place, ranking = self.ranked
+        if place is None:
+            return self._lose(self.stages.pop())
+        ranked = ranking.documents[place - 1]
+        before, factor = ranked.scores[str(self.base.mode)], ranked.scores[BOOST]
+        note = f"rank {place:,} by boost (score {before:.3f} times {factor:.3g})"
+        self.stages.append(Stage("boost", True, place, ranked.score, self.plain.k, note))
+        return True
+
     def _options(self) -> bool:
         """Groups, the least score, diversity and pages."""
         base, last = self.base, self.stages[-1]
         place, ranking = self.ranked
         if place is None:
             return self._lose(self.stages.pop())
-        score = ranking.documents[place - 1].score
+        ranked = ranking.documents[place - 1]
+        score = ranked.score if base.boost is None else ranked.scores[str(base.mode)]
         if base.group_by is not None:
             before = self._before_it_in_group(ranking, place)
             if before is not None:
@@ -450,7 +469,7 @@ class _Trace:
                 note = f"its score {score:.6g} is below {base.min_score:.6g}"
                 return self._lose(replace(stage, note=note), min_score=score)
             self.stages.append(stage)
-        if base.group_by is not None or base.diversity or base.min_score is not None:
+        if base.group_by is not None or base.diversity or base.min_score is not None or base.boost:
             place, ranking = self._ranked(replace(base, k=base.depth, offset=0))
             if place is None:
                 return self._lose(self.stages.pop())

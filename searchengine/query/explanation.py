@@ -21,6 +21,7 @@ PLACES = {
     "walk": "in the walk",
     "full_width": "at full width",
     "fusion": "in the fusion",
+    "boost": "by the boost",
     "group": "in its group",
     "min_score": "below the minimum score",
     "diversity": "in the diversity",
@@ -32,6 +33,7 @@ _BY = {
     "words": "by words",
     "full_width": "by full width",
     "fusion": "by both",
+    "boost": "by boost",
     "diversity": "by diversity",
     "cross_encoder": "by the cross-encoder",
 }

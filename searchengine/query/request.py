@@ -18,6 +18,7 @@ from searchengine.corpus.documents import Key, checked_keys
 from searchengine.errors import OPTIONS, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
+from searchengine.query import boosting
 
 
 class Phrases(StrEnum):
@@ -45,6 +46,7 @@ class CommonOptions(TypedDict, total=False):
     candidates: int
     like: Sequence[Key]
     unlike: Sequence[Key]
+    boost: str | None
 
 
 class Options(CommonOptions, total=False):
@@ -81,6 +83,7 @@ class Query:
     timeout: float | None = None
     like: Sequence[Key] = ()
     unlike: Sequence[Key] = ()
+    boost: str | None = None
 
     @classmethod
     def from_options(cls, k: int, options: Options) -> Self:
@@ -132,7 +135,8 @@ class Query:
 
     def __post_init__(self) -> None:
         self._check_counts()
-        for name, text in (("where", self.where), ("group_by", self.group_by)):
+        for name in ("where", "group_by", "boost"):
+            text = getattr(self, name)
             if text is not None and not isinstance(text, str):
                 hint = '; write "year >= 2015"' if name == "where" else ""
                 raise QueryError(f"{name} must be a text or None, got {text!r}{hint}")
@@ -144,6 +148,8 @@ class Query:
             self._check_exact()
         if self.where is not None:
             parse(self.where)  # raises even if the collection is empty
+        if self.boost is not None:
+            boosting.parse(self.boost)
         limit = self.timeout
         if limit is not None and (type(limit) not in (int, float) or not 0 < limit < inf):
             raise QueryError(f"timeout must be a number of seconds above 0, or None, got {limit!r}")
@@ -203,10 +209,11 @@ class Query:
                 "cross_encoder must be a folder or a name on the model hub, or None, got "
                 f"{self.cross_encoder!r}"
             )
-        if self.diversity:
-            raise QueryError(
-                "a cross-encoder orders by its own score; leave diversity or cross_encoder out"
-            )
+        for name in ("diversity", "boost"):
+            if getattr(self, name):
+                raise QueryError(
+                    f"a cross-encoder orders by its own score; leave {name} or cross_encoder out"
+                )
         if self.offset and self.depth > self.candidates:
             raise QueryError(
                 f"the cross-encoder orders the best {self.candidates} documents, and offset + k "

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.runtimes import torch_runtime
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import Replay, TorchRuntime, pick_device
+from searchengine.trainer.runtimes.unpadded import Unpadded
 from tests.tiny_model import WORDS, write_sentence_transformer
 
 TEXTS = ["the dog sleeps", "a", "two big whales near the sea " * 9, "", "red blue"]
@@ -51,6 +53,7 @@ class Cuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.asked: list[tuple[Any, ...]] = []
+        self.recording = 0
         of = Batch.of.__func__  # type: ignore[attr-defined]
         here = classmethod(lambda cls, batch, device: of(cls, batch, torch.device("cpu")))
         monkeypatch.setattr(torch_runtime.Batch, "of", here)
@@ -64,7 +67,12 @@ class Cuda:
         @contextmanager
         def entered(what: Any, **named: Any) -> Iterator[None]:
             self.asked.append((name, what, named))
+            if name == "graph":
+                self.recording += 1
+                sleep(0.01)
+                assert self.recording == 1, "CUDA refuses to wait for a device that records"
             yield
+            self.recording -= name == "graph"
             self.asked.append((f"end of {name}",))
 
         return entered
@@ -97,6 +105,14 @@ def test_a_graph_is_recorded_on_the_device_and_stream_of_the_network(
     assert others == [("end of graph",), ("end of stream",), ("end of device",), ("replay",)]
     expected = TorchRuntime(module, Precision.FP32, "cpu").run(question)
     np.testing.assert_allclose(vectors.detach(), expected, atol=1e-6)
+
+
+def test_one_thread_at_a_time_records(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Cuda(monkeypatch)
+    module, question = read(Source.find(tiny)).module, padded(tiny, ["the dog"])
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(Replay(SECOND).run, module, question) for _ in range(8)]
+    assert len([each.result() for each in found]) == 8
 
 
 def test_cuda_is_known_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +292,8 @@ def test_cuda_gives_what_the_processor_gives(tiny: Path, precision: str) -> None
     assert (fast.runtime, fast.precision) == ("torch", precision)
     cosines = (fast.encode(TEXTS) * on_cpu(tiny).encode(TEXTS)).sum(axis=1)
     assert cosines.min() > 0.998
+    runtime: Any = fast._handle.runtime
+    assert isinstance(runtime._running.transformer, Unpadded) == (precision != "fp32")
 
 
 @needs_cuda

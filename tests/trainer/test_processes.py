@@ -16,6 +16,7 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training import preparation
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.processes import Processes, group_options
 from searchengine.trainer.training.train_config import TrainConfig
@@ -83,6 +84,7 @@ def test_two_processes_equal_one(
     cases: set[str],
     launched: bool,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     configs = {}
     for case, settings in CASES.items():
@@ -96,6 +98,7 @@ def test_two_processes_equal_one(
         if case == "scores":
             settings["train"] = (write_scored(tmp_path / "scored.tsv"),)
         configs[case] = replace(start, **settings, out=tmp_path / case / "two")  # type: ignore[arg-type]
+    monkeypatch.setattr(preparation, "pick_device", lambda _: torch.device("cpu"))
     run_in_two_processes([*configs.values()], tmp_path, launched=launched)
     for case, shared in configs.items():
         one = train(replace(shared, out=tmp_path / case / "one"))
@@ -158,7 +161,7 @@ def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:  
         if name.endswith("key.bias"):  # moves no score: AdamW makes steps of its rounding
             continue
         torch.testing.assert_close(
-            found, expected, atol=3e-5, rtol=1e-4, msg=lambda text: f"{case}: {text}"
+            found.cpu(), expected.cpu(), atol=3e-5, rtol=1e-4, msg=lambda text: f"{case}: {text}"
         )
         if (
             name in base_weights
@@ -166,7 +169,7 @@ def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:  
             and "LayerNorm" not in name
             and "embeddings" not in name
         ):
-            assert (expected - base_weights[name]).abs().max() > 1e-4, case
+            assert (expected.cpu() - base_weights[name].cpu()).abs().max() > 1e-4, case
 
 
 RUN = """

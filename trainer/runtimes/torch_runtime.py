@@ -38,6 +38,7 @@ from searchengine.trainer.runtimes.runtime_config import (
     cpu_has_native_bf16,
     processor,
 )
+from searchengine.trainer.runtimes.unpadded import unpadded
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to fit the cache.
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
@@ -46,6 +47,9 @@ DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 # A question of up to REPLAY_TOKENS is replayed as a CUDA graph, with widths in REPLAY_STEP steps.
 REPLAY_TOKENS, REPLAY_STEP = 64, 16
 FOLDER = "torch"  # in the user's cache
+# One thread at a time records: a recording begins by waiting for the device, which CUDA refuses
+# while another one is recording.
+_recording = Lock()
 
 
 def token_budget(device: torch.device) -> int:
@@ -148,7 +152,10 @@ class TorchRuntime:
     def _running(self) -> SentenceModule | PairModule:
         if self.precision is Precision.FP32:
             return self._module.to(self.device)
-        return lowered(self._module, DTYPES[self.precision], self.device)
+        module = lowered(self._module, DTYPES[self.precision], self.device)
+        if self.device.type == "cuda" and isinstance(module, SentenceModule):
+            return unpadded(module)
+        return module
 
     def leave(self) -> None:
         """Free the device's memory, where the module itself was moved there."""
@@ -255,7 +262,7 @@ class Replay:
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(current)
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self.device), torch.cuda.stream(stream):
+        with _recording, torch.cuda.device(self.device), torch.cuda.stream(stream):
             for _ in range(3):  # libraries choose their kernels before the recording
                 module.output(inputs)
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):

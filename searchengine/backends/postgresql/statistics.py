@@ -15,7 +15,7 @@ from searchengine.backends.postgresql.filters import text_at
 if TYPE_CHECKING:
     from psycopg import sql
 
-    from searchengine.backends.postgresql.connections import Connection
+    from searchengine.backends.postgresql.pool import Connection
 
 _SAMPLE = 1000  # documents
 _MAX_EXPRESSIONS = 64

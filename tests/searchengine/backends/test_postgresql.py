@@ -1,14 +1,15 @@
 """PostgreSQL: filters, the index of vectors, errors, concurrent writers, a killed server."""
 
 import copy
+import itertools
 import os
 import pickle
 import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from filter_oracle import holds, records, trees
 from hypothesis import given
 from hypothesis import strategies as st
 from postgres_server import new_url
+from slow_wire import Wire, wire
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, as_json
@@ -303,7 +305,7 @@ def test_the_password_is_never_shown(url: str, expected: str) -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psycopg_pool", None)
+    monkeypatch.setitem(sys.modules, "pgvector.psycopg", None)
     with pytest.raises(ImportError, match=r"pip install 'searchengine\[postgresql\]'"):
         SearchEngine.open("postgresql://nowhere/db")
 
@@ -366,8 +368,9 @@ def test_an_old_extension_is_refused(url: str, found: Any, message: str) -> None
         def fetchone(self) -> Any:
             return found
 
-    with pytest.raises(CollectionError, match=message):
-        connecting.Connections(url)._check_extension(Old())  # type: ignore[arg-type]
+    with closing(connecting.Connections(url)) as connections:
+        with pytest.raises(CollectionError, match=message):
+            connections._check_extension(Old())  # type: ignore[arg-type]
 
 
 def test_tables_of_another_version_are_refused(engine: SearchEngine, url: str) -> None:
@@ -477,6 +480,70 @@ def test_an_unfinished_last_word(engine: SearchEngine) -> None:
         hits = engine.search(question, mode="text", as_you_type=True)
         assert sorted(hit.key for hit in hits) == list(expected), question
     assert not engine.search("whal", mode="text")
+
+
+# --- round trips ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def through(url: str, delay: float = 0.0) -> Iterator[tuple[Wire, str]]:
+    """A proxy before the server, and the URL that goes through it."""
+    uri, _, name = url.partition("#")
+    with wire(uri.partition("host=")[2], delay) as proxy:
+        yield proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres#{name}"
+
+
+def test_round_trips(url: str) -> None:
+    """How often a call waits for the server, by its time over a slow network."""
+    delay = 0.1
+    with SearchEngine.create(url, WordLengths(DIM)) as engine:
+        engine.add([{"_id": str(i), "text": "bb " * (i + 1), "n": i} for i in range(20)])
+    with (
+        through(url, delay) as (_, there),
+        SearchEngine.open(there, WordLengths(DIM)) as engine,
+    ):
+
+        def trips(work: Callable[[], object]) -> int:
+            """The least of three: other work of the machine takes time too."""
+            times = []
+            for _ in range(3):
+                began = time.monotonic()
+                work()
+                times.append(time.monotonic() - began)
+            return int(min(times) / (2 * delay))
+
+        (vector,) = engine.encode_questions(["bb"])
+        assert trips(lambda: engine.search(vector, 5)) == 1
+        assert trips(lambda: engine.search("bb", 5, mode="vector", where="n >= 3")) == 1
+        assert trips(lambda: engine.get("3")) <= 2
+        new = itertools.count(2)
+        assert trips(lambda: engine.add([{"_id": "3", "text": "bb " + "c" * next(new)}])) <= 4
+        assert trips(lambda: engine.add([{"_id": f"new{next(new)}", "text": "bb c"}])) <= 4
+        assert len(engine) == 23
+
+
+def test_a_server_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the connection open, as a stopped machine or a broken network does."""
+    monkeypatch.setattr(connecting, "_GRACE", 0.3)
+    SearchEngine.create(url, None, dim=DIM).close()
+    with through(url) as (proxy, there):
+        there = there.replace("#", "?connect_timeout=2&options=-c%20statement_timeout%3D200#")
+        with SearchEngine.open(there) as engine:
+            query = units(1)[0]
+            assert engine.search(query) == []
+            time.sleep(0.2)  # the end of the transaction has been answered
+            proxy.stalled = True
+            began = time.monotonic()
+            with pytest.raises(BackendUnavailable, match="no answer within"):
+                engine.search(query)
+            assert time.monotonic() - began < 2
+            with pytest.raises(BackendUnavailable, match="cannot be reached"):
+                engine.search(query)
+            with pytest.raises(SearchTimeout, match=r"0\.1 seconds"):
+                engine.search(query, timeout=0.1)
+            assert time.monotonic() - began < 10
+            proxy.stalled = False
+            assert engine.search(query) == []
 
 
 # --- several at a time ----------------------------------------------------------------------------
@@ -708,6 +775,61 @@ def test_a_killed_server_is_used_again_and_has_lost_nothing(
     assert all("again" in each or "cannot be reached" in each for each in load.failures)
     assert set(load.acknowledged) <= set(engine.keys())
     assert len(engine.search(units(1)[0], 5)) == 5
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+
+def test_searches_ask_a_replica_and_writes_go_to_the_primary(url: str) -> None:
+    with SearchEngine.create(url, None, dim=DIM) as engine:
+        engine.collection.upsert(entries(20))
+    server = postgres_server._server()
+    with postgres_server.replica(server) as folder:
+        uri, _, name = url.partition("#")
+        both = uri.replace("host=", f"host={folder},") + f"#{name}"
+        alone = uri.replace(str(server.pgdata), folder) + f"#{name}"
+        query = units(1)[0]
+        with SearchEngine.open(both) as engine, SearchEngine.open(alone) as reader:
+
+            def wait_for_replica() -> None:
+                deadline = time.monotonic() + DEADLINE
+                while len(reader) != len(engine.collection.known([f"k{i}" for i in range(99)])):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+
+            wait_for_replica()
+            on_replica = ("SELECT pg_is_in_recovery()", ())
+            with engine.collection.reading() as snapshot:
+                assert snapshot.transaction.run(on_replica) == [[(True,)]]
+            with engine.collection._connections.borrow() as connection:
+                assert connection.run(on_replica) == [[(False,)]]
+            engine.collection.upsert(entries(30))  # what is stored is read from the primary
+            engine.add([{"_id": "k3", "text": "new"}], units(1))
+            wait_for_replica()
+            assert len(engine.search(query, 40)) == len(reader.search(query, 40)) == 30
+            with pytest.raises(BackendUnavailable, match="this server is a replica"):
+                reader.delete(["k1"])
+            with engine.collection.reading() as snapshot:
+                snapshot.transaction.run(on_replica)
+        # Without the replica, the primary answers.
+    with SearchEngine.open(both) as engine:
+        assert len(engine.search(query, 40)) == 30
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("connection refused", "cannot be reached"),
+        ("FATAL:  the database system is starting up", "runs, but takes no connection now"),
+        ("FATAL:  sorry, too many clients already", "has no connection left"),
+        ("FATAL:  no pg_hba.conf entry for host", "refuses the user"),
+    ],
+)
+def test_a_dead_server_and_a_refusal_are_told_apart(url: str, reason: str, expected: str) -> None:
+    with closing(connecting.Connections(url)) as connections:
+        error = connections._not_connected(Exception(reason))
+    assert expected in str(error)
+    assert isinstance(error, BackendUnavailable) is not reason.endswith("for host")
 
 
 # --- a cluster ------------------------------------------------------------------------------------
