@@ -5,18 +5,16 @@
 
 The networks of gpu_training.py with random weights, in bf16, on the abstracts of SciFact. In turns:
 
-- as it is: batches of texts of similar length, padded, one after another.
-- in flight: copied from and to pinned memory; the next batch starts before the last one is back.
-- unpadded: the texts of a batch behind one another, with attention within each (not mpnet, whose
-  positions are relative).
-- compiled: layers by torch.compile, for any width.
+- padded: batches of texts of similar length, one after another.
+- as it is: without padding where that can be (not mpnet, whose positions are relative).
+- in flight: padded, from and to pinned memory; the next batch starts before the last one is back.
+- compiled: padded, layers by torch.compile, for any width.
 - fp32, and with TF32: float32 sums of products of 10 bits.
 
 Besides: what the tokenizer takes, what `encode` takes, which overlaps both; and the documents that
 1, 2 and 4 processes on one GPU encode in a second together.
 """
 
-import inspect
 import tempfile
 import time
 from collections import deque
@@ -35,19 +33,24 @@ from record import DATA, record, spread
 from sides import Side, in_turn, run
 
 PROCESSES = (1, 2, 4)
-UNPADDED = "unpadded"
+PADDED = "padded"
 
 
 class Trial:
     """The ways to encode the same batches, with one encoder."""
 
     def __init__(self, folder: Path, texts: Sequence[str], device: str, precision: str):
+        import torch
+
         from searchengine.trainer.encoder import Encoder
+        from searchengine.trainer.model.modules import lowered
         from searchengine.trainer.runtimes.runtime import MIN_LENGTH_RATIO, token_budget_batches
 
         self.encoder = Encoder.load(folder, runtime="torch", precision=precision, device=device)
         self.encoder.encode(texts[:64])
         self.runtime: Any = self.encoder._handle.runtime
+        types = {"bf16": torch.bfloat16, "fp32": torch.float32}
+        self.plain = lowered(self.encoder.module, types[precision], self.runtime.device)
         self.tokens = self.encoder._tokens
         self.ids = self.tokens(texts)
         lengths = [len(row) for row in self.ids]
@@ -86,7 +89,7 @@ class Trial:
                     torch.from_numpy(part).pin_memory().to(self.runtime.device, non_blocking=True)
                     for part in (batch.ids, batch.mask)
                 )
-                found = self.runtime._running.output(Batch(ids, mask, batch.prompt_tokens))
+                found = self.plain.output(Batch(ids, mask, batch.prompt_tokens))
                 rows = torch.empty(found.shape, pin_memory=True)
                 rows.copy_(found, non_blocking=True)
                 event = torch.cuda.Event()
@@ -98,54 +101,13 @@ class Trial:
             finish()
         return self.ordered(vectors)
 
-    def unpadded(self) -> np.ndarray:
-        """All texts of a batch as one row; flash attention is told where each begins."""
-        import torch
-        from torch.nn.attention.varlen import varlen_attn
-        from transformers import AttentionInterface, AttentionMaskInterface
-
-        network = self.runtime._running.transformer
-        device, causal = self.runtime.device, "Qwen3" in type(network).__name__
-        named = inspect.signature(varlen_attn).parameters  # as of torch 2.10, or later
-        ahead = {"window_size": (-1, 0)} if "window_size" in named else {"is_causal": True}
-        bounds: Any = None
-        longest = 0
-
-        def attend(module: Any, q: Any, k: Any, v: Any, mask: Any, **_: Any) -> Any:
-            parts = [x[0].transpose(0, 1) for x in (q, k, v)]
-            if parts[1].shape[1] != parts[0].shape[1]:
-                times = parts[0].shape[1] // parts[1].shape[1]
-                parts[1:] = [x.repeat_interleave(times, dim=1) for x in parts[1:]]
-            window = ahead if causal else {}
-            out = varlen_attn(*parts, bounds, bounds, longest, longest, **window)
-            return out[None], None
-
-        AttentionInterface.register(UNPADDED, attend)
-        AttentionMaskInterface.register(UNPADDED, lambda *_, **__: None)
-        before = network.config._attn_implementation
-        network.set_attn_implementation(UNPADDED)
-        vectors = []
+    def by(self, module: Any) -> np.ndarray:
+        """As it is, by another module."""
+        running, self.runtime.__dict__["_running"] = self.runtime._running, module
         try:
-            for batch in self.batches:
-                rows = [np.asarray(self.ids[i], np.int64) for i in batch]
-                lengths = np.array([len(row) for row in rows])
-                longest = int(lengths.max())
-                positions = np.concatenate([np.arange(n) for n in lengths])
-                owner = torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)).to(device)
-                ends = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
-                bounds = torch.from_numpy(ends).to(device)
-                ids = torch.from_numpy(np.concatenate(rows))[None].to(device)
-                more = {} if causal else {"token_type_ids": torch.zeros_like(ids)}
-                where = torch.from_numpy(positions)[None].to(device)
-                with torch.inference_mode():
-                    hidden = network(input_ids=ids, position_ids=where, **more)[0][0].float()
-                    sums = torch.zeros(len(rows), hidden.shape[1], device=device)
-                    sums.index_add_(0, owner, hidden)
-                    unit = torch.nn.functional.normalize(sums, dim=-1)
-                vectors.append(unit.cpu().numpy())
+            return self.as_it_is()
         finally:
-            network.set_attn_implementation(before)
-        return self.ordered(vectors)
+            self.runtime.__dict__["_running"] = running
 
 
 def trials(folder: Path, data: Path, documents: int, device: str, rounds: int) -> Any:
@@ -153,14 +115,13 @@ def trials(folder: Path, data: Path, documents: int, device: str, rounds: int) -
     import torch
 
     texts = scifact(data, documents)
-    halves = {"bf16": Trial(folder, texts, device, "bf16")}
-    found: dict[str, Any] = dict(halves["bf16"].about)
-    plain = halves["bf16"]
-    ways: dict[str, Callable[[], np.ndarray]] = {"as it is": plain.as_it_is}
+    trial = Trial(folder, texts, device, "bf16")
+    found: dict[str, Any] = dict(trial.about)
+    found["network"] = type(trial.runtime._running.transformer).__name__
+    ways: dict[str, Callable[[], np.ndarray]] = {PADDED: lambda: trial.by(trial.plain)}
+    ways["as it is"] = trial.as_it_is
     if device == "cuda":
-        ways["in flight"] = plain.in_flight
-        if "MPNet" not in type(plain.runtime._running.transformer).__name__:
-            ways[UNPADDED] = plain.unpadded
+        ways["in flight"] = trial.in_flight
         exact = Trial(folder, texts, device, "fp32")
 
         def tf32() -> np.ndarray:
@@ -171,15 +132,9 @@ def trials(folder: Path, data: Path, documents: int, device: str, rounds: int) -
                 torch.set_float32_matmul_precision("highest")
 
         ways |= {"fp32": exact.as_it_is, "fp32, TF32": tf32}
-    ways["tokenizer"] = lambda: np.zeros(len(plain.tokens(texts)))
-    ways["encode"] = lambda: plain.encoder.encode(texts)
-    vectors = {}
-    for name in [*ways]:
-        try:
-            vectors[name] = ways[name]()
-        except Exception as error:  # torch of another version has another varlen_attn
-            found[name] = f"{type(error).__name__}: {error}"[:300]
-            del ways[name]
+    ways["tokenizer"] = lambda: np.zeros(len(trial.tokens(texts)))
+    ways["encode"] = lambda: trial.encoder.encode(texts)
+    vectors = {name: way() for name, way in ways.items()}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds):
         for name in in_turn([*ways], turn):
@@ -188,11 +143,11 @@ def trials(folder: Path, data: Path, documents: int, device: str, rounds: int) -
             seconds[name].append(time.perf_counter() - start)
     for name, took in seconds.items():
         found[name] = {"documents/s": spread([len(texts) / each for each in took])}
-        if name not in ("as it is", "tokenizer"):
-            cosines = np.einsum("nd,nd->n", vectors[name], vectors["as it is"], dtype=np.float64)
+        if name not in (PADDED, "tokenizer"):
+            cosines = np.einsum("nd,nd->n", vectors[name], vectors[PADDED], dtype=np.float64)
             found[name]["cosine, min"] = float(cosines.min())
-            ratios = [a / b for a, b in zip(seconds["as it is"], took, strict=True)]
-            found[name]["times as it is"] = spread(ratios)
+            ratios = [a / b for a, b in zip(seconds[PADDED], took, strict=True)]
+            found[name]["times padded"] = spread(ratios)
     return found
 
 
@@ -200,27 +155,26 @@ def compiled(folder: Path, data: Path, documents: int, device: str, rounds: int)
     """Seconds of the same batches before and after torch.compile, and of compiling."""
     texts = scifact(data, documents)
     trial = Trial(folder, texts, device, "bf16")
-    trial.as_it_is()
-    start = time.perf_counter()
-    trial.as_it_is()
-    before = time.perf_counter() - start
-    trial.runtime._running.transformer.compile(dynamic=True)
-    start = time.perf_counter()
-    trial.as_it_is()
-    first, after = time.perf_counter() - start, []
-    for _ in range(rounds):
+
+    def seconds() -> float:
         start = time.perf_counter()
-        trial.as_it_is()
-        after.append(time.perf_counter() - start)
-    return {"times as it is": spread([before / each for each in after]), "first, s": first}
+        trial.by(trial.plain)
+        return time.perf_counter() - start
+
+    before = [seconds() for _ in range(rounds + 1)][1:]
+    trial.plain.transformer.compile(dynamic=True)
+    first, *after = [seconds() for _ in range(rounds + 2)]
+    ratios = [a / b for a, b in zip(before, after[1:], strict=True)]
+    return {"times padded": spread(ratios), "first, s": first}
 
 
-def be(folder: str, texts: list[str], device: str) -> tuple[Callable[..., Any], Any]:
+def be(folder: str, data: str, documents: int, device: str) -> tuple[Callable[..., Any], Any]:
     """A process that encodes when it is asked to."""
     from searchengine.trainer.encoder import Encoder
 
     encoder = Encoder.load(folder, runtime="torch", precision="bf16", device=device)
-    encoder.encode(texts[:64])
+    texts = scifact(Path(data), documents)
+    encoder.encode(texts)
 
     def answered(rounds: int) -> float:
         start = time.perf_counter()
@@ -231,20 +185,22 @@ def be(folder: str, texts: list[str], device: str) -> tuple[Callable[..., Any], 
     return answered, {}
 
 
-def together(folder: Path, texts: list[str], device: str) -> dict[str, float]:
+def together(folder: Path, data: Path, documents: int, device: str) -> dict[str, float]:
     """Documents per second of several processes at once."""
     found = {}
     with ExitStack() as stack, ThreadPoolExecutor(max(PROCESSES)) as pool:
-        what = {"folder": str(folder), "texts": texts, "device": device}
+        what = {"folder": str(folder), "data": str(data), "documents": documents}
+        what["device"] = device
         started = [
             pool.submit(lambda: stack.enter_context(Side(__file__, **what)))
             for _ in range(max(PROCESSES))
         ]
         sides = [side.result() for side in started]
+        texts = len(scifact(data, documents))
         for count in PROCESSES:
             start = time.perf_counter()
             [*pool.map(lambda side: side.ask(rounds=3), sides[:count])]
-            found[f"{count}"] = 3 * count * len(texts) / (time.perf_counter() - start)
+            found[f"{count}"] = 3 * count * texts / (time.perf_counter() - start)
     return found
 
 
@@ -281,7 +237,6 @@ def main(
     figures: dict[str, Any] = {}
     if not processor:
         figures["device"] = torch.cuda.get_device_name()
-    texts = scifact(data, documents)
     for shape in shapes:
         told = ["--data", data, "--documents", documents, "--rounds", rounds]
         told += ["--processor"] if processor else []
@@ -292,7 +247,8 @@ def main(
             click.echo(f"{shape}: {found}")
             record("gpu_encoding", figures)
             if shape == "MiniLM":
-                found["processes, documents/s"] = together(Path(scratch), texts, device)
+                several = together(Path(scratch), data, documents, device)
+                found["processes, documents/s"] = several
                 if compiles:
                     found["compiled"] = measure(__file__, *options, "--compile")
                 click.echo(f"{shape}: {found}")

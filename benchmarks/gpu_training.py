@@ -10,8 +10,8 @@ counts the matrix products of the layers on real tokens, three times in training
 backward by inputs and by weights); the peak is that of large matrix products in bf16. Each shape is
 a process of its own. The first steps are left out: compiled layers are made in them.
 
-What is not done beside what is: TF32 (float32 sums of products of 10 bits), torch's fused attention
-in place of the plain one, and layers compiled by torch.compile, for MiniLM unless named.
+What is not done beside what is: TF32 (float32 sums of products of 10 bits), and layers compiled by
+torch.compile, for MiniLM unless named.
 """
 
 import itertools
@@ -56,9 +56,9 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-TF32, FUSED, COMPILED = "fp32, TF32", "bf16, fused attention", "bf16, compiled"
-ARITHMETIC = ("fp32", TF32, "bf16", FUSED, COMPILED)
-WARM_UP = 2  # steps before the clock starts; compiled layers take the last width in the second
+TF32, COMPILED = "fp32, TF32", "bf16, compiled"
+ARITHMETIC = ("bf16", COMPILED, "fp32", TF32)
+WARM_UP = 12  # steps before the clock starts: for each new width memory is taken and kernels chosen
 
 DOCUMENTS = "documents, bf16"
 
@@ -71,7 +71,6 @@ def arithmetic(name: str) -> Iterator[None]:
     from searchengine.trainer.training import preparation
 
     before, prepare = torch.get_float32_matmul_precision(), preparation._prepare_network
-    plain = preparation.use_plain
 
     def compiled(network: Any, config: Any) -> None:
         prepare(network, config)
@@ -80,14 +79,12 @@ def arithmetic(name: str) -> Iterator[None]:
     try:
         if name == TF32:
             torch.set_float32_matmul_precision("high")
-        if name == FUSED:
-            preparation.use_plain = lambda network: None
         if name == COMPILED:
             preparation._prepare_network = compiled
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-        preparation.use_plain, preparation._prepare_network = plain, prepare
+        preparation._prepare_network = prepare
 
 
 def write_network(folder: Path, shape: str) -> Path:

@@ -26,7 +26,14 @@ from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import CANDIDATES, Mode, weight_of
-from searchengine.backends.opening import create_backend, exists, in_folder, is_url, open_backend
+from searchengine.backends.opening import (
+    create_backend,
+    exists,
+    in_folder,
+    is_url,
+    name_of,
+    open_backend,
+)
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import (
     DataFrame,
@@ -125,6 +132,7 @@ __all__ = [
     "field_name",
     "limits",
     "listing",
+    "name_of",
 ]
 
 
@@ -1092,8 +1100,8 @@ class SearchEngine:
         if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
             encoder.start()
             encoder.encode(["warm"], role="query")
-        with self.reading() as snapshot:
-            return verify.warm(snapshot)
+        with self.collection.reading() as snapshot:
+            return snapshot.warm()
 
     def verify(self, *, encode: int = 0) -> int:
         """Check files, checksums and tables. Raises CollectionError on the first error.

@@ -337,6 +337,10 @@ class Snapshot(ABC):
         """
 
     @abstractmethod
+    def warm(self) -> int:
+        """Read what searches read into a cache, so that none waits for it; returns bytes."""
+
+    @abstractmethod
     def sizes(self) -> dict[str, Any]:
         """Those attributes of upkeep.stats.Stats that depend on the backend, by name."""
 
@@ -384,7 +388,7 @@ class Backend(ABC):
     def entries(self, keys: Sequence[str]) -> list[Entry]:
         """The stored entries of these keys, in their order, without unknown keys."""
         with self.reading() as snapshot:
-            return _entries(snapshot, keys)
+            return entries_of(snapshot, keys)
 
     @abstractmethod
     def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
@@ -501,7 +505,7 @@ def scan(backend: Backend, after: str | None = None, batch: int = 500) -> Iterat
             yield entries
 
 
-def _entries(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
+def entries_of(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
     """The entries of the stored ones of `keys`, in their order."""
     known = snapshot.store.known(keys)
     stored = {key: known[key] for key in keys if key in known}

@@ -134,13 +134,15 @@ class Pulse:
 
     def __init__(self, seconds: float = 60) -> None:
         self._seconds = seconds
-        self._first: tuple[float, int] | None = None
+        self._first: tuple[str, float, int] | None = None
         self._last = -math.inf
 
     def __call__(self, step: str, done: int, total: int, more: str = "") -> None:
         """Print the items done of a step, and the time left, unless a line came shortly before."""
         now = time.monotonic()
-        start, before = self._first = self._first or (now, done)
+        if self._first is None or self._first[0] != step:
+            self._first = step, now, done
+        _, start, before = self._first
         if now - self._last < self._seconds:
             return
         self._last = now

@@ -76,7 +76,7 @@ class ServerSettings:
     """What a server is started with.
 
     Attributes:
-        collections: name → folder.
+        collections: name → folder or URL.
         host, port: where to listen; port 0 takes a free one.
         unix_socket: a Unix socket to listen on, in place of them.
         root_path: prefix of all addresses as callers write them, such as /search; a proxy may take
@@ -106,7 +106,7 @@ class ServerSettings:
     Raises QueryError.
     """
 
-    collections: Mapping[str, Path]
+    collections: Mapping[str, Path | str]
     host: str = "127.0.0.1"
     port: int = 8080
     unix_socket: Path | None = None

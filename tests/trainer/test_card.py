@@ -201,7 +201,7 @@ def test_classification(trained: Model) -> None:
         "config": settings,
         "summary": summary(TrainConfig.from_dict(settings), (WIDTH,)),
     }
-    labels = Classifier(WIDTH, ("good", "bad"))
+    labels = Classifier((WIDTH,), ("good", "bad"))
     text = card(replace(trained, recipe=recipe, classifier=labels, matryoshka_dims=(WIDTH,)))
     assert "- Loss: 0.1 × cross-entropy of the labels + 0.9 × supervised contrastive" in text
     assert "- Dropout 0.2." in text and "Matryoshka" not in text
@@ -226,7 +226,7 @@ def test_a_foreign_model_has_a_short_card(plain: Model, recipe: dict[str, Any]) 
 def folder(trained: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "model"
     prompts = {"query": "a ", "document": "the "}
-    labels = Classifier(WIDTH, ("good", "bad"))
+    labels = Classifier((WIDTH,), ("good", "bad"))
     Encoder(replace(trained, prompts=prompts, classifier=labels), "").save(path)
     return path
 

@@ -22,6 +22,7 @@ from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.runtimes import torch_runtime
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import Replay, TorchRuntime, pick_device
+from searchengine.trainer.runtimes.unpadded import Unpadded
 from tests.tiny_model import WORDS, write_sentence_transformer
 
 TEXTS = ["the dog sleeps", "a", "two big whales near the sea " * 9, "", "red blue"]
@@ -291,6 +292,8 @@ def test_cuda_gives_what_the_processor_gives(tiny: Path, precision: str) -> None
     assert (fast.runtime, fast.precision) == ("torch", precision)
     cosines = (fast.encode(TEXTS) * on_cpu(tiny).encode(TEXTS)).sum(axis=1)
     assert cosines.min() > 0.998
+    runtime: Any = fast._handle.runtime
+    assert isinstance(runtime._running.transformer, Unpadded) == (precision != "fp32")
 
 
 @needs_cuda

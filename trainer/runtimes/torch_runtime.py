@@ -38,6 +38,7 @@ from searchengine.trainer.runtimes.runtime_config import (
     cpu_has_native_bf16,
     processor,
 )
+from searchengine.trainer.runtimes.unpadded import unpadded
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to fit the cache.
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
@@ -151,7 +152,10 @@ class TorchRuntime:
     def _running(self) -> SentenceModule | PairModule:
         if self.precision is Precision.FP32:
             return self._module.to(self.device)
-        return lowered(self._module, DTYPES[self.precision], self.device)
+        module = lowered(self._module, DTYPES[self.precision], self.device)
+        if self.device.type == "cuda" and isinstance(module, SentenceModule):
+            return unpadded(module)
+        return module
 
     def leave(self) -> None:
         """Free the device's memory, where the module itself was moved there."""

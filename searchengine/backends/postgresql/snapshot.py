@@ -277,6 +277,18 @@ class PostgresSnapshot(Snapshot):
         rows = self.tables.read(sql, (*added, *words, *values, k))
         return WordScores((i, float(score)) for i, score in rows)
 
+    def warm(self) -> int:
+        """Bytes read into the server's cache; 0 if it lacks the extension pg_prewarm."""
+        if not schema.installed(self.connection, "pg_prewarm"):
+            return 0
+        sql = (
+            "SELECT coalesce(sum(pg_prewarm(oid)), 0) * current_setting('block_size')::int "
+            "FROM pg_class WHERE relnamespace = current_schema()::regnamespace "
+            "AND relkind IN ('r', 'i') AND (relname = 'passages' OR relname = %s "
+            "OR relname IN ('documents', 'documents_pkey', 'passages_pkey', 'passages_document'))"
+        )
+        return int(self.tables.read(sql, (schema.INDEX,))[0][0])
+
     def sizes(self) -> dict[str, Any]:
         indexed = schema.is_indexed(self.connection)
         _, passages = self.tables.counts()

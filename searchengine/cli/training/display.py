@@ -49,13 +49,15 @@ def train_with_progress(
     console = stderr_console()
     with ExitStack() as stack:
         stack.enter_context(_resumable(config, console))
-        callbacks: list[Callable[[Report], None]] = [stack.enter_context(Display(console, resume))]
+        display = stack.enter_context(Display(console, resume))
+        callbacks: list[Callable[[Report], None]] = []
         if tensorboard is not None:
             callbacks.append(stack.enter_context(TensorBoard(tensorboard)))
         callbacks += [stack.enter_context(LOGS[name](config)) for name in logs]
 
         def on_report(report: Report) -> None:
-            for callback in callbacks:
+            display(report)
+            for callback in callbacks if report.fold == 0 else ():
                 callback(report)
 
         with warnings.catch_warnings():
@@ -137,9 +139,12 @@ class Display:
         self._before.stop()
         self._bar.start()  # at the first report: an error in the input is shown without a bar
         loss = "–" if report.loss is None else f"{report.loss:.3f}"
-        self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
+        name = f"Cross-validation {report.fold}" if report.fold else "Training"
+        self._bar.update(
+            self._task, description=name, total=report.steps, completed=report.step, loss=loss
+        )
         if report.step and not self._console.is_terminal:
-            self._pulse("Training", report.step, report.steps, f", loss {loss}")
+            self._pulse(name, report.step, report.steps, f", loss {loss}")
         if not self._started:
             left_out = f"; {report.excluded} left out, for they are in an exclude file"
             print_line(

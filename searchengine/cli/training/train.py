@@ -124,10 +124,13 @@ def read_config(
     preset_name: str | None = None,
     assignments: Sequence[str] = (),
 ) -> "TrainConfig":
-    """A preset, overridden by a JSON file, then by NAME=VALUE, then by options."""
-    from searchengine.trainer.training.train_config import TrainConfig
+    """A preset, overridden by a JSON file, then by NAME=VALUE, then by options.
 
-    settings: dict[str, Any] = {} if preset_name is None else preset(preset_name)
+    Labels have the preset of their name, if none is given.
+    """
+    from searchengine.trainer.training.train_config import Objective, TrainConfig
+
+    settings: dict[str, Any] = {}
     if path is not None:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file")
@@ -138,7 +141,10 @@ def read_config(
         if not isinstance(read, dict):
             raise ConfigError(f"{path}: expected a JSON object of training settings")
         settings |= read
-    return TrainConfig.from_dict({**settings, **dict(map(assignment, assignments)), **overrides})
+    settings = {**settings, **dict(map(assignment, assignments)), **overrides}
+    if preset_name is None and settings.get("objective") == Objective.CLASSIFICATION:
+        preset_name = "labels"
+    return TrainConfig.from_dict({**(preset(preset_name) if preset_name else {}), **settings})
 
 
 def assignment(text: str) -> tuple[str, Any]:

@@ -777,6 +777,61 @@ def test_a_killed_server_is_used_again_and_has_lost_nothing(
     assert len(engine.search(units(1)[0], 5)) == 5
 
 
+# --- replicas -------------------------------------------------------------------------------------
+
+
+def test_searches_ask_a_replica_and_writes_go_to_the_primary(url: str) -> None:
+    with SearchEngine.create(url, None, dim=DIM) as engine:
+        engine.collection.upsert(entries(20))
+    server = postgres_server._server()
+    with postgres_server.replica(server) as folder:
+        uri, _, name = url.partition("#")
+        both = uri.replace("host=", f"host={folder},") + f"#{name}"
+        alone = uri.replace(str(server.pgdata), folder) + f"#{name}"
+        query = units(1)[0]
+        with SearchEngine.open(both) as engine, SearchEngine.open(alone) as reader:
+
+            def wait_for_replica() -> None:
+                deadline = time.monotonic() + DEADLINE
+                while len(reader) != len(engine.collection.known([f"k{i}" for i in range(99)])):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+
+            wait_for_replica()
+            on_replica = ("SELECT pg_is_in_recovery()", ())
+            with engine.collection.reading() as snapshot:
+                assert snapshot.transaction.run(on_replica) == [[(True,)]]
+            with engine.collection._connections.borrow() as connection:
+                assert connection.run(on_replica) == [[(False,)]]
+            engine.collection.upsert(entries(30))  # what is stored is read from the primary
+            engine.add([{"_id": "k3", "text": "new"}], units(1))
+            wait_for_replica()
+            assert len(engine.search(query, 40)) == len(reader.search(query, 40)) == 30
+            with pytest.raises(BackendUnavailable, match="this server is a replica"):
+                reader.delete(["k1"])
+            with engine.collection.reading() as snapshot:
+                snapshot.transaction.run(on_replica)
+        # Without the replica, the primary answers.
+    with SearchEngine.open(both) as engine:
+        assert len(engine.search(query, 40)) == 30
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("connection refused", "cannot be reached"),
+        ("FATAL:  the database system is starting up", "runs, but takes no connection now"),
+        ("FATAL:  sorry, too many clients already", "has no connection left"),
+        ("FATAL:  no pg_hba.conf entry for host", "refuses the user"),
+    ],
+)
+def test_a_dead_server_and_a_refusal_are_told_apart(url: str, reason: str, expected: str) -> None:
+    with closing(connecting.Connections(url)) as connections:
+        error = connections._not_connected(Exception(reason))
+    assert expected in str(error)
+    assert isinstance(error, BackendUnavailable) is not reason.endswith("for host")
+
+
 # --- a cluster ------------------------------------------------------------------------------------
 
 
