@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Coarse, Ids, Passage, Snapshot
+from searchengine.backends.contract import Coarse, Ids, Passage, Place, Snapshot, Span
 from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.sql import fields_of
 from searchengine.backends.mode import Mode
@@ -82,16 +82,16 @@ def explain(asked: Asked, query: Query, key: str) -> Explanation:
         last = _Trace(asked, replace(query, **settings), document).follow()
     names = {stage.name for stage in first.stages}
     later = (stage for stage in last.stages if stage.name not in names)
-    passage = last.passage
-    spans = passage is not None and passage.id >= 0
+    span: Span | tuple[None, None] = None, None
+    if last.passage is not None and last.passage.id >= 0:
+        [span] = asked.snapshot.spans_of([last.passage.id])
     return Explanation(
         key,
         (*first.stages, *later),
         first.lost,
         last.rank if last.lost is None else None,
         settings,
-        passage.start if passage is not None and spans else None,
-        passage.end if passage is not None and spans else None,
+        *span,
     )
 
 
@@ -117,7 +117,7 @@ class _Trace:
     lost: str | None = None
     way: dict[str, Any] = field(default_factory=dict)
     rank: int | None = None
-    passage: Passage | None = None
+    passage: Place | None = None
     row: int = 0
     ranked: tuple[int | None, Ranking] = (None, Ranking(()))
     uncounted: bool = False
