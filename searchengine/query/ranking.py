@@ -16,6 +16,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.diversity import mmr
 from searchengine.query import fusion
 from searchengine.query.boosting import parse
+from searchengine.query.duplicates import firsts
 from searchengine.query.feedback import examples, weight_beside
 from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
@@ -37,6 +38,7 @@ FUSED = 100
 else the scores, and so the order, would depend on the page."""
 BOOSTED = 200
 """Documents of the first part with a boost: the others do not rise into it."""
+_FIRST_FOLDED = 50  # documents of the first part where near duplicates are folded
 _FIRST_DIVERSE = 10  # documents of the first part with diversity
 _MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
 
@@ -69,6 +71,8 @@ def rank(
         part = _above(part, query.min_score)
     if query.boost is not None:
         part = _boosted(snapshot, query, part)
+    if query.group_near is not None:
+        part = _folded(snapshot, query, part)
     if query.diversity:
         part = _diverse(snapshot, query, part)
     rankings = in_parts(part, count, min(query.depth, MAX_DEPTH), labels(snapshot, query)[0])
@@ -348,6 +352,24 @@ def _boosted(snapshot: Snapshot, query: Query, part: Part) -> Part:
     return boosted
 
 
+def _folded(snapshot: Snapshot, query: Query, part: Part) -> Part:
+    """The documents that are not nearly the same as one before them."""
+    assert query.group_near is not None
+    above, (label, _) = query.group_near, labels(snapshot, query)
+
+    def folded(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        size = part_size(_FIRST_FOLDED, number)
+        rankings = []
+        for pool in _of_first(part, positions, size, label):
+            first = firsts(snapshot, [ranked.passage.document for ranked in pool.documents], above)
+            kept = [each for i, each in enumerate(pool.documents) if first[i] == i]
+            last = len(pool.documents) < size
+            rankings.append(replace(pool, documents=kept, exact=False, last=last))
+        return rankings
+
+    return folded
+
+
 def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
     """The best candidates by maximal marginal relevance: in parts, from longer and longer lists."""
     label, _ = labels(snapshot, query)
@@ -375,6 +397,8 @@ def candidates(query: Query) -> int:
     depth = query.depth
     if query.diversity:
         depth = _candidates(_enough(_FIRST_DIVERSE, depth))
+    if query.group_near is not None:
+        depth = _enough(_FIRST_FOLDED, depth)
     return depth if query.boost is None else _enough(BOOSTED, depth)
 
 
