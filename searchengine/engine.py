@@ -93,6 +93,7 @@ from searchengine.query.request import (
     check_questions,
     split,
 )
+from searchengine.query.typing_errors import Searched, searched, tell
 from searchengine.trainer.model.multilingual import MULTILINGUAL
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep import copies, reindex, stats, tuning, verify
@@ -468,6 +469,7 @@ class SearchEngine:
         diversity: float = 0.0,
         phrases: Phrases | str = Phrases.SCORED,
         as_you_type: bool = False,
+        typo_tolerance: bool = True,
         exact: bool = False,
         shortlist: int | None = None,
         layers: int | None = None,
@@ -500,6 +502,9 @@ class SearchEngine:
             as_you_type: the last word of the question may be unfinished: words that begin with it
                 count as it does, unless a space or a mark follows it. The vector is of the question
                 as it is.
+            typo_tolerance: replace words of the question that no document has by the nearest that
+                documents have; `Hits.replaced` says which. Not by vectors alone, in quotation
+                marks, and of names with digits or several capitals.
             exact: return the true nearest documents. Only by vectors, and without a shortlist.
             shortlist: candidates of each segment that are scored at full width; None: the number
                 that the segment is configured with.
@@ -526,6 +531,7 @@ class SearchEngine:
             diversity=diversity,
             phrases=phrases,
             as_you_type=as_you_type,
+            typo_tolerance=typo_tolerance,
             exact=exact,
             shortlist=shortlist,
             layers=layers,
@@ -646,8 +652,13 @@ class SearchEngine:
                     if not self._encoder.is_past(settings):
                         raise
                     continue  # reindexed meanwhile
-                question = None if questions is None else questions[0]
                 vector = None if vectors is None else vectors[0]
+                question = None
+                if questions is not None:
+                    read = self._searched(request, questions)[0]
+                    question = read.question
+                    if encode is not None and read.replacements:
+                        encode = partial(_encode_instead, encode, request, read.to_encode)
                 with self.collection.reading() as snapshot:
                     if snapshot.settings["encoder"] != settings["encoder"]:
                         continue
@@ -721,6 +732,7 @@ class SearchEngine:
             if not questions and vectors is None:
                 return HitsBatch()
             scorer = self.cross_encoders.get(request.cross_encoder)
+            asked = self._searched(request, questions or ())
             if questions and not request.by_words:
                 try:
                     encoder = self._encoder.questions(request.layers, settings)
@@ -728,7 +740,8 @@ class SearchEngine:
                     if not self._encoder.is_past(settings):
                         raise
                     continue  # reindexed meanwhile
-                vectors = encoder.encode(request.to_encode(questions))
+                vectors = encoder.encode(request.to_encode([each.to_encode for each in asked]))
+            questions = [each.question for each in asked] or None
             times.append(perf_counter())
             limits.check()
             ranked = request if scorer is None else request.before_cross_encoder
@@ -738,6 +751,7 @@ class SearchEngine:
                 rankings = rank(snapshot, ranked, questions, vectors)
                 times.append(perf_counter())
                 answers = hits(snapshot, ranked, rankings, questions)
+                tell(answers, asked)
                 if not any(answers):
                     notes = tuple(listing.unknown_fields(snapshot.store, request.where))
                     for answer in answers:
@@ -747,6 +761,26 @@ class SearchEngine:
                 answers = reordered(answers, questions or (), request, scorer)
                 times.append(perf_counter())
             return timed(answers, times)
+
+    def searched(self, question: str, **options: Unpack[Options]) -> Searched:
+        """What a search reads in place of a question: words that no document has are replaced.
+
+        `options` as for `search`."""
+        settings = self.collection.settings
+        request, questions, _ = split(
+            [question], Query.from_options(10, options), settings, self._encoder.encodes(settings)
+        )
+        return self._searched(request, questions or ())[0]
+
+    def _searched(self, request: Query, questions: Sequence[str]) -> list[Searched]:
+        """What a search reads in place of questions."""
+
+        def knows(word: str) -> bool:
+            encoder = self._encoder.load()
+            return encoder.tokenizes and len(encoder.token_spans([word])[0]) == 1
+
+        with self.collection.reading() as snapshot:
+            return searched(snapshot, request, questions, knows)
 
     @overload
     def get(self, keys: Key) -> Document | None: ...  # type: ignore[overload-overlap]
@@ -1171,6 +1205,13 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _encode_instead(
+    encode: Callable[[Sequence[str]], Floats], request: Query, text: str, _: Sequence[str]
+) -> Floats:
+    """The vector of a text in place of a question."""
+    return encode(request.to_encode([text]))
 
 
 def _shown(show: Callable[[Hits], Any], hits: Hits) -> Any:

@@ -143,9 +143,10 @@ class Hits(list[Hit]):
         timing: how long the search took; None for results of other calls than a search, such as
             `similar`.
         notes: sentences on why there are no hits: fields of the filter that no document has.
+        replaced: words of the question that no document has → what was searched for instead.
     """
 
-    __slots__ = ("exact", "facets", "notes", "read", "timing")
+    __slots__ = ("exact", "facets", "notes", "read", "replaced", "timing")
 
     def __init__(
         self,
@@ -161,6 +162,7 @@ class Hits(list[Hit]):
         self.facets = {} if facets is None else facets
         self.timing: Timing | None = None
         self.notes: tuple[str, ...] = ()
+        self.replaced: Mapping[str, str] = {}
 
     @overload
     def __getitem__(self, place: SupportsIndex) -> Hit: ...

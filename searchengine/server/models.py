@@ -118,6 +118,9 @@ class SearchOptions(Strict):
     phrases: Literal["scored", "required"] = Field(
         "scored", description="Rank documents with phrases in quotation marks higher, or no others."
     )
+    typo_tolerance: bool = Field(
+        True, description="Replace words that no document has by the nearest that documents have."
+    )
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
     cross_encoder: bool = Field(False, description="Order the best hits by the cross-encoder.")
     candidates: Annotated[int, _between(1, MAX_CANDIDATES), _WHOLE] | None = Field(
@@ -244,6 +247,9 @@ class SearchResponse(BaseModel):
     read: float | None = Field(description="Fraction of all rows read at full width, if counted.")
     timing: TimingModel | None
     notes: list[str] = Field(description="Why there are no hits: fields that no document has.")
+    replaced: dict[str, str] = Field(
+        description="Words of the question that no document has, and what was searched for instead."
+    )
 
 
 class StageModel(BaseModel):
