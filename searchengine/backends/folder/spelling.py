@@ -205,7 +205,8 @@ class Speller:
             return None if best is None else best[1]
         # Documents that were not read may have other words with these terms.
         tries = ((t, form) for t in begun for form in _variants(accented, len(folded) - costs[t]))
-        return next(iter((self._having(list(tries)) | made).values()), None)
+        forms = self._having(list(tries)) | made
+        return next((form for t, form in forms.items() if self._count([t]) > _READ), None)
 
     def _near(self, word: str, edits: int) -> dict[bytes, int]:
         """The likeliest terms near a word, and their costs: see NearTerms."""
