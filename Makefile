@@ -150,9 +150,11 @@ bench-encoding: setup  ## the figures of encoding, questions and starting in doc
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/layers.py
 
-bench-gpu: setup  ## documents, questions and training steps a second, and the share of the chip's bf16 peak
+bench-gpu: setup  ## documents, questions, training steps and searches a second on a GPU, and shares of its bf16 peak
 	$(BIN)/python benchmarks/gpu.py
 	$(BIN)/python benchmarks/gpu_training.py
+	$(BIN)/python benchmarks/gpu_encoding.py
+	$(BIN)/python benchmarks/gpu_search.py
 
 clean:
 	rm -rf .venv demo build/docs

@@ -166,6 +166,7 @@ def run(chosen: Labelled, dev: Labelled, settings: dict[str, Any]) -> Any:
                 "base": "starter",
                 "objective": "classification",
                 "nested": False,
+                "folds": 0,  # a loss is compared, so what it trained is kept
                 "batch_size": 16,
                 "learning_rate": 5e-5,
                 "warmup_ratio": 0.06,

@@ -7,21 +7,25 @@ MiniLM, mpnet-base and a decoder of 0.6 billion weights (Qwen3's), with random w
 as long as trained ones. Steps: NLI triplets of at most 64 tokens, one positive and one negative,
 nested loss, AdamW. Documents: the abstracts of SciFact, at most 512 tokens. The share of the peak
 counts the matrix products of the layers on real tokens, three times in training (forward, and
-backward by inputs and by weights); the peak is that of large matrix products in bf16. Each
-measurement is a process of its own. The first step is left out: compiled layers are made in it.
+backward by inputs and by weights); the peak is that of large matrix products in bf16. Each shape is
+a process of its own. The first steps are left out: compiled layers are made in them.
+
+What is not done beside what is: TF32 (float32 sums of products of 10 bits), and layers compiled by
+torch.compile, for MiniLM unless named.
 """
 
 import itertools
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from encoding import scifact
-from fresh import answer, measure, peak_mb
+from fresh import answer, measure
 from peaks import matmul
 from record import DATA, record, spread
 from train_speed import Watch, configure
@@ -52,10 +56,35 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-ARITHMETIC: dict[str, dict[str, Any]] = {
-    "fp32": {"precision": "fp32"},
-    "bf16": {"precision": "bf16"},
-}
+TF32, COMPILED = "fp32, TF32", "bf16, compiled"
+ARITHMETIC = ("bf16", COMPILED, "fp32", TF32)
+WARM_UP = 12  # steps before the clock starts: for each new width memory is taken and kernels chosen
+
+DOCUMENTS = "documents, bf16"
+
+
+@contextmanager
+def arithmetic(name: str) -> Iterator[None]:
+    """Train that way: what of it is no setting is put in place."""
+    import torch
+
+    from searchengine.trainer.training import preparation
+
+    before, prepare = torch.get_float32_matmul_precision(), preparation._prepare_network
+
+    def compiled(network: Any, config: Any) -> None:
+        prepare(network, config)
+        network.compile(dynamic=True)
+
+    try:
+        if name == TF32:
+            torch.set_float32_matmul_precision("high")
+        if name == COMPILED:
+            preparation._prepare_network = compiled
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        preparation._prepare_network = prepare
 
 
 def write_network(folder: Path, shape: str) -> Path:
@@ -94,7 +123,7 @@ def products(network: Any, lengths: Sequence[int]) -> float:
     return 2.0 * (weights * sum(lengths) + seen * 2 * width * len(layers) * squares)
 
 
-def steps_of(folder: Path, data: Path, batch: int, steps: int, how: dict[str, Any]) -> Any:
+def steps_of(folder: Path, data: Path, batch: int, steps: int, name: str) -> Any:
     """Seconds of each step, their mean useful work, and memory."""
     import torch
 
@@ -108,19 +137,25 @@ def steps_of(folder: Path, data: Path, batch: int, steps: int, how: dict[str, An
         if line.loss is not None:
             watch.end(line.loss)
 
-    with tempfile.TemporaryDirectory() as scratch:
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with tempfile.TemporaryDirectory() as scratch, arithmetic(name):
         config = configure(data, Path(scratch), steps, batch, nested=True)
-        config = replace(config, base=str(folder), prefixes=(), max_steps=steps + 2, **how)
+        updates, precision = steps + WARM_UP + 1, name.partition(",")[0]
+        config = replace(
+            config, base=str(folder), prefixes=(), max_steps=updates, precision=precision
+        )
         encoder = train(config, report)
         plan = BatchPlan(config, read_data_sets(config, torch.device("cpu")))
-    rows = [row for step in range(1, steps + 1) for _, taken in plan.at(step) for row in taken]
+    timed = range(WARM_UP, WARM_UP + steps)
+    rows = [row for step in timed for _, taken in plan.at(step) for row in taken]
     texts = [text for row in rows for text in (row.anchor, row.positive, *row.negatives)]
     lengths = [min(len(ids), config.max_tokens) for ids in encoder._tokens(texts)]
-    ends = watch.ends[: steps + 1]
+    ends = watch.ends[WARM_UP - 1 : WARM_UP + steps]
     found = {
         "seconds": [after - before for before, after in itertools.pairwise(ends)],
         "flop": 3 * products(encoder.module.transformer, lengths) / steps,
-        "peak_mb": peak_mb(),
+        "loss": watch.losses[-1],
     }
     if torch.cuda.is_available():
         found["gpu_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
@@ -144,9 +179,7 @@ def documents_of(folder: Path, data: Path, documents: int, device: str) -> Any:
 
 
 def rates(found: Any, count: int, peak: float) -> dict[str, Any]:
-    """What is done per second, and the share of the peak; None where memory ran out."""
-    if found is None:
-        return {"out of memory": True}
+    """What is done per second, and the share of the peak."""
     middle = spread([count / seconds for seconds in found.pop("seconds")])
     share = found.pop("flop") / count * middle["median"] / peak
     return {"per second": middle, "share of bf16 peak": round(share, 3)} | found
@@ -158,30 +191,28 @@ def rates(found: Any, count: int, peak: float) -> dict[str, Any]:
 @click.option("--batch", default=128, show_default=True, help="Triplets of a step.")
 @click.option("--steps", default=20, show_default=True, help="Timed steps.")
 @click.option("--documents", default=0, help="Of SciFact; 0 for all 5,183.")
+@click.option("--arithmetic", "names", multiple=True, type=click.Choice(ARITHMETIC))
 @click.option("--processor", is_flag=True, help="Measure here, without a GPU, to try it.")
 @click.option("--child", is_flag=True, hidden=True)
 @click.option("--folder", type=click.Path(path_type=Path), hidden=True)
-@click.option("--how", hidden=True, help="Of a child: an arithmetic, or nothing to encode.")
 def main(
     data: Path,
     shapes: Sequence[str],
     batch: int,
     steps: int,
     documents: int,
+    names: Sequence[str],
     processor: bool,
     child: bool,
     folder: Path,
-    how: str | None,
 ) -> None:
     """Train and encode with each shape."""
     import torch
 
     device = "cpu" if processor else "cuda"
     if child:
-        if how:
-            answer(steps_of(folder, data, batch, steps, ARITHMETIC[how]))
-        else:
-            answer(documents_of(folder, data, documents, device))
+        found = {f"steps, {name}": steps_of(folder, data, batch, steps, name) for name in names}
+        answer(found | {DOCUMENTS: documents_of(folder, data, documents, device)})
         return
     if not processor and not torch.cuda.is_available():
         click.echo("There is no CUDA device here: nothing was measured.")
@@ -190,20 +221,24 @@ def main(
     figures: dict[str, Any] = {"bf16 peak, FLOP/s": peak}
     if not processor:
         figures["device"] = torch.cuda.get_device_name()
+    count = len(scifact(data, documents))
     for shape in shapes:
-        figures[shape] = found = {}
+        told: list[object] = ["--data", data, "--batch", batch, "--steps", steps]
+        told += ["--documents", documents, *(["--processor"] if processor else [])]
+        for name in names or [n for n in ARITHMETIC if n != COMPILED or shape == "MiniLM"]:
+            told += ["--arithmetic", name]
         with tempfile.TemporaryDirectory() as scratch:
             write_network(Path(scratch), shape)
-            told: list[object] = ["--data", data, "--folder", scratch, "--batch", batch]
-            told += ["--steps", steps, "--documents", documents]
-            told += ["--processor"] if processor else []
-            for name in ARITHMETIC:
-                done = measure(__file__, *told, "--how", name)
-                found[f"steps, {name}"] = rates(done, 1, peak)
-            count = len(scifact(data, documents))
-            found["documents, bf16"] = rates(measure(__file__, *told), count, peak)
-        click.echo(f"{shape}: {found}")
-    record("gpu_training", figures)
+            done = measure(__file__, *told, "--folder", scratch)
+        if done is None:
+            figures[shape] = {"out of memory": True}
+            continue
+        figures[shape] = {
+            name: rates(found, count if name == DOCUMENTS else 1, peak)
+            for name, found in done.items()
+        }
+        click.echo(f"{shape}: {figures[shape]}")
+        record("gpu_training", figures)
 
 
 if __name__ == "__main__":

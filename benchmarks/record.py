@@ -4,7 +4,8 @@ import json
 import platform
 import subprocess
 import sys
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -44,13 +45,20 @@ def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     import torch
 
-    packages = ("torch", "transformers", "faiss-cpu", "numpy", "sentence-transformers")
+    packages = ("torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "sentence-transformers")
     return {
         "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
+        "versions": {name: version(name) for name in packages if _installed(name)},
     }
+
+
+def _installed(package: str) -> bool:
+    """Whether there is such a package; one of faiss-cpu and faiss-gpu is not."""
+    with suppress(PackageNotFoundError):
+        return bool(version(package))
+    return False
 
 
 def spread(values: list[float]) -> dict[str, float]:

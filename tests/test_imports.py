@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 PACKAGES = ("searchengine", "trainer", "indexer")
 MODULES = {
+    "searchengine/backends/postgresql/pool.py": "postgresql",
     "searchengine/corpus/formats/arrow.py": "formats",
     "searchengine/corpus/formats/docx.py": "formats",
     "searchengine/corpus/formats/pdf.py": "formats",

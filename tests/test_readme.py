@@ -341,9 +341,8 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
     assert names["key"] == document.key
     assert f"{json.dumps(names['record'])}`: `{document.key}" in page
     page = (REPOSITORY / "docs" / "searching.md").read_text()
-    assert run_commands(page, tmp_path) == 6
-    (program,) = blocks(page, "python")
-    run_python(program, tmp_path, in_this_process)
+    assert run_commands(page, tmp_path) == 8
+    run_python("\n".join(blocks(page, "python")), tmp_path, in_this_process)
 
 
 def test_python_page(tmp_path: Path, in_this_process: bool) -> None:

@@ -37,8 +37,12 @@ class TrainingWarning(UserWarning):
     """The kept step of a run is the model that it started from, or scores less."""
 
 
+class HeadWarning(UserWarning):
+    """Trained layers of the base model that a run leaves out."""
+
+
 class MemoryWarning(UserWarning):
-    """A training goes on with less memory, and what that costs."""
+    """Training or encoding goes on with less memory, and what that costs."""
 
 
 def install_line(extra: str) -> str:

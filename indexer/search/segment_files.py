@@ -4,9 +4,13 @@ Graphs are walked on the CPU: its caches suit them better.
 """
 
 import hashlib
+import os
+from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -279,18 +283,52 @@ def gpu_copy(rows: Prefixes) -> CoarseIndex:
         SegmentError: no GPU, or not enough memory on it.
     """
     require_gpu()
+    gpu = first_gpu()
     config = faiss.GpuIndexFlatConfig()
     config.useFloat16 = True
     try:
-        index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), rows.width, config)
-        for block in rows.blocks():
-            index.add(block)
+        with gpu.lock:
+            index = faiss.GpuIndexFlatIP(gpu.resources, rows.width, config)
+            _copies.add(index)
+            for block in rows.blocks():
+                index.add(block)
     except RuntimeError as error:
         raise SegmentError(
             f"the GPU has no room for {rows.rows} rows of {2 * rows.width} bytes: {error}; "
             "search on the CPU"
         ) from error
-    return CoarseIndex(index, lock=Lock())  # faiss: one search at a time on a GPU index
+    return CoarseIndex(index, lock=gpu.lock)
+
+
+class Gpu(NamedTuple):
+    """What all indexes on a GPU share.
+
+    resources: faiss's, with 1.5 GB of working memory. lock: whoever uses an index on the GPU holds
+    it, because one thread at a time may use the resources.
+    """
+
+    resources: Any
+    lock: AbstractContextManager[object]
+
+
+@cache
+def first_gpu() -> Gpu:
+    """The first GPU, opened once in a process."""
+    return Gpu(faiss.StandardGpuResources(), Lock())
+
+
+_copies: WeakSet[Any] = WeakSet()  # every index on the GPU
+
+
+def _leave_gpu() -> None:
+    """In a forked child: the GPU is the parent's; to free what is there would end the child."""
+    resources = [first_gpu().resources] if first_gpu.cache_info().currsize else []
+    for owner in (*_copies, *resources):
+        owner.this.disown()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_leave_gpu)
 
 
 def require_gpu() -> None:

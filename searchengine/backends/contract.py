@@ -248,6 +248,10 @@ class Snapshot(ABC):
     def rows(self) -> int:
         """At least the number of passages that can be found; 0 only if there are none."""
 
+    def at_most(self, count: int) -> int:
+        """`count`, or the number of passages if that is less and is known without much work."""
+        return min(count, self.rows)
+
     @property
     @abstractmethod
     def shortlist(self) -> int:
@@ -278,11 +282,13 @@ class Snapshot(ABC):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
+        shown: int = 0,
     ) -> "SearchResult":
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
         If fewer than k match, the rest is −1 and −inf. `queries`: (q, D), in the encoder's basis.
-        `phrases`: texts that the documents must contain, a filter too.
+        `phrases`: texts that the documents must contain, a filter too. `shown`: the documents of so
+        many of the first rows will be read next.
         """
 
     @abstractmethod
@@ -338,6 +344,10 @@ class Snapshot(ABC):
         return {}
 
     @abstractmethod
+    def warm(self) -> int:
+        """Read what searches read into a cache, so that none waits for it; returns bytes."""
+
+    @abstractmethod
     def sizes(self) -> dict[str, Any]:
         """Those attributes of upkeep.stats.Stats that depend on the backend, by name."""
 
@@ -385,7 +395,7 @@ class Backend(ABC):
     def entries(self, keys: Sequence[str]) -> list[Entry]:
         """The stored entries of these keys, in their order, without unknown keys."""
         with self.reading() as snapshot:
-            return _entries(snapshot, keys)
+            return entries_of(snapshot, keys)
 
     @abstractmethod
     def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
@@ -436,6 +446,10 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release files or connections; closing twice is harmless."""
+
+
+class Reindexed(CollectionError):
+    """Another encoder has indexed the collection since its settings were read."""
 
 
 class Changed(Exception):
@@ -498,7 +512,7 @@ def scan(backend: Backend, after: str | None = None, batch: int = 500) -> Iterat
             yield entries
 
 
-def _entries(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
+def entries_of(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
     """The entries of the stored ones of `keys`, in their order."""
     known = snapshot.store.known(keys)
     stored = {key: known[key] for key in keys if key in known}

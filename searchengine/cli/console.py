@@ -9,6 +9,7 @@ Functions import rich when they need it: the import takes longer than a search.
 
 import json
 import logging
+import math
 import re
 import shlex
 import shutil
@@ -123,6 +124,32 @@ def erase(bar: "Progress") -> None:
     bar.live.transient = True
     bar.live.stop()
     bar.disable = True  # Progress.stop prints an empty line to a file
+
+
+class Pulse:
+    """Progress in lines, where there is no terminal for a bar: the first, then one a minute.
+
+    A log then shows that a run goes on and how far it is, and stays short.
+    """
+
+    def __init__(self, seconds: float = 60) -> None:
+        self._seconds = seconds
+        self._first: tuple[str, float, int] | None = None
+        self._last = -math.inf
+
+    def __call__(self, step: str, done: int, total: int, more: str = "") -> None:
+        """Print the items done of a step, and the time left, unless a line came shortly before."""
+        now = time.monotonic()
+        if self._first is None or self._first[0] != step:
+            self._first = step, now, done
+        _, start, before = self._first
+        if now - self._last < self._seconds:
+            return
+        self._last = now
+        left = ""
+        if done > before:
+            left = f", {(now - start) * (total - done) / (done - before) / 60:.0f} min left"
+        note(f"{step}: {done} of {total}{more}{left}")
 
 
 @contextmanager

@@ -47,6 +47,11 @@ _OPTIONS = (
     ),
     click.option("--min-score", type=float, help="Minimum score of a hit [default: none]."),
     click.option(
+        "--boost",
+        metavar="EXPRESSION",
+        help="Factor of the scores, of metadata fields: 0.9 ** age_days(date)",
+    ),
+    click.option(
         "--timeout",
         type=click.FloatRange(0, min_open=True),
         metavar="SECONDS",
@@ -73,7 +78,20 @@ _SHOWN = (
 )
 """Of commands that show hits."""
 
+_UNLIKE = click.option(
+    "--unlike",
+    metavar="KEY",
+    multiple=True,
+    help="Key of an irrelevant document, from which the search moves away; repeatable.",
+)
 _ASKED = (
+    click.option(
+        "--like",
+        metavar="KEY",
+        multiple=True,
+        help="Key of a relevant document, towards which QUESTION moves; repeatable.",
+    ),
+    _UNLIKE,
     click.option(
         "--mode",
         type=click.Choice([mode.value for mode in Mode]),
@@ -136,7 +154,11 @@ class _Asking(click.Command):
         """Parse the arguments. Raises UsageError."""
         words = list(args)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+            asked = ctx.resilient_parsing or ctx.params["question"] or ctx.params["like"]
+            if not asked and ctx.params["question"] is None:
+                raise click.UsageError("Missing argument 'QUESTION'.", ctx)
+            return rest
         except click.UsageError as error:
             error = with_our_name(error)
             if (question := _read_as_option(words, error)) is None:
@@ -161,19 +183,21 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
 
 _EXPLAINED = {
     "Which documents": "where group_by min_score offset k",
-    "Order": "mode as_you_type typo_tolerance phrases diversity cross_encoder candidates",
+    "Order": "mode boost like unlike as_you_type typo_tolerance phrases diversity cross_encoder "
+    "candidates",
     "Effort": "shortlist exact timeout",
     "The encoder": f"encoder query_encoder layers {RUNNING}",
 }
 _SECTIONS = _EXPLAINED | {
     "Which documents": "where group_by min_score offset k facets",
-    "Order": "mode as_you_type typo_tolerance phrases diversity sort_by cross_encoder candidates",
+    "Order": "mode boost like unlike as_you_type typo_tolerance phrases diversity sort_by "
+    "cross_encoder candidates",
 }
 
 
 @click.command(cls=sectioned(_SECTIONS, _Asking))
 @COLLECTION
-@click.argument("question")
+@click.argument("question", required=False)
 @_with(*_ASKED, *_OPTIONS, *_SHOWN)
 @ENCODER
 @QUERY_ENCODER
@@ -181,7 +205,7 @@ _SECTIONS = _EXPLAINED | {
 @runs
 def search(
     collection: Path | str,
-    question: str,
+    question: str | None,
     k: int,
     encoder: str | None,
     query_encoder: str | None,
@@ -191,9 +215,12 @@ def search(
 ) -> None:
     """Print the documents nearest to QUESTION, best first.
 
+    Without QUESTION, to the documents named by --like.
+
     \b
-    Example:
+    Examples:
         searchengine search notes.index "when do whales sleep" -k 3
+        searchengine search notes.index "when do whales sleep" --like whales.txt
     """
     opening = {"query_encoder": query_encoder, "runtime": runtime}
     with open_engine(collection, encoder, **opening) as engine:
@@ -247,17 +274,19 @@ def explain(
 
 @click.command(cls=sectioned(_SECTIONS))
 @COLLECTION
-@click.argument("key")
-@_with(*_OPTIONS, *_SHOWN)
-def similar(collection: Path | str, key: str, k: int, as_json: bool, **options: Any) -> None:
-    """Print the documents nearest to the document KEY, best first.
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@_with(_UNLIKE, *_OPTIONS, *_SHOWN)
+def similar(
+    collection: Path | str, keys: tuple[str, ...], k: int, as_json: bool, **options: Any
+) -> None:
+    """Print the documents nearest to the document KEY, or to several, best first.
 
     \b
     Example:
         searchengine similar notes.index whales.txt -k 3
     """
     with open_engine(collection) as engine:
-        hits = engine.similar(key, k, **options)
+        hits = engine.similar(keys, k, **options)
         _show(hits, as_json, options)
         _explain_absence(engine, hits, options)
 

@@ -168,7 +168,8 @@ def serve(
 ) -> None:
     """Answer searches over HTTP.
 
-    COLLECTION is a folder, or NAME=FOLDER. Without --tokens, everyone on this machine may search
+    COLLECTION is a folder, or NAME=FOLDER; or the URL of one on PostgreSQL, which several servers
+    may share, and which is named after its #. Without --tokens, everyone on this machine may search
     and nobody may write. Assistants find tools (MCP) at /mcp/NAME.
 
     \b
@@ -222,20 +223,24 @@ def mcp(collection: Path | str, **options: Any) -> None:
     serve_tools(collection, **options)
 
 
-def named_collections(arguments: Iterable[str]) -> dict[str, Path]:
-    """Name → folder, from folders or NAME=FOLDER. Raises QueryError, CollectionError (a URL).
+def named_collections(arguments: Iterable[str]) -> dict[str, Path | str]:
+    """Name → folder or URL, from folders, URLs or NAME=FOLDER. Raises QueryError, CollectionError.
 
-    A folder's name is that of the collection, without `.index`.
+    A folder's name is that of the collection, without `.index`; a URL's follows its #.
     """
-    from searchengine.backends.contract import folders_only
     from searchengine.backends.opening import is_url, name_of
+    from searchengine.backends.postgresql.connections import split_url
 
-    named: dict[str, Path] = {}
+    named: dict[str, Path | str] = {}
     for argument in arguments:
-        if is_url(argument):
-            raise folders_only(name_of(argument))
         name, equals, rest = argument.partition("=")
-        if equals and _NAME.fullmatch(name) and not Path(argument).exists():
+        path: Path | str
+        if equals and _NAME.fullmatch(name) and is_url(rest):
+            path = rest
+        elif is_url(argument):
+            path, name = argument, split_url(argument)[1]
+            argument = name_of(argument)
+        elif equals and _NAME.fullmatch(name) and not Path(argument).exists():
             path = Path(rest)
         else:
             path = Path(argument)
@@ -252,7 +257,7 @@ def named_collections(arguments: Iterable[str]) -> dict[str, Path]:
 
 
 def named_benches(
-    arguments: Iterable[str], collections: Mapping[str, Path]
+    arguments: Iterable[str], collections: Mapping[str, Path | str]
 ) -> dict[str, dict[str, Any]]:
     """Collection → BenchResponse, from NAME=FOLDER; the only collection needs no name.
 
@@ -265,7 +270,7 @@ def named_benches(
 
 
 def of_collections(
-    option: str, arguments: Iterable[str], collections: Mapping[str, Path]
+    option: str, arguments: Iterable[str], collections: Mapping[str, Path | str]
 ) -> dict[str, str]:
     """Collection → value, from NAME=VALUE; the only collection needs no name.
 

@@ -484,6 +484,7 @@ class ServerIngestion(Ingestion):
     """Ingestion into a collection on a server: each block of documents is a commit."""
 
     def _begin(self) -> tuple[Path, int | None]:
+        self._read: dict[str, Known] = {}  # of the documents that are not written yet
         return Path(gettempdir()), min(_SERVER_BLOCK, self._options.commit_every or _SERVER_BLOCK)
 
     def run(self) -> AddSummary:
@@ -493,15 +494,21 @@ class ServerIngestion(Ingestion):
         return summary
 
     def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
-        return self._backend.known([document.key for document in documents])
+        known = self._backend.known([document.key for document in documents])
+        self._read |= known
+        return known
 
     def _write(self) -> None:
         for block in in_batches(chain.from_iterable(self._spool.documents()), _SERVER_BLOCK):
             self._write_block(block)
+        self._read.clear()
 
     def _write_block(self, spooled: Sequence[Spooled]) -> None:
-        for _ in range(_TRIES):
-            stored = self._known([s.document for s in spooled])
+        documents = [s.document for s in spooled]
+        for attempt in range(_TRIES):
+            # If that has changed since it was read, the transaction says so.
+            read = {d.key: self._read[d.key] for d in documents if d.key in self._read}
+            stored = self._known(documents) if attempt else read
             comparison, changed = self._changes(spooled, stored)
             encoded = {s.document.key: s for s in changed}
             spooled = [encoded.get(s.document.key, s) for s in spooled]

@@ -17,8 +17,10 @@ from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.sql import fields_of
 from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
+from searchengine.query.boosting import BOOST
 from searchengine.query.cross_encoding import CROSS_ENCODER, Scorer, reordered
 from searchengine.query.explanation import Explanation, Stage
+from searchengine.query.feedback import examples, moved
 from searchengine.query.nearest import labels, nearest, rows_of_part
 from searchengine.query.paging import MAX_DEPTH, Ranked, Ranking
 from searchengine.query.ranking import FUSED, candidates, hits, rank, scored_by_words, worded
@@ -35,7 +37,7 @@ class Asked:
 
     Attributes:
         snapshot: the commit to search.
-        question: the text; None for a vector.
+        question: the text; None for a vector, or for examples alone.
         vector: in place of a text, (D,) float32.
         encode: questions to vectors (q, D); None: there is no encoder.
         unread: the language of a text that the encoder of documents does not read; None: it reads
@@ -51,11 +53,14 @@ class Asked:
     scorer: Scorer | None = None
 
     def encoded(self, query: Query) -> Floats:
-        """The vector of the question (1, D), as a search encodes it."""
-        if self.vector is not None:
-            return self.vector[None]
-        assert self.encode is not None and self.question is not None
-        return self.encode(query.to_encode([self.question]))
+        """The vector of the question (1, D), as a search encodes it and examples move it."""
+        vectors = None if self.vector is None else self.vector[None]
+        if self.question is not None:
+            assert self.encode is not None
+            vectors = self.encode(query.to_encode([self.question]))
+        vectors = moved(self.snapshot, query, vectors)
+        assert vectors is not None
+        return vectors
 
 
 def explain(asked: Asked, query: Query, key: str) -> Explanation:
@@ -119,7 +124,8 @@ class _Trace:
         """Ask the stages in their order, up to the one that loses it."""
         by_mode = {Mode.VECTOR: self._by_vector, Mode.TEXT: self._by_words}
         rank_it = by_mode.get(Mode(self.query.mode), self._by_both)
-        if self._matches() and rank_it() and self._options() and self.query.cross_encoder:
+        kept = self._matches() and rank_it() and self._boosted() and self._options()
+        if kept and self.query.cross_encoder:
             self._cross_encoded()
         return self
 
@@ -139,6 +145,7 @@ class _Trace:
             k=self.base.depth,
             offset=0,
             min_score=None,
+            boost=None,
             group_by=None,
             diversity=0.0,
             sort_by=None,
@@ -148,6 +155,11 @@ class _Trace:
     def required(self) -> tuple[str, ...]:
         """The phrases that it must contain."""
         return () if self.asked.question is None else self.base.required(self.asked.question)
+
+    @cached_property
+    def named(self) -> frozenset[int]:
+        """The documents that are examples, which a search leaves out."""
+        return examples(self.asked.snapshot, self.base)
 
     @cached_property
     def passages(self) -> list[Passage]:
@@ -209,11 +221,15 @@ class _Trace:
     def _text_mode(self) -> dict[str, Any]:
         without: dict[str, Any] = {"exact": False} if self.query.exact else {}
         without |= {"layers": None} if self.query.layers is not None else {}
+        without |= {name: () for name in ("like", "unlike") if getattr(self.query, name)}
         return {"mode": str(Mode.TEXT), **without}
 
     def _matches(self) -> bool:
-        """The filter and the required phrases."""
+        """The examples, the filter and the required phrases."""
         snapshot, where = self.asked.snapshot, self.base.where
+        if self.document in self.named:
+            note = "it is one of the examples, which are not shown"
+            return self._lose(Stage("examples", False, note=note))
         if where is not None:
             if not snapshot.matches(self.document, where):
                 note = f"{where} does not hold, the document has {self._values(where)}"
@@ -245,10 +261,12 @@ class _Trace:
 
     def _word_rank(self) -> tuple[int | None, float | None]:
         """Its rank and BM25 by words; None: it has no word of the question."""
-        count, query = FUSED, replace(self.plain, **self._text_mode(), cross_encoder=None)
+        query = replace(self.plain, **self._text_mode(), cross_encoder=None)
+        count = FUSED
         while True:
             scored = scored_by_words(self.asked.snapshot, query, self.asked.question or "", count)
-            for place, (document, score) in enumerate(scored, 1):
+            others = [pair for pair in scored if pair[0] not in self.named]
+            for place, (document, score) in enumerate(others, 1):
                 if document == self.document:
                     return place, score
             if len(scored) < count:
@@ -404,15 +422,32 @@ class _Trace:
             self.vector,
             ranking.parts - 1,
             MAX_DEPTH,
+            without=self.named,
             texts=self.required,
         )
         return self._place(Ranking(part[0].documents))
 
     def _would_suffice(self, ranking: Ranking, ranked: Ranked, bm25: float) -> bool:
         """Whether it would be found if its BM25 counted, though others are better by words."""
-        _, scoring = worded(self.asked.snapshot, self.plain, self.asked.question or "")
+        question, vector = self.asked.question or "", self.vector[0]
+        _, scoring = worded(self.asked.snapshot, self.plain, question, vector, self.named)
         score = scoring.score(ranked.scores.get("vector"), bm25)
         return sum(other.score > score for other in ranking.documents) < self.plain.k
+
+    def _boosted(self) -> bool:
+        """The order by boosted scores."""
+        if self.base.boost is None:
+            return True
+        place, ranking = self.ranked
+        self.ranked = self._ranked(replace(self.plain, boost=self.base.boost), place or 0)
+        place, ranking = self.ranked
+        if place is None:
+            return self._lose(self.stages.pop())
+        ranked = ranking.documents[place - 1]
+        before, factor = ranked.scores[str(self.base.mode)], ranked.scores[BOOST]
+        note = f"rank {place:,} by boost (score {before:.3f} times {factor:.3g})"
+        self.stages.append(Stage("boost", True, place, ranked.score, self.plain.k, note))
+        return True
 
     def _options(self) -> bool:
         """Groups, the least score, diversity and pages."""
@@ -420,7 +455,8 @@ class _Trace:
         place, ranking = self.ranked
         if place is None:
             return self._lose(self.stages.pop())
-        score = ranking.documents[place - 1].score
+        ranked = ranking.documents[place - 1]
+        score = ranked.score if base.boost is None else ranked.scores[str(base.mode)]
         if base.group_by is not None:
             before = self._before_it_in_group(ranking, place)
             if before is not None:
@@ -433,7 +469,7 @@ class _Trace:
                 note = f"its score {score:.6g} is below {base.min_score:.6g}"
                 return self._lose(replace(stage, note=note), min_score=score)
             self.stages.append(stage)
-        if base.group_by is not None or base.diversity or base.min_score is not None:
+        if base.group_by is not None or base.diversity or base.min_score is not None or base.boost:
             place, ranking = self._ranked(replace(base, k=base.depth, offset=0))
             if place is None:
                 return self._lose(self.stages.pop())

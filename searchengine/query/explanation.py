@@ -11,6 +11,7 @@ from typing import Any, Self
 
 PLACES = {
     "collection": "not in the collection",
+    "examples": "among the examples",
     "filter": "in the filter",
     "phrases": "in the required phrases",
     "words": "in the words",
@@ -20,6 +21,7 @@ PLACES = {
     "walk": "in the walk",
     "full_width": "at full width",
     "fusion": "in the fusion",
+    "boost": "by the boost",
     "group": "in its group",
     "min_score": "below the minimum score",
     "diversity": "in the diversity",
@@ -31,6 +33,7 @@ _BY = {
     "words": "by words",
     "full_width": "by full width",
     "fusion": "by both",
+    "boost": "by boost",
     "diversity": "by diversity",
     "cross_encoder": "by the cross-encoder",
 }
@@ -118,7 +121,7 @@ class Explanation:
 def shown(name: str, value: Any) -> str:
     """An option as the command line has it: --shortlist 412, without --where."""
     flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-    if value is None or value is False:
+    if value is None or value is False or value == ():
         return f"without {flag}"
     if value is True:
         return flag

@@ -35,7 +35,8 @@ class Hit:
         start, end: its best passage, as character offsets into the text.
         question: the text of the question; empty for a vector.
         scores: what `score` is made of: the cosine as "vector", BM25 as "text". After a
-            cross-encoder: its score as "cross_encoder", and the one before under its mode.
+            cross-encoder: its score as "cross_encoder", and the one before under its mode; with a
+            boost: the factor as "boost", and likewise.
     """
 
     score: float
@@ -114,7 +115,7 @@ class Timing:
     """Wall seconds of the call that answered a question, by stage.
 
     Attributes:
-        encode: from questions to vectors.
+        encode: from questions to vectors, and the nearest words for those that no document has.
         search: ranking, by vectors and words.
         fetch: reading the documents of the hits.
         cross_encode: scoring the candidates again; 0 without a cross-encoder.

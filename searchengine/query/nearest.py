@@ -1,6 +1,6 @@
 """Documents by the cosine of their best passage: parts of the order of a question."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Set
 from itertools import islice
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def nearest(
     number: int,
     depth: int,
     *,
-    without: int | None = None,
+    without: Set[int] = frozenset(),
     texts: tuple[str, ...] = (),
 ) -> list[Nearest]:
     """Part `number` of the documents for each vector (q, D), each by its best passage.
@@ -52,16 +52,17 @@ def nearest(
         vectors: (q, D) float32.
         number: of the part.
         depth: documents that are enough.
-        without: a document to leave out.
+        without: documents to leave out.
         texts: phrases that the documents must contain.
     """
-    if not snapshot.rows:
+    if not snapshot.at_most(1):
         empty = np.zeros(0, np.int64), np.zeros(0, np.float32)
         return [Nearest([], *empty, last=True, exact=True, read=None)] * len(vectors)
     label, several = labels(snapshot, query)
-    enough = (2 * depth if several else depth) + (without is not None)
+    enough = (2 * depth if several else depth) + len(without)
     # The true order does not depend on how many rows are asked for.
-    count = rows_of_part(snapshot, query, number, enough if query.exact else None)
+    wanted = _wanted(snapshot, query, number, enough if query.exact else None)
+    count = snapshot.at_most(wanted)
     result = snapshot.search(
         vectors,
         count,
@@ -69,11 +70,13 @@ def nearest(
         where=query.where,
         phrases=texts,
         exact=query.exact,
+        shown=enough,
     )
     # Stored rows are rounded, so a computed cosine can exceed 1 slightly. The order stays that of
     # the computed scores.
     cosines = result.scores.clip(-1, 1)
     valid = (result.rows >= 0).sum(axis=1).tolist()
+    no_more = count < wanted or snapshot.at_most(count + 1) == count
     found: list[dict[Hashable, Ranked]] = [{} for _ in vectors]
     pending, start = list(range(len(vectors))), 0
     while pending:
@@ -85,7 +88,7 @@ def nearest(
         for i, group in zip(pending, read, strict=True):
             scores = cosines[i, start : start + len(group)].tolist()
             for passage, cosine in zip(group, scores, strict=True):
-                if len(found[i]) < depth and passage.document != without:
+                if len(found[i]) < depth and passage.document not in without:
                     ranked = Ranked(cosine, passage, {"vector": cosine})
                     found[i].setdefault(named[passage.document], ranked)
         pending = [i for i in pending if len(found[i]) < depth and enough < valid[i]]
@@ -98,7 +101,7 @@ def nearest(
             list(found[i].values()),
             result.rows[i, : valid[i]],
             cosines[i, : valid[i]],
-            last=count >= snapshot.rows or valid[i] < count,
+            last=valid[i] < count or no_more,
             exact=result.exact,
             read=shares[i],
         )
@@ -108,8 +111,13 @@ def nearest(
 
 def rows_of_part(snapshot: Snapshot, query: Query, number: int, enough: int | None = None) -> int:
     """The rows that a part compares at full width. `enough`: in place of the shortlist."""
+    return snapshot.at_most(_wanted(snapshot, query, number, enough))
+
+
+def _wanted(snapshot: Snapshot, query: Query, number: int, enough: int | None) -> int:
+    """As rows_of_part, if there are as many."""
     first = enough or query.shortlist or snapshot.shortlist
-    return min(part_size(max(MIN_FIRST, first), number), snapshot.rows)
+    return part_size(max(MIN_FIRST, first), number)
 
 
 def labels(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:

@@ -1,6 +1,6 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -12,14 +12,16 @@ from searchengine.backends.contract import Passage, Snapshot, WordScores
 from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
-from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.diversity import mmr
 from searchengine.query import fusion
+from searchengine.query.boosting import parse
+from searchengine.query.feedback import examples, weight_beside
 from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
 from searchengine.query.paging import (
     MAX_DEPTH,
+    Label,
     Part,
     Ranked,
     Ranking,
@@ -33,6 +35,8 @@ from searchengine.query.snippets import best_passage
 FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors, however many are shown:
 else the scores, and so the order, would depend on the page."""
+BOOSTED = 200
+"""Documents of the first part with a boost: the others do not rise into it."""
 _FIRST_DIVERSE = 10  # documents of the first part with diversity
 _MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
 
@@ -42,8 +46,6 @@ def rank(
     query: Query,
     questions: Sequence[str] | None,
     vectors: Floats | None,
-    *,
-    without: int | None = None,
 ) -> list[Ranking]:
     """The rankings for several questions: the documents to show.
 
@@ -51,20 +53,22 @@ def rank(
         snapshot: the commit to search.
         query: the options.
         questions: texts; needed by the modes text and hybrid.
-        vectors: (q, D) float32; needed by the modes vector and hybrid.
-        without: a document to leave out; only by vectors.
+        vectors: (q, D) float32, moved by the examples; needed by the modes vector and hybrid.
     """
+    scoring = query if query.boost is None else replace(query, group_by=None)
     if query.mode == Mode.VECTOR:
         assert vectors is not None
-        part, count = _by_vector(snapshot, query, vectors, without), len(vectors)
+        part, count = _by_vector(snapshot, scoring, vectors), len(vectors)
     elif query.by_words:
         assert questions is not None
-        part, count = _by_text(snapshot, query, questions), len(questions)
+        part, count = _by_text(snapshot, scoring, questions), len(questions)
     else:
         assert questions is not None and vectors is not None
-        part, count = _by_both(snapshot, query, questions, vectors), len(questions)
+        part, count = _by_both(snapshot, scoring, questions, vectors), len(questions)
     if query.min_score is not None:
         part = _above(part, query.min_score)
+    if query.boost is not None:
+        part = _boosted(snapshot, query, part)
     if query.diversity:
         part = _diverse(snapshot, query, part)
     rankings = in_parts(part, count, min(query.depth, MAX_DEPTH), labels(snapshot, query)[0])
@@ -73,33 +77,9 @@ def rank(
     return [replace(ranking, documents=ranking.documents[query.offset :]) for ranking in rankings]
 
 
-def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
-    """The ranking by similarity to a stored document (the mean of its passages), without itself.
-
-    Raises QueryError for an unknown key, and for options that need a question.
-    """
-    if query.mode != Mode.VECTOR:
-        raise QueryError(f"similar needs the mode vector, got {query.mode}; leave mode out")
-    if query.layers is not None:
-        raise QueryError("similar encodes nothing; leave layers out")
-    if query.as_you_type:
-        raise QueryError("similar takes no question; leave as_you_type out")
-    if query.cross_encoder is not None:
-        raise QueryError("similar takes no question; leave cross_encoder out")
-    document = snapshot.store.ids_of([key]).get(key)
-    if document is None:
-        raise QueryError(f"{snapshot.path} has no document {key!r}")
-    passages = snapshot.store.passages_of([document])
-    if not passages:
-        raise QueryError(
-            f"the document {key!r} has no vector; search for its words instead: mode='text'"
-        )
-    vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
-    return rank(snapshot, query, None, vectors.mean(axis=0, keepdims=True), without=document)
-
-
-def _by_vector(snapshot: Snapshot, query: Query, vectors: Floats, without: int | None) -> Part:
+def _by_vector(snapshot: Snapshot, query: Query, vectors: Floats) -> Part:
     """The documents nearest to every vector."""
+    without = examples(snapshot, query)
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         matches = nearest(snapshot, query, vectors[positions], number, depth, without=without)
@@ -150,24 +130,28 @@ def scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int)
 
 def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Floats) -> Part:
     """Both rankings fused, see query.fusion."""
-    ungrouped = replace(query, group_by=None)
+    ungrouped, without = replace(query, group_by=None), examples(snapshot, query)
 
     @cache
     def by_words(i: int) -> tuple[dict[int, float], fusion.Fusion]:
-        return worded(snapshot, ungrouped, questions[i])
+        return worded(snapshot, ungrouped, questions[i], vectors[i], without)
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
         enough = depth if query.group_by is None else MAX_DEPTH
         for texts, group in _by_phrases(query, questions, positions):
             # Of a group, only its nearest document and those with words can be the best.
-            parts = nearest(snapshot, query, vectors[group], number, depth, texts=texts)
+            parts = nearest(
+                snapshot, query, vectors[group], number, depth, without=without, texts=texts
+            )
             for i, by_vector in zip(group, parts, strict=True):
                 limits.check()
                 bm25, scoring = by_words(i)
                 fused = _fused(snapshot, by_vector, bm25, scoring, vectors[i], enough)
                 if by_vector.last and len(fused.documents) < depth and len(bm25) == FUSED:
-                    fused = _with_all_by_words(snapshot, ungrouped, questions[i], fused, scoring)
+                    fused = _with_all_by_words(
+                        snapshot, ungrouped, questions[i], fused, scoring, without
+                    )
                 rankings[i] = _grouped(snapshot, query, fused)
         return [rankings[i] for i in positions]
 
@@ -175,12 +159,22 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
 
 
 def worded(
-    snapshot: Snapshot, query: Query, question: str
+    snapshot: Snapshot,
+    query: Query,
+    question: str,
+    vector: Floats,
+    without: Set[int] = frozenset(),
 ) -> tuple[dict[int, float], fusion.Fusion]:
-    """The best documents by words, with their BM25, and what fuses it with cosines."""
-    scored = scored_by_words(snapshot, query, question, FUSED)
+    """The best documents by words, with their BM25, and what fuses it with cosines.
+
+    `vector`: of the question, (D,). `without`: documents to leave out.
+    """
+    scored = scored_by_words(snapshot, query, question, FUSED + len(without))
+    best = [(document, bm25) for document, bm25 in scored if document not in without]
     weight = weight_of(snapshot.settings)
-    return dict(scored), fusion.Fusion(scored.scale, snapshot.unrelated, weight)
+    if query.like or query.unlike:
+        weight = weight_beside(vector, weight)
+    return dict(best[:FUSED]), fusion.Fusion(scored.scale, snapshot.unrelated, weight)
 
 
 def rank_by_weights(
@@ -195,7 +189,7 @@ def rank_by_weights(
     for question, vector in zip(questions, vectors, strict=True):
         required = query.required(question)
         (match,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
-        bm25, scoring = worded(snapshot, query, question)
+        bm25, scoring = worded(snapshot, query, question, vector)
         cosines, _ = _with_words(snapshot, match, bm25, vector)
         alone = {0.0: list(bm25), 1.0: [found.passage.document for found in match.documents]}
         ranked.append(
@@ -267,10 +261,15 @@ def _with_words(
 
 
 def _with_all_by_words(
-    snapshot: Snapshot, query: Query, question: str, fused: Ranking, scoring: fusion.Fusion
+    snapshot: Snapshot,
+    query: Query,
+    question: str,
+    fused: Ranking,
+    scoring: fusion.Fusion,
+    without: Set[int],
 ) -> Ranking:
     """Documents without a vector that are not among the best by words, after all others."""
-    seen = {ranked.passage.document for ranked in fused.documents}
+    seen = {*without, *(ranked.passage.document for ranked in fused.documents)}
     more = [
         Ranked(scoring.score(None, score), _whole(document), {"text": score})
         for document, score in scored_by_words(snapshot, query, question, MAX_DEPTH)
@@ -311,6 +310,33 @@ def _above(part: Part, score: float) -> Part:
     return above
 
 
+def _of_first(part: Part, positions: Sequence[int], size: int, label: Label) -> list[Ranking]:
+    """The first `size` documents of each question."""
+
+    def of_these(places: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        return part([positions[i] for i in places], number, depth)
+
+    return in_parts(of_these, len(positions), size, label)
+
+
+def _boosted(snapshot: Snapshot, query: Query, part: Part) -> Part:
+    """The first documents by their boosted scores, then more of them: the first of each group."""
+    assert query.boost is not None
+    boost, (label, _) = parse(query.boost), labels(snapshot, replace(query, group_by=None))
+
+    def boosted(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        size = part_size(BOOSTED, number)
+        rankings = []
+        for pool in _of_first(part, positions, size, label):
+            documents = boost.applied(snapshot, pool.documents, str(query.mode))
+            last = len(documents) < size
+            ranking = replace(pool, documents=documents, exact=False, last=last)
+            rankings.append(_grouped(snapshot, query, ranking))
+        return rankings
+
+    return boosted
+
+
 def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
     """The best candidates by maximal marginal relevance: in parts, from longer and longer lists."""
     label, _ = labels(snapshot, query)
@@ -319,11 +345,8 @@ def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
         size = part_size(_FIRST_DIVERSE, number)
         count = _candidates(size)
 
-        def of_these(places: Sequence[int], number: int, depth: int) -> list[Ranking]:
-            return part([positions[i] for i in places], number, depth)
-
         rankings = []
-        for pool in in_parts(of_these, len(positions), count, label):
+        for pool in _of_first(part, positions, count, label):
             candidates = len(pool.documents)
             chosen = _chosen(snapshot, query, pool, min(size, depth))
             rankings.append(replace(chosen, last=candidates < count and candidates <= size))
@@ -337,11 +360,17 @@ def _candidates(size: int) -> int:
 
 
 def candidates(query: Query) -> int:
-    """How many documents a search ranks: of them diversity chooses those to show."""
-    if not query.diversity:
-        return query.depth
-    sizes = (part_size(_FIRST_DIVERSE, number) for number in count())
-    return _candidates(next(size for size in sizes if size >= min(query.depth, MAX_DEPTH)))
+    """How many documents a search ranks: of them boost and diversity choose those to show."""
+    depth = query.depth
+    if query.diversity:
+        depth = _candidates(_enough(_FIRST_DIVERSE, depth))
+    return depth if query.boost is None else _enough(BOOSTED, depth)
+
+
+def _enough(first: int, depth: int) -> int:
+    """The size of the first part that has `depth` documents."""
+    sizes = (part_size(first, number) for number in count())
+    return next(size for size in sizes if size >= min(depth, MAX_DEPTH))
 
 
 def _chosen(snapshot: Snapshot, query: Query, pool: Ranking, count: int) -> Ranking:

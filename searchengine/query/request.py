@@ -14,9 +14,11 @@ import numpy.typing as npt
 from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.folder.documents.questions import phrases, unquoted
 from searchengine.backends.mode import CANDIDATES, Mode
+from searchengine.corpus.documents import Key, checked_keys
 from searchengine.errors import OPTIONS, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
+from searchengine.query import boosting
 
 
 class Phrases(StrEnum):
@@ -43,6 +45,9 @@ class CommonOptions(TypedDict, total=False):
     phrases: Phrases | str
     typo_tolerance: bool
     candidates: int
+    like: Sequence[Key]
+    unlike: Sequence[Key]
+    boost: str | None
 
 
 class Options(CommonOptions, total=False):
@@ -78,6 +83,9 @@ class Query:
     cross_encoder: str | Path | None = None
     candidates: int = CANDIDATES
     timeout: float | None = None
+    like: Sequence[Key] = ()
+    unlike: Sequence[Key] = ()
+    boost: str | None = None
 
     @classmethod
     def from_options(cls, k: int, options: Options) -> Self:
@@ -129,7 +137,8 @@ class Query:
 
     def __post_init__(self) -> None:
         self._check_counts()
-        for name, text in (("where", self.where), ("group_by", self.group_by)):
+        for name in ("where", "group_by", "boost"):
+            text = getattr(self, name)
             if text is not None and not isinstance(text, str):
                 hint = '; write "year >= 2015"' if name == "where" else ""
                 raise QueryError(f"{name} must be a text or None, got {text!r}{hint}")
@@ -141,11 +150,14 @@ class Query:
             self._check_exact()
         if self.where is not None:
             parse(self.where)  # raises even if the collection is empty
+        if self.boost is not None:
+            boosting.parse(self.boost)
         limit = self.timeout
         if limit is not None and (type(limit) not in (int, float) or not 0 < limit < inf):
             raise QueryError(f"timeout must be a number of seconds above 0, or None, got {limit!r}")
         self._check_presentation()
         self._check_cross_encoder()
+        self._check_examples()
 
     def _check_counts(self) -> None:
         for name in ("k", "shortlist", "layers", "candidates"):
@@ -200,14 +212,27 @@ class Query:
                 "cross_encoder must be a folder or a name on the model hub, or None, got "
                 f"{self.cross_encoder!r}"
             )
-        if self.diversity:
-            raise QueryError(
-                "a cross-encoder orders by its own score; leave diversity or cross_encoder out"
-            )
+        for name in ("diversity", "boost"):
+            if getattr(self, name):
+                raise QueryError(
+                    f"a cross-encoder orders by its own score; leave {name} or cross_encoder out"
+                )
         if self.offset and self.depth > self.candidates:
             raise QueryError(
                 f"the cross-encoder orders the best {self.candidates} documents, and offset + k "
                 f"must not exceed them, got {self.depth}; pass more candidates"
+            )
+
+    def _check_examples(self) -> None:
+        for name in ("like", "unlike"):
+            keys = tuple(dict.fromkeys(checked_keys(getattr(self, name), name)))
+            object.__setattr__(self, name, keys)
+        if both := {*self.like} & {*self.unlike}:
+            raise QueryError(f"like and unlike both name {min(both)!r:.80}; leave it out of one")
+        if (self.like or self.unlike) and self.by_words:
+            raise QueryError(
+                "like and unlike move the vector of a question, and the mode text uses none; "
+                "search in the mode vector or hybrid"
             )
 
     def _check_exact(self) -> None:

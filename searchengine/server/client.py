@@ -54,6 +54,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import integer
 from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.query.explanation import Explanation
+from searchengine.query.feedback import without_question
 from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch, Timing
 from searchengine.query.request import (
     CommonOptions,
@@ -162,7 +163,10 @@ class Client:
         self._threads = ThreadPoolExecutor(_CONNECTIONS, "client")
 
     def search(
-        self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[ServerOptions]
+        self,
+        query: str | npt.ArrayLike | None = None,
+        k: int = 10,
+        **options: Unpack[ServerOptions],
     ) -> Hits:
         """As SearchEngine.search."""
         return _warned(self._search(query, k, options))
@@ -179,7 +183,10 @@ class Client:
         return found
 
     async def asearch(
-        self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[ServerOptions]
+        self,
+        query: str | npt.ArrayLike | None = None,
+        k: int = 10,
+        **options: Unpack[ServerOptions],
     ) -> Hits:
         """As `search`, for asyncio: in a thread, while the event loop goes on."""
         return _warned(await self._in_thread(partial(self._search, query, k, options)))
@@ -190,18 +197,28 @@ class Client:
         """As `search_batch`, for asyncio: in a thread, while the event loop goes on."""
         return await self._in_thread(partial(self.search_batch, queries, k, **options))
 
-    def similar(self, key: Key, k: int = 10, **options: Unpack[ServerOptions]) -> Hits:
+    def similar(
+        self, keys: Key | Iterable[Key], k: int = 10, **options: Unpack[ServerOptions]
+    ) -> Hits:
         """As SearchEngine.similar."""
         _, body = _checked(k, options)
-        return _warned(_hits(self._ask("/similar", body | {"key": checked_key(key)}), ""))
+        if isinstance(keys, Iterable) and not isinstance(keys, str | bytes):
+            body["keys"] = checked_keys(keys, "similar")
+        else:
+            body["key"] = checked_key(keys)
+        return _warned(_hits(self._ask("/similar", body), ""))
 
     def explain(
-        self, query: str | npt.ArrayLike, key: Key, k: int = 10, **options: Unpack[ServerOptions]
+        self,
+        query: str | npt.ArrayLike | None,
+        key: Key,
+        k: int = 10,
+        **options: Unpack[ServerOptions],
     ) -> Explanation:
         """As SearchEngine.explain."""
         _, body = _checked(k, options)
-        name = "query" if isinstance(query, str) else "vector"
-        answer = self._ask("/explain", body | {name: _plain(query), "key": checked_key(key)})
+        asked = _asked(query) | {"key": checked_key(key)}
+        answer = self._ask("/explain", body | asked)
         return Explanation.from_dict(answer)
 
     def encode(
@@ -421,9 +438,10 @@ class Client:
     # ------------------------------------------------------------------------------------- searches
 
     def _search(self, query: Any, k: int, options: ServerOptions) -> Hits:
-        _, body = _checked(k, options)
-        name = "query" if isinstance(query, str) else "vector"
-        return _hits(self._ask("", body | {name: _plain(query)}), query)
+        request, body = _checked(k, options)
+        if query is None:
+            without_question(request)
+        return _hits(self._ask("", body | _asked(query)), query)
 
     def _search_batch(self, queries: Any, k: int, options: ServerOptions) -> HitsBatch:
         request, body = _checked(k, options)
@@ -600,6 +618,13 @@ def _checked(k: int, options: ServerOptions) -> tuple[Query, dict[str, Any]]:
     checked: Any = {name: value for name, value in options.items() if name != "cross_encoder"}
     request = Query.from_options(k, checked)
     return request, {**options, **{name: getattr(request, name) for name in ("k", *checked)}}
+
+
+def _asked(query: Any) -> dict[str, Any]:
+    """A question as the fields of a request; None: none. Raises QueryError."""
+    if query is None:
+        return {}
+    return {"query" if isinstance(query, str) else "vector": _plain(query)}
 
 
 def _plain(query: Any) -> Any:

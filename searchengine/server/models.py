@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from searchengine.query.boosting import MAX_LENGTH
 from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.server import server_settings as limits
 
@@ -79,6 +80,7 @@ UrlFilter = Annotated[str, Field(max_length=limits.MAX_URL_FILTER)]
 FieldName = Annotated[str, Field(max_length=limits.MAX_FIELD)]
 StoredKey = Annotated[str, Field(max_length=limits.MAX_KEY)]
 Name = Annotated[str, Field(max_length=64)]
+_Examples = Annotated[list[StoredKey], Field(max_length=limits.MAX_EXAMPLES)]
 
 
 class Strict(BaseModel):
@@ -108,6 +110,11 @@ class SearchOptions(Strict):
         0, description="Hits to skip."
     )
     min_score: Number | None = Field(None, description="Minimum score of a hit.")
+    boost: Annotated[str, Field(max_length=MAX_LENGTH)] | None = Field(
+        None,
+        description="Expression over metadata fields that multiplies the scores.",
+        examples=["0.9 ** age_days(date)"],
+    )
     sort_by: FieldName | None = Field(None, description="Field that orders the hits: year, -year.")
     facets: list[FieldName] = Field(
         [], max_length=limits.MAX_FACETS, description="Fields whose values are counted."
@@ -120,6 +127,12 @@ class SearchOptions(Strict):
     )
     typo_tolerance: bool = Field(
         True, description="Replace words that no document has by the nearest that documents have."
+    )
+    like: _Examples = Field(
+        [], description="Keys of relevant documents, towards which the question moves."
+    )
+    unlike: _Examples = Field(
+        [], description="Keys of irrelevant documents, from which it moves away."
     )
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
     cross_encoder: bool = Field(False, description="Order the best hits by the cross-encoder.")
@@ -135,13 +148,13 @@ class SearchOptions(Strict):
 
         Without those of the cross-encoder, which the server knows.
         """
-        left_out = {"collection", "k", "texts", "query", "vector", "queries", "vectors", "key"}
-        left_out |= {"cross_encoder", "candidates", "timeout"}
+        left_out = {"collection", "k", "texts", "query", "vector", "queries", "vectors"}
+        left_out |= {"key", "keys", "cross_encoder", "candidates", "timeout"}
         return self.model_dump(exclude=left_out, exclude_defaults=True)
 
 
 class SearchRequest(SearchOptions):
-    """A question, as text or as a vector."""
+    """A question, as text or as a vector; or none, with `like`."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -156,8 +169,9 @@ class SearchRequest(SearchOptions):
 
     @model_validator(mode="after")
     def _query_or_vector(self) -> "SearchRequest":
-        if (self.query is None) == (self.vector is None):
-            raise ValueError("give either query or vector")
+        given = (self.query is not None) + (self.vector is not None)
+        if given > 1 or (not given and not self.like):
+            raise ValueError("give either query or vector, or documents in like")
         return self
 
 
@@ -193,10 +207,23 @@ class BatchRequest(SearchOptions):
 
 
 class SimilarRequest(SearchOptions):
-    """A stored document in place of a question."""
+    """A stored document, or several, in place of a question."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"key": "whales", "k": 5}]})
-    key: StoredKey
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"key": "whales", "k": 5}, {"keys": ["whales", "owls"], "k": 5}]
+        }
+    )
+    key: StoredKey | None = None
+    keys: Annotated[_Examples, Field(min_length=1)] | None = Field(
+        None, description="In place of `key`."
+    )
+
+    @model_validator(mode="after")
+    def _key_or_keys(self) -> "SimilarRequest":
+        if (self.key is None) == (self.keys is None):
+            raise ValueError("give either key or keys")
+        return self
 
 
 class HitModel(BaseModel):

@@ -56,7 +56,7 @@ def _model(served: Served) -> dict[str, Any]:
     return {
         "id": served.name,
         "object": "model",
-        "created": int(served.path.stat().st_mtime),
+        "created": 0 if isinstance(served.path, str) else int(served.path.stat().st_mtime),
         "owned_by": "searchengine",
     }
 

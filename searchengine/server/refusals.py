@@ -13,6 +13,7 @@ from starlette.routing import compile_path
 
 from searchengine.errors import (
     OPTIONS,
+    BackendUnavailable,
     CollectionBusy,
     CollectionError,
     EncoderMismatch,
@@ -89,6 +90,8 @@ def of_engine(error: SearchEngineError) -> tuple[int, str | None]:
         return 503, None
     if isinstance(error, CollectionBusy):
         return 503, "another process is writing to the collection; try again"
+    if isinstance(error, BackendUnavailable):
+        return 503, "the database of the collection cannot be reached; try again"
     if isinstance(error, EncoderMismatch):
         return 503, "the collection has just been built by another encoder; try again"
     if isinstance(error, EncoderMissing):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from searchengine.engine import CrossEncoders, SearchEngine, limits
+from searchengine.engine import CrossEncoders, SearchEngine, limits, name_of
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.server.counting import Metrics, Shared
@@ -41,7 +41,7 @@ class Served:
     Attributes:
         name, path: as the server was started with.
         problem: why it is not ready; None: it is.
-        away: why its folder cannot be read now; None: it can.
+        away: why its folder, or its database, cannot be read now; None: it can.
         projection: the map of the page, of some commit; None: nobody has asked for it.
         assistants: the version of a commit and the mcp_server.Server for it; None: likewise.
     """
@@ -49,7 +49,7 @@ class Served:
     def __init__(
         self,
         name: str,
-        path: Path,
+        path: Path | str,
         shared: Shared,
         position: int,
         settings: ServerSettings,
@@ -255,10 +255,17 @@ class Served:
         return {source: number - before.get(source, 0) for source, number in self._counted.items()}
 
     def without_path(self, message: str) -> str:
-        """A message for a client: the name of the collection in place of its folder."""
+        """A message for a client: the name of the collection in place of its folder or URL."""
+        if isinstance(self.path, str):
+            return message.replace(name_of(self.path), self.name)
         for path in (str(self.path.absolute()), str(self.path)):
             message = message.replace(path, self.name)
         return message
+
+    @property
+    def unready(self) -> str | None:
+        """Why it is not ready: also while its database is away, without which nothing is found."""
+        return self.problem or (self.away if isinstance(self.path, str) else None)
 
     async def close(self) -> None:
         """End the threads, with the change that is being written, and close the files."""

@@ -32,6 +32,7 @@ MAX_RESULT = 4 << 20  # bytes of what a tool returns to an assistant
 MAX_UNSENT = 128 << 20  # bytes of large responses that are being sent at a time
 SPARE_TOKENS = 64  # tokens that a reload may add
 MAX_FACETS = 20
+MAX_EXAMPLES = 100  # documents that move a question
 MAX_PAGE = 1000  # documents in one list
 MAX_DIMENSIONS = 8192
 MAX_KEY = 4096  # characters
@@ -75,7 +76,7 @@ class ServerSettings:
     """What a server is started with.
 
     Attributes:
-        collections: name → folder.
+        collections: name → folder or URL.
         host, port: where to listen; port 0 takes a free one.
         unix_socket: a Unix socket to listen on, in place of them.
         root_path: prefix of all addresses as callers write them, such as /search; a proxy may take
@@ -105,7 +106,7 @@ class ServerSettings:
     Raises QueryError.
     """
 
-    collections: Mapping[str, Path]
+    collections: Mapping[str, Path | str]
     host: str = "127.0.0.1"
     port: int = 8080
     unix_socket: Path | None = None

@@ -26,7 +26,7 @@ async def collections(request: Request) -> Response:
     listed = [
         {
             "name": served.name,
-            "ready": served.problem is None,
+            "ready": served.unready is None,
             "documents": None if served.away else await served.read(len),
             "candidates": None if encoding is None else encoding.candidates,
         }
@@ -61,9 +61,9 @@ async def readyz(request: Request) -> Response:
     """Whether all collections are ready; 503 if not, or when the server stops."""
     here = state(request)
     problems = {
-        served.name: served.problem
+        served.name: served.unready
         for served in here.collections.values()
-        if served.problem is not None
+        if served.unready is not None
     }
     ready = not problems and not here.stopping.is_set()
     status = "ok" if ready else "stopping" if here.stopping.is_set() else "not ready"

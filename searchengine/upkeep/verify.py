@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
@@ -90,8 +90,6 @@ def _opened(collection: Collection, snapshot: Snapshot, stack: ExitStack) -> Ite
             yield HeldFile(row, path, checksum, file)
 
 
-_CHUNK = 1 << 24  # bytes per read
-
 # SQLite's length of a text ends at a NUL; the length of its bytes does not.
 _INVARIANTS = {
     "SELECT count(*) FROM live_passages AS p WHERE NOT EXISTS (SELECT 1 FROM segments WHERE p.id "
@@ -115,35 +113,6 @@ _INVARIANTS = {
     ),
     BEHIND: "next ids that are used already",
 }
-
-
-def warm(snapshot: Snapshot) -> int:
-    """Read the tables and segments once into the system's cache; returns bytes.
-
-    A search touches scattered pages and would wait for each: the first hundreds of queries over
-    200,000 passages would take 8 to 12 ms instead of 3. Raises CollectionError if reading fails.
-    """
-    folders = [segment.path for segment in snapshot.segments.values()]
-    try:
-        return snapshot.store.warm() + sum(map(_read_all, folders))
-    except OSError as error:
-        raise CollectionError(f"{snapshot.store.path.parent} cannot be read: {error}") from error
-
-
-def _read_all(folder: Path) -> int:
-    read = 0
-    with suppress(FileNotFoundError):  # replaced by a newer commit; the one shown stays mapped
-        for path in folder.iterdir():
-            read += _read(path)
-    return read
-
-
-def _read(path: Path) -> int:
-    read = 0
-    with path.open("rb", buffering=0) as file:
-        while size := len(file.read(_CHUNK)):
-            read += size
-    return read
 
 
 def verify(collection: Collection) -> None:

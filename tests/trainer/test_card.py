@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 from tiny_model import WIDTH, write_sentence_transformer
 
@@ -24,9 +25,11 @@ from searchengine.trainer.model.card import (
     card,
     hub_name,
     names_only,
+    read_base_card,
 )
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Classifier
+from searchengine.trainer.model.source import starter_folder
 from searchengine.trainer.training.outcome import summary
 from searchengine.trainer.training.train_config import TrainConfig
 
@@ -108,6 +111,34 @@ def test_base_model(
     assert re.findall("base_model: (.*)", front) == ([f'"{name}"'] if name else [])
 
 
+def test_what_the_base_and_the_data_are(trained: Model, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(
+        "---\nlicense: apache-2.0\nlanguage:\n- en\n- de\nbase_model: some/base\n"
+        "widget: 3\n---\n# A\n"
+    )
+    stated = read_base_card(tmp_path)
+    assert stated == {"license": "apache-2.0", "language": ["en", "de"], "base_model": "some/base"}
+    changed = replace(CONFIG, train=("hf:some/data:train:part", "hf:some/data", "own.tsv"))
+    recipe = RECIPE | {"config": changed.to_dict(), "base_card": stated}
+    front = yaml.safe_load(card(replace(trained, recipe=recipe)).split("---\n", 2)[1])
+    assert {name: front[name] for name in stated} == stated
+    assert front["datasets"] == ["some/data"]
+    named = recipe | {"config": replace(changed, base="someone/encoder").to_dict()}
+    front = yaml.safe_load(card(replace(trained, recipe=named)).split("---\n", 2)[1])
+    assert front["base_model"] == "someone/encoder"
+    for text in (
+        "",
+        "# no front matter",
+        "---\n: [\n---\n",
+        "---\n- a\n---\n",
+        "---\nlicense: 3\n---\n",
+    ):
+        (tmp_path / "README.md").write_text(text)
+        assert read_base_card(tmp_path) == {}
+    assert read_base_card(tmp_path / "nowhere") == {}
+    assert read_base_card(starter_folder())["license"] == "apache-2.0"
+
+
 def test_table(trained: Model) -> None:
     rows = [line for line in card(trained).splitlines() if line.startswith("|")]
     assert rows == [
@@ -170,7 +201,7 @@ def test_classification(trained: Model) -> None:
         "config": settings,
         "summary": summary(TrainConfig.from_dict(settings), (WIDTH,)),
     }
-    labels = Classifier(WIDTH, ("good", "bad"))
+    labels = Classifier((WIDTH,), ("good", "bad"))
     text = card(replace(trained, recipe=recipe, classifier=labels, matryoshka_dims=(WIDTH,)))
     assert "- Loss: 0.1 × cross-entropy of the labels + 0.9 × supervised contrastive" in text
     assert "- Dropout 0.2." in text and "Matryoshka" not in text
@@ -195,7 +226,7 @@ def test_a_foreign_model_has_a_short_card(plain: Model, recipe: dict[str, Any]) 
 def folder(trained: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "model"
     prompts = {"query": "a ", "document": "the "}
-    labels = Classifier(WIDTH, ("good", "bad"))
+    labels = Classifier((WIDTH,), ("good", "bad"))
     Encoder(replace(trained, prompts=prompts, classifier=labels), "").save(path)
     return path
 

@@ -1,7 +1,6 @@
 """Labels: learnt, judged, saved, and refused where they teach nothing."""
 
 import math
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.labels import accuracy, classify
 from searchengine.trainer.model.modules import C, Classifier
-from searchengine.trainer.training import loop
-from searchengine.trainer.training.head import FOLDS
+from searchengine.trainer.training import loop, outcome
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
@@ -42,6 +40,7 @@ def config(base: Path, tmp_path: Path) -> TrainConfig:
         objective="classification",  # type: ignore[arg-type]
         prefixes=(32, 8),
         batch_size=8,
+        folds=0,
         max_steps=40,
         learning_rate=2e-3,
         eval_every=10,
@@ -52,8 +51,8 @@ def config(base: Path, tmp_path: Path) -> TrainConfig:
 @pytest.mark.parametrize("share", [0.0, pytest.param(0.5, marks=pytest.mark.long), 0.9])
 def test_labels_are_learnt_judged_and_saved(config: TrainConfig, share: float) -> None:
     lines: list[Report] = []
-    encoder = train(replace(config, label_weight=share), lines.append)
-    assert encoder.recipe["judged_by"] == "accuracy on held-out examples"
+    encoder = train(replace(config, label_weight=share, keep_last=True), lines.append)
+    assert encoder.recipe["judged_by"].startswith("accuracy on held-out examples")
     best = lines[-1].best_step
     scores = next(line.scores for line in lines if line.step == best)
     assert scores is not None and set(scores) == {32, 8} and scores[32] > 0.9
@@ -71,64 +70,43 @@ def test_a_fit_is_the_logistic_regression_of_scikit_learn() -> None:
     x = rng.normal(size=(60, 8)).astype(np.float32)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     labels = [("a", "b", "c")[int(row[:3].argmax())] for row in x]
-    classifier = Classifier(8, ["a", "b", "c"])
-    classifier.fit(torch.from_numpy(x), labels, {8: 1.0})
-    expected = LogisticRegression(C=C, max_iter=2000, tol=1e-8).fit(x, labels).predict_proba(x)
-    found = classifier(torch.from_numpy(x)).softmax(dim=1).detach().numpy()
-    np.testing.assert_allclose(found, expected, atol=2e-3)
-
-
-def test_a_run_that_nothing_judges_tells_the_baseline(config: TrainConfig, tmp_path: Path) -> None:
-    texts = [f"the {n} {v}{end}" for n in NOUNS[:5] for v in VERBS[:3] for end in ("", " not")]
-    rows = [(text, "no" if text.endswith("not") else "yes") for text in texts]
-    rows.append(("the only one", "rare"))  # cannot be fitted and tested
-    few = tmp_path / "few.tsv"
-    few.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-    encoder = train(replace(config, train=(few,), max_steps=1, keep_last=True))
-    assert encoder.recipe["judged_by"] == "nothing: the last step is kept"
-
-    base = Encoder.load(config.base, precision="fp32")
-    rows = random.Random("classifier").sample(rows[:-1], len(rows) - 1)
-    rows.sort(key=lambda row: row[1])
-    labels = np.array([label for _, label in rows])
-    expected = {}
-    for dim in (32, 8):
-        x = base.encode([text for text, _ in rows], role="document")[:, :dim]
-        x, right = x / np.linalg.norm(x, axis=1, keepdims=True), 0
-        for fold in range(FOLDS):
-            tested = np.arange(len(rows)) % FOLDS == fold
-            found = LogisticRegression(C=C, max_iter=2000).fit(x[~tested], labels[~tested])
-            right += (found.predict(x[tested]) == labels[tested]).sum()
-        expected[str(dim)] = right / len(rows)
-    assert 0.5 < expected["32"]
-    weights = replace(config, train=(few,), prefixes=(32,), max_steps=1, keep_last=True)
-    assert train(weights).recipe["baseline"] == {"32": expected["32"]}
-    baseline = encoder.recipe["baseline"]  # both prefixes share one layer, so it is a little worse
-    assert baseline == pytest.approx(expected, abs=0.15)
-    mean = (baseline["32"] + baseline["8"]) / 2
-    assert f"an accuracy of {mean:.4f} in 5-fold cross-validation" in encoder.recipe["chosen"]
+    classifier = Classifier((8, 3), ["a", "b", "c"])
+    for c in (C, 1.0):
+        classifier.fit(torch.from_numpy(x), labels, c)
+        for dim in (8, 3):  # each prefix has a regression of its own
+            rows = x[:, :dim] / np.linalg.norm(x[:, :dim], axis=1, keepdims=True)
+            model = LogisticRegression(C=c, max_iter=2000, tol=1e-8).fit(rows, labels)
+            found = classifier(torch.from_numpy(x), dim).softmax(dim=1).detach().numpy()
+            np.testing.assert_allclose(found, model.predict_proba(rows), atol=2e-3)
+    with pytest.raises(ConfigError, match="labels of 4 dimensions: the classifier was trained for"):
+        classifier(torch.from_numpy(x), 4)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
 def test_a_few_updates_suffice(config: TrainConfig, share: float) -> None:
     """A classifier that begins with random weights knows nothing after three updates."""
-    encoder = train(replace(config, label_weight=share, max_steps=3, learning_rate=1e-4))
+    encoder = train(
+        replace(config, label_weight=share, max_steps=3, learning_rate=1e-4, keep_last=True)
+    )
     rows = [(f"the {n} {v}{end}", "no" if end else "yes")
             for n in NOUNS for v in VERBS for end in ("", " not")]  # fmt: skip
     assert min(row.accuracy for row in accuracy(encoder, rows)) > 0.9
-    assert "step 0, a logistic regression on the base model's vectors" in encoder.recipe["chosen"]
+    assert "for step 0, before training" in encoder.recipe["chosen"]
 
 
 def test_what_was_held_out_teaches_the_classifier_in_the_end(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = []
-    monkeypatch.setattr(
-        loop, "fit_classifier", lambda _, examples, __: counts.append(len(examples))
-    )
+    for module in (loop, outcome):
+        monkeypatch.setattr(
+            module, "fit_classifier", lambda _, examples, *c: counts.append(len(examples))
+        )
+    monkeypatch.setattr(outcome, "compared", lambda _: None)
     train(replace(config, max_steps=1))
     assert counts == [216, 216, 216, 240]  # step 0, rotated, step 1, the kept step
-    monkeypatch.setattr(loop, "CLASSIFIER_TEXTS", 100)
+    for module in (loop, outcome):
+        monkeypatch.setattr(module, "CLASSIFIER_TEXTS", 100)
     counts.clear()
     train(replace(config, max_steps=1))
     assert counts == [216, 216]  # then its own updates train it
@@ -149,13 +127,14 @@ def test_contrast_draws_the_classes_apart(config: TrainConfig) -> None:
 
 
 def test_logits_of_a_prefix_by_hand() -> None:
-    classifier = Classifier(4, ["a", "b"], seed=2)
+    classifier = Classifier((4, 2), ["a", "b"], seed=2)
+    layer = classifier.layers["2"]
     with torch.no_grad():
-        classifier.linear.bias.copy_(torch.tensor([0.5, -0.5]))
+        layer.bias.copy_(torch.tensor([0.5, -0.5]))
     x = torch.tensor([[3.0, 4.0, 7.0, 7.0]])
     unit = np.array([0.6, 0.8]) * math.sqrt(2)
-    weight = classifier.linear.weight.detach().numpy()
-    expected = weight[:, :2] @ unit + [0.5, -0.5]
+    weight = layer.weight.detach().numpy()
+    expected = weight @ unit + [0.5, -0.5]
     np.testing.assert_allclose(classifier(x, 2).detach().numpy()[0], expected, rtol=1e-5)
 
 
@@ -163,13 +142,13 @@ def test_dev_files_are_labelled(config: TrainConfig, tmp_path: Path) -> None:
     dev = tmp_path / "dev.tsv"
     dev.write_text("text\tlabel\nthe dog sleeps not\tno\nthe dog sleeps\tyes\n")
     lines: list[Report] = []
-    encoder = train(replace(config, dev=(dev,), max_steps=10), lines.append)
-    assert lines[0].examples == 240 and encoder.recipe["judged_by"] == "accuracy on dev"
+    encoder = train(replace(config, dev=(dev,), max_steps=10, keep_last=True), lines.append)
+    assert lines[0].examples == 240 and encoder.recipe["judged_by"].startswith("accuracy on dev")
     assert lines[0].scores is not None and lines[0].scores[32] in (0.0, 0.5, 1.0)
 
 
 def test_resumed_to_the_bit(config: TrainConfig, tmp_path: Path) -> None:
-    short = replace(config, max_steps=8, checkpoint_every=4, dropout=0.1)
+    short = replace(config, max_steps=8, checkpoint_every=4, dropout=0.1, keep_last=True)
     whole = train(replace(short, out=tmp_path / "whole"))
 
     def stop(line: Report) -> None:
@@ -181,8 +160,8 @@ def test_resumed_to_the_bit(config: TrainConfig, tmp_path: Path) -> None:
     resumed = train(short, resume=True)
     assert resumed.fingerprint == whole.fingerprint
     assert resumed.model.classifier is not None and whole.model.classifier is not None
-    ours, theirs = resumed.model.classifier.linear, whole.model.classifier.linear
-    assert torch.equal(ours.weight, theirs.weight)
+    ours, theirs = (m.model.classifier.state_dict() for m in (resumed, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_what_teaches_nothing_is_refused(config: TrainConfig, tmp_path: Path) -> None:

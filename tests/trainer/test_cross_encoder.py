@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from tiny_model import WORDS, write_cross_encoder, write_plain
 
@@ -22,7 +23,8 @@ from searchengine.trainer.errors import (
     TrainingError,
 )
 from searchengine.trainer.model.network import _check_weights
-from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
+from searchengine.trainer.training import cross_encoder_training
 from searchengine.trainer.training.cross_encoder_training import (
     CrossEncoderConfig,
     train_cross_encoder,
@@ -121,9 +123,11 @@ def triplets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "triplets.tsv"
 
     def texts(word: str, count: int) -> list[str]:
-        return [f"{a} {word} {b}" for a, b in (rng.sample(WORDS, 2) for _ in range(count))]
+        return [f"{a} {b} {word} {c}" for a, b, c in (rng.sample(WORDS, 3) for _ in range(count))]
 
-    rows = [[rng.choice(WORDS), *texts("sea", 1), *texts("house", 3)] for _ in range(200)]
+    rows = [
+        [" ".join(rng.sample(WORDS, 3)), *texts("sea", 1), *texts("house", 3)] for _ in range(200)
+    ]
     header = ["query", "positive", "negative_1", "negative_2", "negative_3"]
     path.write_text("".join("\t".join(row) + "\n" for row in [header, *rows]), encoding="utf-8")
     return path
@@ -141,9 +145,9 @@ def test_training_learns_which_text_answers(triplets: Path, tmp_path: Path) -> N
         )
 
     trained = train_cross_encoder(settings("out"), lambda update: losses.append(update.loss))
-    assert trained.held_out == 4 and trained.by_chance == pytest.approx(0.25)
-    assert trained.first == 1.0 and losses[-1] < 0.5 * losses[0] and len(losses) == 4 * 13
-    questions, texts = ["dog", "whale"], ["the sea sings", "a house near"]
+    assert trained.held_out == 20 and trained.by_chance == pytest.approx(0.25)
+    assert trained.first == 1.0 and losses[-1] < 0.5 * losses[0] and len(losses) == 4 * 12
+    questions, texts = ["dog sings far", "whale the old"], ["the big sea sings", "a dog house near"]
     scores = trained.scorer.score(questions, texts)
     assert scores[0] > 0.8 and scores[1] < 0.2
     repeated = train_cross_encoder(settings("again"))
@@ -155,6 +159,30 @@ def test_training_learns_which_text_answers(triplets: Path, tmp_path: Path) -> N
     assert np.abs(exact - expected).max() < 1e-5
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_training_computes_in_the_precision_that_an_encoder_would(
+    precision: str, triplets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = Precision(precision)
+    monkeypatch.setattr(cross_encoder_training, "pick_precision", lambda *_: chosen)
+    seen, autocast = set(), torch.autocast
+
+    def entered(device: str, dtype: torch.dtype, enabled: bool) -> Any:
+        seen.add(enabled)
+        return autocast(device, dtype, enabled=enabled)
+
+    monkeypatch.setattr(torch, "autocast", entered)
+    base = str(write_plain(tmp_path / "base"))
+    settings = CrossEncoderConfig([triplets], tmp_path / "out", base)
+
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_cross_encoder(settings, stop)
+    assert seen == {precision == "bf16"}
+
+
 def test_wrong_texts_are_those_of_the_file_first(tmp_path: Path) -> None:
     from searchengine.trainer.training.cross_encoder_training import _groups
     from searchengine.trainer.training.examples import read_examples
@@ -164,16 +192,57 @@ def test_wrong_texts_are_those_of_the_file_first(tmp_path: Path) -> None:
         "query\tpositive\tnegative_1\tnegative_2\na\tb\tc\td\na\te\tf\tg\nh\ti\tj\tk\n",
         encoding="utf-8",
     )
-    examples = read_examples([path])
-    few = _groups(examples, CrossEncoderConfig([path], tmp_path / "x", negatives=2))
+    rows = [texts for _, texts in read_examples([path])]
+    positives, rng = [row[1] for row in rows], random.Random(0)
+    few = _groups(rows, positives, CrossEncoderConfig([path], tmp_path / "x", negatives=2), rng)
     assert {(q, *sorted(t[1:])) for q, t in few} == {
         ("a", "c", "d"), ("a", "f", "g"), ("h", "j", "k"),
     }  # fmt: skip
-    more = _groups(examples, CrossEncoderConfig([path], tmp_path / "x", negatives=4))
+    more = _groups(rows, positives, CrossEncoderConfig([path], tmp_path / "x", negatives=4), rng)
     for question, texts in more:
         assert len(set(texts)) == len(texts)
         if question == "a":  # no other text that answers it
             assert not {"b", "e"} & set(texts[1:])
+
+
+def test_nothing_that_was_held_out_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions with several texts, texts with several questions, and negatives of all of them."""
+    from searchengine.trainer.training import cross_encoder_training as training
+
+    rng = random.Random(1)
+    rows = [(f"Question {i // 3}?", f"text {i // 2}") for i in range(300)]
+    lines = [
+        f"{q if i % 2 else q.lower()}\t{t}\t{rng.choice(rows)[1]}\n"
+        for i, (q, t) in enumerate(rows)
+    ]
+    path = tmp_path / "triplets.tsv"
+    path.write_text("query\tpositive\tnegative\n" + "".join(lines), encoding="utf-8")
+    seen: dict[str, list[training.Group]] = {}
+
+    def fit(network: Any, tokenizer: Any, groups: Any, *others: Any) -> None:
+        seen["trained"] = groups
+
+    def judged(scorer: Any, groups: Any) -> tuple[float, float]:
+        seen["held out"] = groups
+        return 0.5, 0.2
+
+    monkeypatch.setattr(training, "_fit", fit)
+    monkeypatch.setattr(training, "_judged", judged)
+    train_cross_encoder(
+        CrossEncoderConfig([path], tmp_path / "x", str(write_plain(tmp_path / "b")))
+    )
+    held = {q.lower() for q, _ in seen["held out"]} | {texts[0] for _, texts in seen["held out"]}
+    trained = {text.lower() for q, texts in seen["trained"] for text in (q, *texts)}
+    assert 20 <= len(seen["held out"]) <= 30 and held.isdisjoint(trained)
+    assert len(seen["held out"]) + len(seen["trained"]) == 300
+
+
+def test_one_process_trains_it(triplets: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="2 processes were launched, and each would train the"):
+        train_cross_encoder(CrossEncoderConfig([triplets], tmp_path / "new"))
 
 
 def test_bad_settings_and_files(triplets: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -193,9 +262,9 @@ def test_bad_settings_and_files(triplets: Path, tmp_path: Path, monkeypatch: Any
     with pytest.raises(DataError, match="holds a sentence"):
         train_cross_encoder(CrossEncoderConfig([sentences], tmp_path / "new"))
     single = tmp_path / "single.tsv"
-    single.write_text("query\tpositive\na\tb\n", encoding="utf-8")
+    single.write_text("query\tpositive\na\tb\nc\tb\nc\td\n", encoding="utf-8")
     base = str(write_plain(tmp_path / "base"))
-    with pytest.raises(ConfigError, match="no text but its positive"):
+    with pytest.raises(ConfigError, match="none can be held out"):
         train_cross_encoder(CrossEncoderConfig([single], tmp_path / "new", base=base))
     with pytest.raises(TrainingError, match="choose a lower learning rate"):
         monkeypatch.setattr(
@@ -212,6 +281,6 @@ def test_on_the_command_line(triplets: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["train-cross-encoder", str(triplets), *options, "--json"])
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout)
-    assert figures["held-out questions"] == 4 and (tmp_path / "out" / "config.json").exists()
+    assert figures["held-out questions"] == 20 and (tmp_path / "out" / "config.json").exists()
     result = CliRunner().invoke(cli, ["train-cross-encoder", str(triplets), *options])
     assert result.exit_code == 2 and "name a new folder" in result.output

@@ -29,7 +29,7 @@ from searchengine.trainer.runtimes.graph import Accuracy, Graph, kernels_folder,
 from searchengine.trainer.runtimes.openvino_runtime import OpenVINORuntime, core
 from searchengine.trainer.runtimes.runtime import prefetched
 from searchengine.trainer.runtimes.runtime_config import Precision, cpu_has_native_bf16
-from searchengine.trainer.runtimes.torch_runtime import Replay, TorchRuntime
+from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 from tests.tiny_model import WIDTH, WORDS, write_plain, write_sentence_transformer
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
@@ -663,33 +663,3 @@ def test_a_graph_for_questions_serves_many_threads(compiled: Encoder, tiny: Path
         vectors = list(callers.map(runtime.run, questions * 20))
     # All are compared in the end: none may change with the next question.
     np.testing.assert_allclose(vectors, expected * 20, atol=1e-5)
-
-
-# ----------------------------------------------------------------------------- CUDA
-
-
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-
-
-@needs_cuda
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_cuda_gives_what_the_processor_gives(tiny: Path, precision: str) -> None:
-    fast = Encoder.load(tiny, device="cuda", precision=precision)
-    assert (fast.runtime, fast.precision) == ("torch", precision)
-    cosines = (fast.encode(TEXTS) * by_torch(tiny, device="cpu").encode(TEXTS)).sum(axis=1)
-    assert cosines.min() > 0.998
-
-
-@needs_cuda
-def test_cuda_replays_single_questions(tiny: Path) -> None:
-    fast = Encoder.load(tiny, device="cuda", precision="fp32")
-    single = np.stack([fast.encode([text])[0] for text in [*TEXTS, *TEXTS]])
-    np.testing.assert_allclose(single, by_torch(tiny, device="cpu").encode(TEXTS * 2), atol=1e-3)
-
-
-def test_only_cuda_replays(compiled: Encoder) -> None:
-    tokens = compiled._tokens
-    short, two = tokens.pad(tokens(["dog"])), tokens.pad(tokens(["dog", "cat"]))
-    assert not Replay(torch.device("cpu")).takes(short)
-    assert Replay(torch.device("cuda")).takes(short)
-    assert not Replay(torch.device("cuda")).takes(two)

@@ -252,7 +252,7 @@ def classification(base: Path, **settings: Any) -> Classification:
     settings = {"objective": "classification", **settings}
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
     model = Encoder.load(base, precision="fp32").model
-    model = replace(model, classifier=Classifier(model.module.dim, ["no", "yes"], config.seed))
+    model = replace(model, classifier=Classifier((32,), ["no", "yes"], config.seed))
     return Classification(TrainingModel(model, config, None), config, (32,), Processes())
 
 
@@ -266,7 +266,7 @@ TARGETS = torch.tensor([0, 1, 0])
 
 def log_shares(objective: Classification, x: Tensor) -> Tensor:
     unit = functional.normalize(x, dim=-1) * math.sqrt(32)
-    return objective.classifier.linear(unit).log_softmax(dim=1)
+    return objective.classifier.layers["32"](unit).log_softmax(dim=1)
 
 
 def test_cross_entropy_and_contrast_share_the_loss(base: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training import preparation
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.processes import Processes
+from searchengine.trainer.training.processes import Processes, group_options
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import base, config, with_held_out  # noqa: F401  (fixtures)
 
@@ -82,6 +84,7 @@ def test_two_processes_equal_one(
     cases: set[str],
     launched: bool,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     configs = {}
     for case, settings in CASES.items():
@@ -95,7 +98,37 @@ def test_two_processes_equal_one(
         if case == "scores":
             settings["train"] = (write_scored(tmp_path / "scored.tsv"),)
         configs[case] = replace(start, **settings, out=tmp_path / case / "two")  # type: ignore[arg-type]
+    monkeypatch.setattr(preparation, "pick_device", lambda _: torch.device("cpu"))
     run_in_two_processes([*configs.values()], tmp_path, launched=launched)
+    for case, shared in configs.items():
+        one = train(replace(shared, out=tmp_path / case / "one"))
+        check_equal(case, Encoder.load(shared.out), one, Encoder.load(config.base))
+
+
+@pytest.mark.parametrize(
+    ("processes", "gpus", "backend"), [(2, 1, "gloo"), (2, 2, None), (2, 0, None), (1, 1, None)]
+)
+def test_processes_that_share_a_gpu_connect_by_gloo(
+    processes: int, gpus: int, backend: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    options = group_options()
+    assert options.get("backend") == backend
+    assert options["timeout"] > timedelta(hours=12), "an evaluation may take hours"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_two_processes_on_one_gpu_equal_one(
+    config: TrainConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    exact = {"dropout": 0.0, "max_steps": 4, "learning_rate": 1e-3, "precision": "fp32"}
+    configs = {
+        case: replace(config, **{**exact, **CASES[case]}, out=tmp_path / case / "two")
+        for case in ("pairs", "cached", "left over")
+    }
+    run_in_two_processes([*configs.values()], tmp_path, launched=True, devices="0")
     for case, shared in configs.items():
         one = train(replace(shared, out=tmp_path / case / "one"))
         check_equal(case, Encoder.load(shared.out), one, Encoder.load(config.base))
@@ -128,7 +161,7 @@ def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:  
         if name.endswith("key.bias"):  # moves no score: AdamW makes steps of its rounding
             continue
         torch.testing.assert_close(
-            found, expected, atol=3e-5, rtol=1e-4, msg=lambda text: f"{case}: {text}"
+            found.cpu(), expected.cpu(), atol=3e-5, rtol=1e-4, msg=lambda text: f"{case}: {text}"
         )
         if (
             name in base_weights
@@ -136,7 +169,7 @@ def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:  
             and "LayerNorm" not in name
             and "embeddings" not in name
         ):
-            assert (expected - base_weights[name]).abs().max() > 1e-4, case
+            assert (expected.cpu() - base_weights[name].cpu()).abs().max() > 1e-4, case
 
 
 RUN = """
@@ -148,6 +181,7 @@ from transformers import BertModel
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model.torch_model import read
+from searchengine.trainer.training.processes import LONGEST_WAIT
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.loop import train
 
@@ -155,6 +189,8 @@ def run():
     for path in sys.argv[1:]:
         train(TrainConfig.from_json(Path(path).read_text()))
     assert accelerate.PartialState().num_processes == 2
+    group = torch.distributed.group.WORLD._get_backend(accelerate.PartialState().device)
+    assert group.options._timeout == LONGEST_WAIT, group.options._timeout
     alone = TrainConfig(train=("pairs.tsv",), out=Path("head"), head_only=True)
     try:
         train(alone)
@@ -179,10 +215,12 @@ if other:
 """
 
 
-def run_in_two_processes(configs: Sequence[TrainConfig], folder: Path, *, launched: bool) -> None:
+def run_in_two_processes(
+    configs: Sequence[TrainConfig], folder: Path, *, launched: bool, devices: str = ""
+) -> None:
     """Train them one after the other, in two processes that are started once.
 
-    launched: by torch.distributed.run, as users start them.
+    launched: by torch.distributed.run, as users start them. devices: numbers of the GPUs.
     """
     paths = [folder / f"{number}.json" for number in range(len(configs))]
     for path, case in zip(paths, configs, strict=True):
@@ -192,7 +230,7 @@ def run_in_two_processes(configs: Sequence[TrainConfig], folder: Path, *, launch
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [sys.executable, *(launch if launched else []), str(folder / "run.py"), *map(str, paths)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": devices},
         capture_output=True,
         text=True,
         timeout=240,

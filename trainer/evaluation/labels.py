@@ -55,7 +55,7 @@ def accuracy(
 
 def _predict(classifier: Classifier, vectors: object, dim: int | None) -> list[int]:
     with torch.inference_mode():
-        rows = torch.as_tensor(vectors, device=classifier.linear.weight.device)
+        rows = torch.as_tensor(vectors, device=next(classifier.parameters()).device)
         predicted: list[int] = classifier(rows, dim).argmax(dim=1).tolist()
     return predicted
 

@@ -5,6 +5,7 @@ the model and its recipe alone. Files are named without their folders: a card is
 """
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from searchengine.trainer.model.source import Starter, may_be_hub_name
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+HUB = "hf:"  # before the name of a Hugging Face dataset
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
 
@@ -96,6 +98,41 @@ def hub_name(base: str) -> str | None:
     return base if may_be_hub_name(base) and not Path(base).is_dir() else None
 
 
+def read_base_card(folder: Path) -> dict[str, Any]:
+    """The licence, languages and base model that a model's own card states; {} where it has none.
+
+    A model trained from it has the same, unless its author says otherwise; the base model only if
+    this one is not on the hub itself.
+    """
+    import yaml  # a search needs no card
+
+    path = folder / "README.md"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    match = re.match(r"---\n(.*?)\n---(\n|$)", text, re.DOTALL)
+    try:
+        stated = yaml.safe_load(match[1]) if match else None
+    except yaml.YAMLError:
+        return {}
+    if not isinstance(stated, dict):
+        return {}
+    values = {name: stated.get(name) for name in ("license", "language", "base_model")}
+    return {
+        name: value
+        for name, value in values.items()
+        if (value and isinstance(value, str))
+        or (value and isinstance(value, list) and all(isinstance(item, str) for item in value))
+    }
+
+
+def hub_datasets(recipe: Recipe) -> list[str]:
+    """The Hugging Face datasets among the training data, by their names on the hub."""
+    files = [*(recipe.settings.get("train") or ())]
+    for item in recipe.settings.get("data_sets") or ():
+        files += item.get("train") or ()
+    named = (str(path).removeprefix(HUB) for path in files if str(path).startswith(HUB))
+    return list(dict.fromkeys(name.partition(":")[0] for name in named))
+
+
 def _base(base: str) -> str:
     """A base model as the card names it: a folder without where it lay."""
     return base if hub_name(base) else _file_name(base)
@@ -111,8 +148,13 @@ def _front_matter(model: Model, recipe: Recipe | None) -> str:
     if len(model.matryoshka_dims) > 1:
         tags.append("matryoshka")
     lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
-    if recipe and (base := hub_name(recipe.text("base"))):
-        lines.append(f"base_model: {json.dumps(base)}")
+    if recipe:
+        described = dict(recipe.results.get("base_card") or {})
+        if base := hub_name(recipe.text("base")):
+            described["base_model"] = base
+        if data := hub_datasets(recipe):
+            described["datasets"] = data
+        lines += [f"{name}: {json.dumps(described[name])}" for name in sorted(described)]
     return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
 
 
@@ -231,9 +273,21 @@ def _training(recipe: Recipe) -> str:
         f"{number('learning_rate'):g}, seed {number('seed'):g}.",
         f"The weights kept are those of step {results.get('best_step')}; judged by "
         f"{results.get('judged_by')}.",
+        *_against_base(results.get("against_base") or {}),
         f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.",
     ]
     return "## How it was made\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def _against_base(figures: Mapping[str, Any]) -> Iterable[str]:
+    """What training on labels gained over a regression on the base's vectors."""
+    if figures:
+        yield (
+            f"Accuracy {figures['where']} ({figures['n']} texts): {figures['trained']:.4f} "
+            f"trained, {figures['base']:.4f} for a logistic regression on the base model's "
+            f"vectors; difference {figures['difference']:+.4f}, 95 % interval "
+            f"{figures['low']:+.4f} to {figures['high']:+.4f}."
+        )
 
 
 def _again(recipe: Recipe) -> str:

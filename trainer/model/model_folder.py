@@ -134,7 +134,7 @@ def read_model(
         matryoshka_dims=trained_dims(config, module.dim, folder),
         recipe=config.get("recipe") or {},
         history=read_object(folder / HISTORY, optional=True),
-        classifier=_read_classifier(folder, module.dim),
+        classifier=_read_classifier(folder),
     )
 
 
@@ -148,13 +148,17 @@ def _truncation(width: int, dim: int) -> list[HeadLayer]:
     return [layer]
 
 
-def _read_classifier(folder: Path, dim: int) -> Classifier | None:
-    labels = read_object(folder / CLASSIFIER / "config.json", optional=True).get("labels")
-    if labels is None:
+def _read_classifier(folder: Path) -> Classifier | None:
+    path = folder / CLASSIFIER / "config.json"
+    config = read_object(path, optional=True)
+    if not config:
         return None
+    labels, dims = config.get("labels"), config.get("dims")
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise ModelError(f"{folder / CLASSIFIER / 'config.json'}: expected labels as strings")
-    return _filled(Classifier(dim, labels), folder / CLASSIFIER).eval()
+        raise ModelError(f"{path}: expected labels as strings")
+    if not isinstance(dims, list) or not all(type(dim) is int and dim > 0 for dim in dims):
+        raise ModelError(f"{path}: expected dims, the prefix lengths that it was trained for")
+    return _filled(Classifier(dims, labels), folder / CLASSIFIER).eval()
 
 
 def _stages(folder: Path, route: Route | None) -> list[tuple[str, Path]]:

@@ -7,10 +7,10 @@ Source of the recipe: Reimers & Gurevych, arXiv 1908.10084.
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.model.tokens import Padded
 
-# Of the fit: the usual inverse strength of L2 on unit vectors, and the most steps of L-BFGS.
+# Of the fit: inverse strength of L2 on trained unit vectors, and the most steps of L-BFGS.
 C, ITERATIONS = 10.0, 100
 
 
@@ -278,53 +278,93 @@ class SentenceModule(nn.Module):
         same = {"transformer": self.transformer, "pooling": self.pooling, "mix": self.mix}
         return SentenceModule(**{**same, "head": list(self.head), **parts}).eval()
 
-    def lowered(self, dtype: torch.dtype) -> "SentenceModule":
-        """The same with a copy of the transformer that computes in this type."""
-        return self.changed(transformer=copy.deepcopy(self.transformer).to(dtype))
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def lowered(module: Module, dtype: torch.dtype, device: torch.device) -> Module:
+    """A copy for inference on a device, whose `transformer` computes in this type.
+
+    No weight of the transformer is copied in float32 on the way. What no model file has, such as
+    the frequencies of rotary positions, stays in float32, as transformers loads it: rounded, they
+    would move far positions.
+    """
+    network = cast(nn.Module, module.transformer)
+    stored = [*network.parameters(), *network.state_dict(keep_vars=True).values()]
+    copies: dict[int, Any] = {}
+    for tensor in stored:
+        known = id(tensor) in copies  # weights that layers share are copied once
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and not known:
+            values = tensor.detach().to(device, dtype, copy=True)
+            if isinstance(tensor, nn.Parameter):
+                values = nn.Parameter(values, requires_grad=False)
+            copies[id(tensor)] = values
+    return copy.deepcopy(module, copies).eval().to(device)
 
 
 class Classifier(nn.Module):
-    """labels: the names of the classes, in the order of the logits."""
+    """A linear layer for each prefix length of the vectors.
 
-    def __init__(self, dim: int, labels: Sequence[str], seed: int = 0):
+    labels: the names of the classes, in the order of the logits.
+    """
+
+    def __init__(self, dims: Sequence[int], labels: Sequence[str], seed: int = 0):
         super().__init__()
         self.labels = tuple(labels)
-        self.linear = nn.Linear(dim, len(self.labels))
-        nn.init.normal_(self.linear.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
-        nn.init.zeros_(self.linear.bias)
+        self.dims = tuple(dims)
+        self.layers = nn.ModuleDict({str(dim): nn.Linear(dim, len(labels)) for dim in dims})
+        generator = torch.Generator().manual_seed(seed)
+        for layer in self._linear:
+            nn.init.normal_(layer.weight, std=0.02, generator=generator)
+            nn.init.zeros_(layer.bias)
 
-    def fit(self, vectors: Tensor, labels: Sequence[str], weights: Mapping[int, float]) -> None:
-        """Become the logistic regression of labels on vectors (n, D), by L-BFGS.
+    @property
+    def _linear(self) -> list[nn.Linear]:
+        return [cast(nn.Linear, layer) for layer in self.layers.values()]
 
-        weights: of the cross-entropy over each prefix length; one layer fits them all. The L2
-        penalty is that of scikit-learn's C on unit vectors.
+    def fit(self, vectors: Tensor, labels: Sequence[str], c: float = C) -> None:
+        """Become the logistic regression of labels on each prefix of vectors (n, D), by L-BFGS.
+
+        c: inverse strength of the L2 penalty, which is scikit-learn's C on unit vectors.
         """
         place = {label: i for i, label in enumerate(self.labels)}
-        x = vectors.to(self.linear.weight)
-        targets = torch.tensor([place[label] for label in labels], device=x.device)
-        total = sum(weights.values())
-        penalty = x.shape[1] / (2 * C * len(x))  # the weights are √D smaller than for unit vectors
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-        solver = torch.optim.LBFGS(
-            self.parameters(), max_iter=ITERATIONS, line_search_fn="strong_wolfe"
-        )
-
-        def loss() -> Tensor:
-            solver.zero_grad()
-            terms = [
-                weight * nn.functional.cross_entropy(self(x, dim), targets)
-                for dim, weight in weights.items()
-            ]
-            value = torch.stack(terms).sum() / total + penalty * self.linear.weight.square().sum()
-            torch.autograd.backward(value)
-            return value
-
-        solver.step(loss)  # type: ignore[no-untyped-call]
-        solver.zero_grad()
+        for dim, layer in zip(self.dims, self._linear, strict=True):
+            x = self._unit(vectors.to(layer.weight), dim)
+            targets = torch.tensor([place[label] for label in labels], device=x.device)
+            _fit(layer, x, targets, dim / (2 * c * len(x)))  # weights are √D smaller than of x / √D
 
     def forward(self, vectors: Tensor, dim: int | None = None) -> Tensor:
-        """Logits (n, labels) of the first `dim` dimensions of vectors (n, D), of all by default."""
+        """Logits (n, labels) of the first `dim` dimensions of vectors (n, D), of all by default.
+
+        Raises ConfigError for a prefix length without a layer.
+        """
         dim = vectors.shape[-1] if dim is None else dim
-        unit = prefix(vectors, dim) * math.sqrt(dim)
-        return nn.functional.linear(unit, self.linear.weight[:, :dim], self.linear.bias)
+        if dim not in self.dims:
+            raise ConfigError(
+                f"labels of {dim} dimensions: the classifier was trained for "
+                f"{', '.join(map(str, self.dims))}"
+            )
+        return cast(Tensor, self.layers[str(dim)](self._unit(vectors, dim)))
+
+    @staticmethod
+    def _unit(vectors: Tensor, dim: int) -> Tensor:
+        return prefix(vectors, dim) * math.sqrt(dim)
+
+
+def _fit(layer: nn.Linear, x: Tensor, targets: Tensor, penalty: float) -> None:
+    """Fit a layer to inputs (n, D) and classes (n,). penalty: of the squared weights."""
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    solver = torch.optim.LBFGS(
+        layer.parameters(), max_iter=ITERATIONS, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        value = nn.functional.cross_entropy(layer(x), targets)
+        value = value + penalty * layer.weight.square().sum()
+        torch.autograd.backward(value)
+        return value
+
+    solver.step(loss)  # type: ignore[no-untyped-call]
+    solver.zero_grad()

@@ -3,11 +3,9 @@
 Read and checked here, and described; `searchengine.trainer.cross_encoder` scores with it.
 """
 
-import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from searchengine.trainer.errors import ModelError
@@ -41,11 +39,6 @@ class PairModule(nn.Module):
     def output(self, batch: Batch) -> Tensor:
         """The same: what a runtime computes."""
         return cast(Tensor, self(batch))
-
-    def lowered(self, dtype: torch.dtype) -> "PairModule":
-        """The same with a copy of the network that computes in this type."""
-        network = copy.deepcopy(self.transformer).to(dtype)
-        return PairModule(network, sigmoid=self.sigmoid, reads_types=self.reads_types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,13 @@ def _write_files(model: Model, folder: Path) -> None:
         write_json(folder / HISTORY, dict(model.history))
     if model.classifier is not None:
         (folder / CLASSIFIER).mkdir()
-        write_json(folder / CLASSIFIER / "config.json", {"labels": list(model.classifier.labels)})
+        write_json(
+            folder / CLASSIFIER / "config.json",
+            {
+                "labels": list(model.classifier.labels),
+                "dims": list(model.classifier.dims),
+            },
+        )
         save_file(model.classifier.state_dict(), folder / CLASSIFIER / WEIGHTS)
     (folder / "README.md").write_text(card(model), encoding="utf-8")
 

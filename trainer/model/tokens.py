@@ -81,6 +81,11 @@ class Padded:
         types = None if self.types is None else np.hstack((self.types, more))
         return replace(self, ids=ids, mask=mask, types=types)
 
+    def part(self, rows: slice) -> Self:
+        """Some of the rows, as wide as they are."""
+        types = None if self.types is None else self.types[rows]
+        return replace(self, ids=self.ids[rows], mask=self.mask[rows], types=types)
+
     def packing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Positions that pack the rows one after another into fewer, longer ones, to save padding.
 

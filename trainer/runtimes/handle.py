@@ -336,14 +336,17 @@ class ModelHandle:
         else:  # a GPU compares them in less time than hashing the weights takes
             comparison = compare(fast, exact, self.tokens)
         shortfall = comparison.accuracy.shortfall(fast.precision)
-        if not shortfall:
-            return exact if comparison.gain > FP32_GAIN else fast
-        warnings.warn(
-            f"torch in {fast.precision} is not accurate enough for this model: {shortfall}; torch "
-            "runs it in float32",
-            RuntimeChoiceWarning,
-            stacklevel=4,
-        )
+        if not shortfall and comparison.gain <= FP32_GAIN:
+            exact.leave()
+            return fast
+        if shortfall:
+            warnings.warn(
+                f"torch in {fast.precision} is not accurate enough for this model: {shortfall}; "
+                "torch runs it in float32",
+                RuntimeChoiceWarning,
+                stacklevel=4,
+            )
+        self._torch = exact
         return exact
 
 

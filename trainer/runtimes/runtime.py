@@ -98,13 +98,19 @@ def fastest_budget(runtime: Runtime, budgets: Sequence[int], width: int) -> int:
     seconds: dict[int, list[float]] = {budget: [] for budget in budgets}
     for repeat in range(PROBE_ROUNDS + 1):
         for budget in budgets:
-            ids = np.zeros((max(1, budget // width), width), np.int64)
+            batch = blank(budget, width)
             start = time.perf_counter()
-            runtime.run(Padded(ids, np.ones_like(ids)))
+            runtime.run(batch)
             if repeat:  # the first round prepares
-                seconds[budget].append((time.perf_counter() - start) / ids.size)
+                seconds[budget].append((time.perf_counter() - start) / batch.ids.size)
     median = {budget: statistics.median(times) for budget, times in seconds.items()}
     return min(budget for budget in budgets if median[budget] <= 1.03 * min(median.values()))
+
+
+def blank(tokens: int, width: int) -> Padded:
+    """A batch of about so many tokens, in rows of `width`, to measure with."""
+    ids = np.zeros((max(1, tokens // width), width), np.int64)
+    return Padded(ids, np.ones_like(ids))
 
 
 def speeds(runtimes: Mapping[str, Runtime], width: int) -> dict[str, float]:
@@ -114,14 +120,14 @@ def speeds(runtimes: Mapping[str, Runtime], width: int) -> dict[str, float]:
     run of a turn is not timed: the threads of the runtime before may still be spinning.
     """
     fastest = dict.fromkeys(runtimes, float("inf"))
-    ids = np.zeros((max(1, SPEED_TOKENS // width), width), np.int64)
+    batch = blank(SPEED_TOKENS, width)
     for _ in range(SPEED_ROUNDS):
         for name, runtime in runtimes.items():
             for _ in range(2):
                 start = time.perf_counter()
-                runtime.run(Padded(ids, np.ones_like(ids)))
+                runtime.run(batch)
             fastest[name] = min(fastest[name], time.perf_counter() - start)
-    return {name: ids.size / seconds for name, seconds in fastest.items()}
+    return {name: batch.ids.size / seconds for name, seconds in fastest.items()}
 
 
 def prefetched(items: Iterator[Item]) -> Iterator[Item]:

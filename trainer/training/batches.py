@@ -14,10 +14,11 @@ from searchengine.trainer.training.objectives import AnyObjective
 from searchengine.trainer.training.passes import Passes, View
 from searchengine.trainer.training.preparation import DataSet
 from searchengine.trainer.training.rows import Batch, Kind, Row, draw
-from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.train_config import Objective, TrainConfig
 
 # Maximum rows, and bytes of them, in memory at a time for each kind of a data set; and minimum
 # batches. Within them rows change places, so that no text is twice in a batch.
+LABEL_UPDATES = 80  # at least: few labels make short epochs
 BLOCK_ROWS, BLOCK_BYTES, BLOCK_BATCHES = 8192, 1 << 25, 4
 
 
@@ -35,6 +36,10 @@ class Stream:
         self._config = data.config
         self._examples = data.examples
         self._places = data.examples.of_kind(kind)
+        self._labels: NDArray[np.int64] | None = None  # of the places, as numbers
+        if kind is Kind.LABELLED:
+            labels = [data.examples[int(place)][1][1] for place in self._places]
+            self._labels = np.unique(labels, return_inverse=True)[1]
         self._name = f"{name} {kind} {data.config.seed}"
         size = data.config.batch_size
         rows = min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, data.examples.mean_bytes)))
@@ -60,7 +65,7 @@ class Stream:
     def _filled(self, epoch: int, block: int) -> Iterator[Batch]:
         if epoch != self._pass:
             shuffled = np.random.default_rng(_number(f"order {self._name} {epoch}"))
-            self._pass, self._order = epoch, shuffled.permutation(self._places)
+            self._pass, self._order = epoch, self._shuffled(shuffled)
         config, size = self._config, self._config.batch_size
         first = block * self._block_batches * size
         rng = random.Random(f"rows {self._name} {epoch} {block}")
@@ -69,6 +74,17 @@ class Stream:
             for place in self._order[first : first + self._block_batches * size]
         ]
         return fill(rows, size)
+
+    def _shuffled(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The places in random order; labelled texts in twos of a label, so that a batch has many
+        labels, and another text of each."""
+        order = rng.permutation(len(self._places))
+        if self._labels is not None:
+            labels = self._labels[order]
+            twos = np.stack([labels, _occurrence(labels) // 2])
+            two = np.unique(twos, axis=1, return_inverse=True)[1].ravel()
+            order = order[np.argsort(rng.permutation(two.max() + 1)[two], kind="stable")]
+        return self._places[order]
 
 
 class BatchPlan:
@@ -106,7 +122,9 @@ class BatchPlan:
                 f"{config.batch_size}, fewer than accumulation {config.accumulation}: add examples "
                 "or lower one of them"
             )
-        self.steps = config.max_steps or config.epochs * self.per_epoch
+        labels = config.objective is Objective.CLASSIFICATION
+        least = LABEL_UPDATES if labels else 0
+        self.steps = config.max_steps or max(config.epochs * self.per_epoch, least)
         self._epoch, self._schedule = -1, list[tuple[int, int]]()
 
     def at(self, step: int) -> list[tuple[int, Batch]]:

@@ -37,6 +37,8 @@ FORMAT = 1
 # Settings that a resumed run may change: the places of files, whose content is compared instead,
 # and the length of the run.
 PATH_SETTINGS = ("train", "exclude", "dev", "out", "base")
+# Checkpoints of a run on the disk: the newest, and the one before it.
+KEPT = 2
 LENGTH_SETTINGS = ("max_steps", "epochs")
 
 
@@ -76,13 +78,17 @@ class Progress:
     """The state of a run besides its weights; what a checkpoint stores.
 
     step: updates done. best_step: the step with the best scores. losses: of every update. judged:
-    evaluations in order; step 0 is the base model, twice if the run rotates it.
+    evaluations in order; step 0 is the base model, twice if the run rotates it. evaluated: the last
+    step that was evaluated. right: of the steps 0 and best_step, by their number as text, the share
+    of prefixes by which each held-out anchor finds its positive.
     """
 
     step: int = 0
     best_step: int = 0
     losses: list[float] = field(default_factory=list)
     judged: list[JudgedStep] = field(default_factory=list)
+    evaluated: int = 0
+    right: dict[str, list[float]] = field(default_factory=dict)
 
 
 def folder_of(out: Path) -> Path:
@@ -133,7 +139,7 @@ def save(
     optimizer: Optimizer,
     best: Weights,
 ) -> None:
-    """Write the checkpoint of this step, then remove the older ones.
+    """Write the checkpoint of this step, and keep the one before it.
 
     Raises TrainingError if it cannot be written; the one before it then stays.
     """
@@ -162,8 +168,9 @@ def save(
             f"the checkpoint of update {progress.step} cannot be written to {folder}: {error}; "
             f"{way}"
         ) from error
+    newest = sorted(folder.glob("step-*"))[-KEPT:]
     for old in folder.iterdir():
-        if old != done:
+        if old not in newest:
             remove_folder(old)
 
 
@@ -177,7 +184,7 @@ def load(
 ) -> tuple[Progress, Weights]:
     """Fill module and optimizer from the newest checkpoint; returns the rest and the best weights.
 
-    Files may have moved, and the run may be longer or shorter than before, but not over yet. Raises
+    Files may have moved, and the run may be longer or shorter than before. Raises
     ConfigError if there is no checkpoint, or it belongs to another run.
     """
     newest = latest(config.out)
@@ -190,17 +197,19 @@ def load(
     values = state["progress"]
     judged = [JudgedStep.from_dict(step) for step in values["judged"]]
     done = Progress(**{**values, "judged": judged})
-    if steps <= done.step:
+    if steps < done.step:
         raise ConfigError(
-            f"the checkpoint in {newest} has done {done.step} updates: expected more, got {steps}; "
-            "raise max_steps or epochs"
+            f"the checkpoint in {newest} has done {done.step} updates: expected at least as many, "
+            f"got {steps}; raise max_steps or epochs"
         )
     try:
         module.load_state_dict(load_file(newest / "weights.safetensors"))
         _restore(module, optimizer, load_file(newest / "optimizer.safetensors"))
         best = load_file(newest / "best.safetensors")
     except Exception as error:
-        raise TrainingError(f"the checkpoint in {newest} cannot be read: {error}") from error
+        older = len(list(folder_of(config.out).glob("step-*"))) > 1
+        way = "; remove it to resume from the one before it" if older else ""
+        raise TrainingError(f"the checkpoint in {newest} cannot be read: {error}{way}") from error
     return done, best
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -25,16 +26,13 @@ from searchengine.trainer.model.disk import new_folder
 from searchengine.trainer.model.layout import require_safetensors
 from searchengine.trainer.model.network import max_tokens, quiet
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.runtimes.runtime_config import (
-    Precision,
-    RuntimeConfig,
-    RuntimeKind,
-    cpu_has_native_bf16,
-)
-from searchengine.trainer.runtimes.torch_runtime import pick_device
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.training import attention
+from searchengine.trainer.training.example_files import identity
 from searchengine.trainer.training.examples import Examples, read_examples
-from searchengine.trainer.training.rows import Kind
+from searchengine.trainer.training.processes import launched_count
+from searchengine.trainer.training.rows import Kind, Texts
 from searchengine.trainer.training.setting_kinds import (
     SEED,
     Positive,
@@ -43,13 +41,14 @@ from searchengine.trainer.training.setting_kinds import (
     kinds,
     limits,
 )
+from searchengine.trainer.training.step_judging import Groups
 
 # What transformers raises for a folder that it cannot read.
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError
 )  # fmt: skip
 _WARM_UP = 0.1  # share of the updates
-_HELD_OUT, _MOST_HELD_OUT = 0.02, 500  # share of the examples that judge the model, and most
+_HELD_OUT, _MOST_HELD_OUT = 0.1, 500  # share of the examples that judge the model, and most
 _MAX_NORM = 1.0  # of the gradient
 
 
@@ -126,13 +125,23 @@ def train_cross_encoder(
     Raises ConfigError, DataError, ModelError, and TrainingError for a loss that is not a number.
     """
     paths, exclude = [Path(path) for path in config.train], [Path(p) for p in config.exclude]
+    if launched_count() > 1:
+        raise ConfigError(
+            f"{launched_count()} processes were launched, and each would train the same "
+            "cross-encoder: start one, without torchrun or accelerate"
+        )
     examples = read_examples(paths, exclude=exclude, expects=(Kind.PAIR, Kind.TRIPLET))
     network, tokenizer = _network(config)
-    groups = _groups(examples, config)
-    held_out = groups[: min(_MOST_HELD_OUT, math.ceil(_HELD_OUT * len(groups)))]
-    learn = groups[len(held_out) :]
-    if not learn:
-        raise ConfigError(f"{paths[0]}: one example is not enough; give it two or more")
+    rng = random.Random(config.seed)
+    held, rest = _split([texts for _, texts in examples], config.seed)
+    if not rest:
+        raise ConfigError(
+            f"{paths[0]}: all examples share a question or its text with others, so that none can "
+            "be held out and others trained; give examples of other questions"
+        )
+    trained = [row[1] for row in rest]
+    learn = _groups(rest, trained, config, rng)
+    held_out = _groups(held, [*trained, *(row[1] for row in held)], config, rng)
     device = pick_device(None)
     attention.use_plain(network)
     _fit(network.to(device), tokenizer, learn, config, report)
@@ -162,21 +171,42 @@ def _network(config: CrossEncoderConfig) -> tuple[Any, Any]:
     return network, tokenizer
 
 
-def _groups(examples: Examples, config: CrossEncoderConfig) -> list[Group]:
-    """Each question with its positive and its negatives, in random order."""
-    rng = random.Random(config.seed)
-    pairs = [texts for _, texts in examples]
-    positives = [texts[1] for texts in pairs]
+def _split(rows: Sequence[Texts], seed: int) -> tuple[list[Texts], list[Texts]]:
+    """Rows to judge by, at least one, and rows to train on.
+
+    Rows with a common question or positive stay together, up to capitals and signs, so that no
+    training row has one of a held-out row; nor has it one of their positives as a negative.
+    """
+    pairs = Examples((Kind.PAIR, row[:2]) for row in rows)
+    groups, room = Groups(pairs), min(_MOST_HELD_OUT, math.ceil(_HELD_OUT * len(rows)))
+    held: list[int] = []
+    for place in map(int, np.random.default_rng(seed).permutation(len(rows))):
+        held += groups.of(place, room - len(held))
+        if len(held) == room:
+            break
+    if not held:
+        return [], []
+    answers = {identity(rows[i][1]) for i in held}
+    rest = [row for i, row in enumerate(rows) if i not in set(held)]
+    return [rows[i] for i in held], [
+        (*row[:2], *(text for text in row[2:] if identity(text) not in answers)) for row in rest
+    ]
+
+
+def _groups(
+    rows: Sequence[Texts], others: Sequence[str], config: CrossEncoderConfig, rng: random.Random
+) -> list[Group]:
+    """Each question with its positive and its negatives; of `others` where a row has too few."""
     answers: dict[str, set[str]] = {}
-    for question, positive, *_ in pairs:
+    for question, positive, *_ in rows:
         answers.setdefault(question, set()).add(positive)
     groups = []
-    for question, positive, *negatives in pairs:
-        negatives = rng.sample(negatives, min(len(negatives), config.negatives))
+    for question, positive, *own in rows:
+        negatives = rng.sample(own, min(len(own), config.negatives))
         for _ in range(10 * config.negatives):  # few texts may leave too few that differ
             if len(negatives) == config.negatives:
                 break
-            other = rng.choice(positives)
+            other = rng.choice(others)
             if other not in answers[question] and other not in negatives and other != question:
                 negatives.append(other)
         if not negatives:
@@ -185,7 +215,6 @@ def _groups(examples: Examples, config: CrossEncoderConfig) -> list[Group]:
                 "or negatives"
             )
         groups.append((question, [positive, *negatives]))
-    rng.shuffle(groups)
     return groups
 
 
@@ -204,7 +233,7 @@ def _fit(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda done: min((done + 1) / warm_up, (steps - done) / max(1, steps - warm_up))
     )
-    half = device.type == "cuda" or (device.type == "cpu" and cpu_has_native_bf16())
+    half = pick_precision(Precision.AUTO, device) is Precision.BF16
     network.train()
     step = 0
     for epoch in range(config.epochs):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from searchengine.trainer.errors import DataError, install_line
+from searchengine.trainer.model.card import HUB
 from searchengine.trainer.reading import open_text
 from searchengine.trainer.training.rows import (
     Example,
@@ -26,7 +27,6 @@ from searchengine.trainer.training.rows import (
     read_row,
 )
 
-HUB = "hf:"
 _FIRST_ROWS = 1000  # rows of a table whose values show what a column holds
 _ROWS, _BYTES = 1024, 1 << 16  # of a batch of a Parquet file, and read at a time of each column
 

@@ -7,15 +7,16 @@ hundreds of updates would make them. Uncentred PCA; the lengths of the axes do n
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.modules import Classifier, Dense, Normalize, SentenceModule
+from searchengine.trainer.model.modules import C, Classifier, Dense, Normalize, SentenceModule
 from searchengine.trainer.training.example_files import texts_without_label
 from searchengine.trainer.training.examples import Examples
 
@@ -24,8 +25,10 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 ROTATION_TEXTS = 2048
 # Labelled texts that the classifier is fitted on, at most.
 CLASSIFIER_TEXTS = 4096
-# Parts of a cross-validation.
+# Of the logistic regression on the base's vectors: parts of the cross-validation that chooses C,
+# and the values to choose from.
 FOLDS = 5
+CS = (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 
 
 def with_linear_head(model: Model) -> Model:
@@ -87,11 +90,11 @@ def rotate_head(encoder: Encoder, texts: Sequence[str], targets: np.ndarray | No
             weight.copy_(factor @ weight.cpu().double())  # in float64, which not every device has
 
 
-def fit_classifier(encoder: Encoder, examples: Examples, weights: Mapping[int, float]) -> None:
+def fit_classifier(encoder: Encoder, examples: Examples, c: float = C) -> None:
     """Fit the classifier, in place, as the logistic regression of the examples' vectors.
 
     Training starts from it, as in arXiv 2202.10054: random weights would need hundreds of updates,
-    and would distort the vectors meanwhile. weights: by prefix length.
+    and would distort the vectors meanwhile. c: as `Classifier.fit` has it.
     """
     classifier = encoder.model.classifier
     assert classifier is not None
@@ -99,33 +102,46 @@ def fit_classifier(encoder: Encoder, examples: Examples, weights: Mapping[int, f
     places = random.Random("classifier").sample(range(len(examples)), count)
     rows = [examples[place][1] for place in places]
     vectors = encoder.encode([text for text, _ in rows], role="document")
-    classifier.fit(torch.from_numpy(vectors), [label for _, label in rows], weights)
+    classifier.fit(torch.from_numpy(vectors), [label for _, label in rows], c)
 
 
-def cross_validate(
-    encoder: Encoder, examples: Examples, weights: Mapping[int, float]
-) -> dict[int, float]:
-    """Accuracy of a logistic regression on the vectors of texts that it was not fitted on.
+def folds_of(labels: Sequence[str], count: int, seed: int = 0) -> NDArray[np.int64]:
+    """The part of each text, (n,): 0 to count − 1, each label spread over them; at random.
 
-    Stratified over FOLDS parts; the network is not trained. Texts whose label no other text has
-    are left out. Returns accuracy by prefix length, {} if every label has only one text.
+    −1 for a text whose label no other has: it cannot be both learnt and tested.
     """
-    counts = Counter(label for _, (_, label) in examples)
-    rows = [texts for _, texts in examples if counts[texts[1]] > 1]
-    if not rows:
-        return {}
-    rows = random.Random("classifier").sample(rows, min(CLASSIFIER_TEXTS, len(rows)))
-    rows.sort(key=lambda row: row[1])  # the texts of a label are spread over the parts
-    vectors = torch.from_numpy(encoder.encode([text for text, _ in rows], role="document"))
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(np.array(labels)[order], kind="stable")]
+    part = np.empty(len(labels), dtype=np.int64)
+    part[order] = np.arange(len(labels)) % count
+    counts = Counter(labels)
+    part[[counts[label] == 1 for label in labels]] = -1
+    return part
+
+
+def best_c(encoder: Encoder, examples: Examples) -> float:
+    """The C of CS whose regression on the vectors predicts most labels in a cross-validation.
+
+    Of equal ones the strongest penalty. The texts are CLASSIFIER_TEXTS at most.
+    """
+    count = min(CLASSIFIER_TEXTS, len(examples))
+    places = random.Random("classifier").sample(range(len(examples)), count)
+    rows = [examples[place][1] for place in places]
     labels = [label for _, label in rows]
-    part = torch.arange(len(rows)) % FOLDS
-    right = dict.fromkeys(weights, 0)
+    vectors = torch.from_numpy(encoder.encode([text for text, _ in rows], role="document"))
+    parts = torch.from_numpy(folds_of(labels, FOLDS))
+    names = sorted(set(labels))
+    targets = np.array([names.index(label) for label in labels])
+    right = {c: 0 for c in CS}
     for fold in range(FOLDS):
-        fitted, tested = (torch.nonzero(part != fold), torch.nonzero(part == fold))
-        classifier = Classifier(encoder.dim, sorted(counts))
-        classifier.fit(vectors[fitted[:, 0]], [labels[i] for i in fitted[:, 0]], weights)
-        for dim in weights:
-            predicted = classifier(vectors[tested[:, 0]], dim).argmax(dim=1).tolist()
-            pairs = zip(predicted, tested[:, 0].tolist(), strict=True)
-            right[dim] += sum(classifier.labels[label] == labels[i] for label, i in pairs)
-    return {dim: count / len(rows) for dim, count in right.items()}
+        tested, learnt = parts == fold, parts != fold
+        if not tested.any():
+            continue
+        known = [label for label, taken in zip(labels, learnt.tolist(), strict=True) if taken]
+        for c in CS:
+            classifier = Classifier((encoder.dim,), names)
+            classifier.fit(vectors[learnt], known, c)
+            with torch.inference_mode():
+                predicted = classifier(vectors[tested]).argmax(dim=1).numpy()
+            right[c] += int((predicted == targets[tested.numpy()]).sum())
+    return max(CS, key=lambda c: right[c])

@@ -10,31 +10,43 @@ as a run without interruption.
 """
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+import numpy as np
 import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
 from searchengine.trainer.model.saving import remove_folder
 from searchengine.trainer.model.torch_model import fingerprint
+from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
 from searchengine.trainer.training.checkpoint import JudgedStep
 from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
-    cross_validate,
+    best_c,
     fit_classifier,
+    folds_of,
     rotate_head,
     sample_texts,
+)
+from searchengine.trainer.training.label_baseline import (
+    AgainstBase,
+    base_as_it_is,
+    right_at,
+    right_of,
 )
 from searchengine.trainer.training.objectives import Contrastive, make_objective
 from searchengine.trainer.training.outcome import Run, finish, mean
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.preparation import (
+    DataSet,
     check_examples,
     check_place,
     check_start,
@@ -46,11 +58,22 @@ from searchengine.trainer.training.preparation import (
     read_data_sets,
     starts_rotated,
 )
-from searchengine.trainer.training.processes import launched_rank
-from searchengine.trainer.training.step_judging import Measure, make_judge, measured_by
+from searchengine.trainer.training.processes import Processes, launched_rank
+from searchengine.trainer.training.step_judging import (
+    Measure,
+    Split,
+    cross_validates,
+    make_judge,
+    measured_by,
+    unjudged,
+)
+from searchengine.trainer.training.stopping import Stopped
 from searchengine.trainer.training.teachers import FixedEncoder, teacher_targets
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
+
+# A checkpoint is written at least this often, however long an update takes.
+CHECKPOINT_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +84,8 @@ class Report:
     length if this step was evaluated (Spearman, accuracy, or top-1 accuracy without dev files),
     else None. alignment, uniformity: of the same vectors, with STS dev files. best_step: the best
     step so far. examples: number per epoch; excluded: number left out because of the exclude files.
+    unjudged: why nothing judges the steps; "" if something does. fold: of the cross-validation of
+    labels that follows the run, from 1; 0 in the run itself.
     """
 
     step: int
@@ -73,6 +98,8 @@ class Report:
     best_step: int
     examples: int
     excluded: int
+    unjudged: str = ""
+    fold: int = 0
 
     def values(self) -> dict[str, float]:
         """The numbers of this update by name, for a log: `wandb.log(report.values())`.
@@ -138,77 +165,170 @@ def run_training(
     accelerator, processes = make_accelerator(config)
     data = read_data_sets(config, accelerator.device)
     check_examples(data)
-    model, projection = load_base(config, data)
     judge, splits = make_judge(config, data, measure)
     if config.patience and judge is None:
         raise ConfigError(
             f"patience is {config.patience}, but nothing judges the steps: give dev files, or more "
-            "examples, so that some can be held out"
+            "examples, so that some can be held out; for labels set folds 0"
         )
+    run = make_run(config, data, splits, accelerator, processes)
+    judged = [data_set for data_set, split in zip(data, splits, strict=True) if split.rows]
+    run.judge, run.measure = judge, measured_by(config, judged, measure)
+    others = [data_set.fixed.fingerprint for data_set in data if data_set.fixed]
+    origin = checkpoint.Origin(
+        digest(data, config.dev),
+        " ".join([fingerprint(run.model), *others]),
+        measure.name if measure else "",
+    )
+
+    def save() -> None:
+        if processes.main:
+            checkpoint.save(config, origin, run, run.training_model, run.optimizer, run.best)
+
+    if resume:
+        done, run.best = checkpoint.load(
+            config, origin, run.plan.steps, run.training_model, run.optimizer
+        )
+        for item in fields(checkpoint.Progress):
+            setattr(run, item.name, getattr(done, item.name))
+    else:
+        begin(run, report)
+    with run.signals:
+        try:
+            passes, loader = make_batches(run, accelerator)
+            with loader as batches:
+                run_updates(run, passes, batches, save, report)
+            against = None
+            if cross_validates(config, data, measure):
+                against = cross_validate(run, accelerator, report)
+        except Stopped:
+            if run.step and config.checkpoint_every:
+                save()
+            raise
+        if not processes.main:  # only the first one evaluates and knows the best step
+            processes.wait()
+            return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
+        with run.signals.whole():  # it changes the weights that a checkpoint would store
+            trained = finish(run, against)
+            trained.save(config.out)
+            remove_folder(checkpoint.folder_of(config.out))
+    processes.wait()
+    return trained
+
+
+def make_run(
+    config: TrainConfig,
+    data: Sequence[DataSet],
+    splits: Sequence[Split],
+    accelerator: Any,
+    processes: Processes,
+) -> Run:
+    """A run before its first step, which nothing judges yet."""
+    model, projection = load_base(config, data)
     trained_on = [replace(d, examples=s.train) for d, s in zip(data, splits, strict=True)]
-    plan = BatchPlan(config, trained_on)
     width = data[0].fixed.dim if isinstance(data[0].fixed, FixedEncoder) else 0
     training_model = TrainingModel(model, config, projection, width).to(accelerator.device)
     prepare_embeddings(training_model, config.frozen_embeddings)
-    optimizer = accelerator.prepare(make_optimizer(training_model, config, accelerator.device))
-    judged = [data_set for data_set, split in zip(data, splits, strict=True) if split.rows]
-    run = Run(
+    return Run(
         config=config,
         model=model,
         data=data,
         splits=splits,
-        plan=plan,
-        judge=judge,
-        measure=measured_by(config, judged, measure),
+        plan=BatchPlan(config, trained_on),
+        judge=None,
+        measure="",
         processes=processes,
         training_model=training_model,
-        optimizer=optimizer,
+        optimizer=accelerator.prepare(make_optimizer(training_model, config, accelerator.device)),
         best=checkpoint.copy_weights(training_model.kept),
     )
-    others = [data_set.fixed.fingerprint for data_set in data if data_set.fixed]
-    origin = checkpoint.Origin(
-        digest(data, config.dev),
-        " ".join([fingerprint(model), *others]),
-        measure.name if measure else "",
-    )
-    if run.labelled and judge is None and processes.main:  # no score of step 0 to compare with
-        run.baseline = cross_validate(run.encoder(), data[0].examples, run.weights)
-    if resume:
-        done, run.best = checkpoint.load(config, origin, plan.steps, training_model, optimizer)
-        run.step, run.best_step = done.step, done.best_step
-        run.losses, run.judged = done.losses, done.judged
-    else:
-        begin(run, report)
 
+
+def make_batches(run: Run, accelerator: Any) -> tuple[Passes, BatchLoader]:
+    """The passes of a run through its network, and its batches."""
     objectives = [
-        make_objective(data_set.config, training_model, model, processes, data_set.fixed)
-        for data_set in data
+        make_objective(item.config, run.training_model, run.model, run.processes, item.fixed)
+        for item in run.data
     ]
-    passes = Passes(training_model, run.encoder("fp32"), config, accelerator.autocast)
-    with BatchLoader(plan, objectives, passes) as batches:
-        while run.step < plan.steps and not stops(run, passes.device):
-            run.losses.append(update(run, passes, batches.at(run.step)))
-            run.step += 1
-            last = run.step == plan.steps
-            if last or (config.eval_every and run.step % config.eval_every == 0):
-                evaluate(run)
-            if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
-                if processes.main:
-                    checkpoint.save(config, origin, run, training_model, optimizer, run.best)
-                processes.wait()
-            send_report(run, report)
+    passes = Passes(run.training_model, run.encoder("fp32"), run.config, accelerator.autocast)
+    return passes, BatchLoader(run.plan, objectives, passes)
 
-    if not processes.main:  # only the first one evaluates and knows the best step
-        processes.wait()
-        return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
-    trained = finish(run)
-    if splits[0].rows and run.labelled and len(data[0].examples) <= CLASSIFIER_TEXTS:
-        # The step is chosen, so the held-out labels may be used for the fit too.
-        fit_classifier(trained, data[0].examples, run.weights)
-    trained.save(config.out)
-    remove_folder(checkpoint.folder_of(config.out))
-    processes.wait()
-    return trained
+
+def cross_validate(run: Run, accelerator: Any, report: OnReport | None) -> AgainstBase | None:
+    """Train on all labels but those of a part, for each part, and predict these.
+
+    So every label judges the training, and also the regression on the base's vectors, which learns
+    from the same texts. None in processes that do not write.
+    """
+    data, config = run.data[0], run.config
+    rows = [(text, label) for _, (text, label) in data.examples]
+    texts, labels = [text for text, _ in rows], [label for _, label in rows]
+    parts = folds_of(labels, config.folds, config.seed)
+    plain = replace(config, keep_last=True, eval_every=0, checkpoint_every=0, patience=0)
+    main = run.processes.main
+    trained, known = np.zeros((2, len(rows)), dtype=bool)
+    if main:
+        base = base_as_it_is(config, run.model, data.examples, str(accelerator.device))
+        vectors = torch.from_numpy(base.encode(texts, role="document"))
+        c = best_c(base, data.examples)
+    for fold in range(config.folds):
+        tested = np.flatnonzero(parts == fold)
+        part = replace(data, config=plain, examples=data.examples.without(tested.tolist()))
+        of_part = make_run(plain, [part], [Split(part.examples)], accelerator, run.processes)
+        of_part.fold = fold + 1
+        begin(of_part, None)
+        passes, loader = make_batches(of_part, accelerator)
+        with loader as batches:
+            run_updates(of_part, passes, batches, lambda: None, report)
+        if main:
+            trained[tested] = right_at(of_part.encoder(), [rows[i] for i in tested])
+            learnt = np.flatnonzero(parts != fold)
+            assert base.model.classifier is not None
+            base.model.classifier.fit(vectors[learnt], [labels[i] for i in learnt], c)
+            known[tested] = right_of(
+                base.model.classifier, vectors[tested], [labels[i] for i in tested]
+            )
+    if not main:
+        return None
+    several = parts >= 0
+    where = f"in {config.folds}-fold cross-validation"
+    return AgainstBase(where, c, trained[several], known[several])
+
+
+def run_updates(
+    run: Run,
+    passes: Passes,
+    batches: BatchLoader,
+    save: Callable[[], None],
+    report: OnReport | None,
+) -> None:
+    """Update the weights to the end of the run, and evaluate and save them on the way.
+
+    A step that was saved before its evaluation is evaluated first. Raises Stopped after a signal,
+    with the weights of a whole update.
+    """
+    config, saved = run.config, time.monotonic()
+    if run.evaluated < run.step and evaluates(run):
+        evaluate(run)
+    while run.step < run.plan.steps and not stops(run, passes.device):
+        loaded = batches.at(run.step)
+        with run.signals.whole():
+            run.losses.append(update(run, passes, loaded))
+            run.step += 1
+        if evaluates(run):
+            evaluate(run)
+        every = config.checkpoint_every
+        late = time.monotonic() - saved > CHECKPOINT_SECONDS
+        if every and run.step < run.plan.steps and (late or run.step % every == 0):
+            save()
+            saved = time.monotonic()
+        send_report(run, report)
+
+
+def evaluates(run: Run) -> bool:
+    """Whether this step is evaluated: the last one is."""
+    every = run.config.eval_every
+    return run.step == run.plan.steps or bool(every and run.step % every == 0)
 
 
 def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
@@ -287,8 +407,7 @@ def spare_memory(run: Run, passes: Passes, error: RuntimeError) -> None:
 
     Several processes cannot: the others would wait for this one.
     """
-    ran_out = isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
-    if not ran_out:
+    if not ran_out_of_memory(error):
         raise error
     change = passes.spare() if run.processes.count == 1 else None
     if change is None:
@@ -335,22 +454,32 @@ def evaluate(run: Run) -> None:
     if training_model.classifier is not None and (
         run.step == 0 or plan.examples <= CLASSIFIER_TEXTS
     ):
-        fit_classifier(run.encoder(), plan.data[0].examples, run.weights)
+        fit_classifier(run.encoder(), plan.data[0].examples)
         run.processes.share(training_model.classifier)
     if not run.processes.main:
         return
-    if run.judge is None:  # nothing to choose by: the last step is kept
-        run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
-        return
-    judgement = run.judge(run.encoder())
-    before = run.scores(run.best_step)
-    better = run.step == 0 or mean(judgement.scores, run.weights) >= mean(before, run.weights)
-    if better or config.keep_last:
-        run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
-    rate = plan.learning_rate(max(0, run.step - 1))
-    run.judged.append(
-        JudgedStep(run.step, judgement.scores, judgement.alignment, judgement.uniformity, rate)
-    )
+    judgement = None if run.judge is None else run.judge(run.encoder())
+    with run.signals.whole():
+        run.evaluated = run.step
+        better = judgement is None or run.step == 0 or config.keep_last  # None: keep the last
+        if judgement is not None:
+            before = run.scores(run.best_step)
+            better |= run.step > 0 and (
+                mean(judgement.scores, run.weights) >= mean(before, run.weights)
+            )
+            rate = plan.learning_rate(max(0, run.step - 1))
+            run.judged.append(
+                JudgedStep(
+                    run.step, judgement.scores, judgement.alignment, judgement.uniformity, rate
+                )
+            )
+        if judgement is not None and judgement.right and (better or run.step == 0):
+            weights = [run.weights[dim] for dim in judgement.right]
+            right = np.average(list(judgement.right.values()), axis=0, weights=weights)
+            kept = {"0": run.right["0"]} if run.step else {}
+            run.right = kept | {str(run.step): right.tolist()}
+        if better:
+            run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
 
 
 def stops(run: Run, device: torch.device) -> bool:
@@ -376,5 +505,7 @@ def send_report(run: Run, report: OnReport | None) -> None:
             best_step=run.best_step,
             examples=run.plan.examples,
             excluded=sum(data_set.examples.excluded for data_set in run.plan.data),
+            unjudged=unjudged(run.data, run.config) if run.judge is None else "",
+            fold=run.fold,
         )
     )

@@ -1,5 +1,6 @@
 """The state of a run, the step that is kept of it, and the recipe that is stored with the model."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,18 +11,30 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
+from searchengine.trainer.evaluation.significance import compare
+from searchengine.trainer.model.card import read_base_card
 from searchengine.trainer.model.model_folder import Model
+from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.torch_model import TokenTable, move_head_into_table
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import restore as restore_attention
 from searchengine.trainer.training.batches import BatchPlan
 from searchengine.trainer.training.checkpoint import Progress
-from searchengine.trainer.training.head import FOLDS
+from searchengine.trainer.training.example_files import read_labelled
+from searchengine.trainer.training.head import CLASSIFIER_TEXTS, best_c, fit_classifier
+from searchengine.trainer.training.label_baseline import AgainstBase, base_as_it_is, right_at
 from searchengine.trainer.training.lengthening import merge_adapters
 from searchengine.trainer.training.preparation import DataSet
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.setting_kinds import card_lines
-from searchengine.trainer.training.step_judging import MIN_HELD_OUT, Judge, Scores, Split
+from searchengine.trainer.training.step_judging import (
+    Judge,
+    Scores,
+    Split,
+    cross_validates,
+    unjudged,
+)
+from searchengine.trainer.training.stopping import Signals
 from searchengine.trainer.training.teachers import FixedEncoder, teacher_title
 from searchengine.trainer.training.train_config import (
     CARD,
@@ -38,8 +51,8 @@ class Run(Progress):
     """A run and its state.
 
     data: with all examples; plan.data: without those in `splits` that are held out. judge: None if
-    nothing judges the steps. measure: what judges them, in words. baseline: accuracy of a logistic
-    regression on the base model's vectors, if labels are learnt and nothing judges the steps.
+    nothing judges the steps. measure: what judges them, in words. fold: of a cross-validation, from
+    1; 0 outside of one.
     """
 
     config: TrainConfig
@@ -53,7 +66,8 @@ class Run(Progress):
     training_model: TrainingModel
     optimizer: torch.optim.Optimizer
     best: checkpoint.Weights
-    baseline: Scores = field(default_factory=dict)
+    fold: int = 0
+    signals: Signals = field(default_factory=Signals)
 
     @property
     def labelled(self) -> bool:
@@ -68,48 +82,56 @@ class Run(Progress):
 
     @property
     def worse(self) -> int:
-        """Evaluations since the best step, none of which was better."""
-        return sum(past.step > self.best_step for past in self.judged)
+        """Evaluations since the last one that was better than all before it."""
+        best, count = -math.inf, 0
+        for past in self.judged:
+            score = mean(past.scores, self.weights)
+            count = 0 if past.step == 0 or score > best else count + 1
+            best = score if past.step == 0 else max(best, score)
+        return count
 
     def scores(self, step: int) -> Scores:
         """The last judgement of a step; {} if there was none."""
         return next((past.scores for past in reversed(self.judged) if past.step == step), {})
 
+    @property
+    def device(self) -> str:
+        """Where the weights are."""
+        return str(next(self.training_model.sentence.parameters()).device)
+
     def encoder(self, precision: str = "") -> Encoder:
         """An encoder that shares the present weights, on their device."""
-        device = str(next(self.training_model.sentence.parameters()).device)
-        return Encoder(self.model, "", precision=precision or self.config.precision, device=device)
+        precision = precision or self.config.precision
+        return Encoder(self.model, "", precision=precision, device=self.device)
 
 
-def finish(run: Run) -> Encoder:
+def finish(run: Run, against: AgainstBase | None = None) -> Encoder:
     """The encoder of the step that is kept, with its recipe and history.
 
-    A question encoder is returned beside its teacher. Issues a TrainingWarning if the step is 0, or
-    scores less than step 0.
+    A question encoder is returned beside its teacher. against: the cross-validation of labels; with
+    dev files or held-out labels the comparison is made here. If training wins nothing beyond doubt,
+    and neither `folds` 0 nor `keep_last` keeps it, the encoder is the base with its regression.
+    Issues a TrainingWarning then, and if the step is 0, or scores less than step 0.
     """
-    config, model = run.config, run.model
+    config = run.config
     reason, fine = choice(run)
-    if not fine:
-        warnings.warn(reason, TrainingWarning, stacklevel=4)
     run.training_model.kept.load_state_dict(run.best)
     run.training_model.eval()
-    network = run.training_model.sentence.transformer
-    network.requires_grad_(True)
-    restore_attention(network)
-    if config.gradient_checkpointing:
-        layers_again(network, False)
-    if config.adapter_rank:
-        merge_adapters(network)
-    if isinstance(network, TokenTable):
-        model = move_head_into_table(model)
+    if run.labelled:
+        against = against or compared(run)
+    if against is not None:
+        if config.folds and not config.keep_last and not against.wins():
+            return the_base(run, against)
+        reason += f"; {against}"
+    if run.labelled and run.splits[0].rows and len(run.data[0].examples) <= CLASSIFIER_TEXTS:
+        # The step is chosen, so the held-out labels may be used for the fit too.
+        fit_classifier(run.encoder(), run.data[0].examples)
+    if not fine:
+        warnings.warn(reason, TrainingWarning, stacklevel=4)
+    model = as_loaded(run)
     if config.patience and run.worse >= config.patience:
         reason += f"; stopped after step {run.step}: {run.worse} evaluations without a better score"
-    history = {
-        "losses": run.losses,
-        "judged": [past.to_dict() for past in run.judged],
-        "best_step": run.best_step,
-    }
-    recipe = make_recipe(run) | {"chosen": reason}
+    recipe = make_recipe(run, against) | {"chosen": reason}
     fixed = run.data[0].fixed
     if config.question_encoder and isinstance(fixed, FixedEncoder):
         teacher = fixed.encoder
@@ -118,35 +140,80 @@ def finish(run: Run) -> Encoder:
         if "posthoc" in teacher.recipe:  # says which prefix the documents have
             recipe["posthoc"] = teacher.recipe["posthoc"]
         model = replace(teacher.model, questions=model, classifier=None)
-    return Encoder(replace(model, recipe=recipe, history=history), str(config.out.resolve()))
+    model = replace(model, recipe=recipe, history=history(run))
+    return Encoder(model, str(config.out.resolve()))
+
+
+def as_loaded(run: Run) -> Model:
+    """The model with its network as another program would load it: nothing of training is left."""
+    config, network = run.config, run.training_model.sentence.transformer
+    network.requires_grad_(True)
+    restore_attention(network)
+    if config.gradient_checkpointing:
+        layers_again(network, False)
+    if config.adapter_rank:
+        merge_adapters(network)
+    return move_head_into_table(run.model) if isinstance(network, TokenTable) else run.model
+
+
+def compared(run: Run) -> AgainstBase | None:
+    """The present weights beside the base, on the labels that judged the steps; None without."""
+    config, learnt = run.config, run.plan.data[0].examples
+    rows = [(row.anchor, row.label) for row in run.splits[0].rows]
+    if config.dev:
+        rows = read_labelled(config.dev, config.columns)
+    if not rows or not run.judged:
+        return None
+    base = base_as_it_is(config, run.model, learnt, run.device)
+    c = best_c(base, learnt)
+    fit_classifier(base, learnt, c)
+    where = "on dev" if config.dev else "on held-out examples"
+    return AgainstBase(where, c, right_at(run.encoder(), rows), right_at(base, rows))
+
+
+def the_base(run: Run, against: AgainstBase) -> Encoder:
+    """The base with its regression on all labels. Issues a TrainingWarning."""
+    config, examples = run.config, run.data[0].examples
+    base = base_as_it_is(config, run.model, examples, run.device)
+    fit_classifier(base, examples, against.c)
+    reason = (
+        "the base model with a logistic regression on its vectors, as training is not better "
+        f"beyond doubt: {against}"
+    )
+    warnings.warn(reason, TrainingWarning, stacklevel=5)
+    recipe = make_recipe(run, against) | {"chosen": reason, "best_step": 0}
+    model = replace(base.model, recipe=recipe, history=history(run))
+    return Encoder(model, str(config.out.resolve()))
+
+
+def history(run: Run) -> dict[str, Any]:
+    """What is stored of the course of a run."""
+    return {
+        "losses": run.losses,
+        "judged": [past.to_dict() for past in run.judged],
+        "best_step": run.best_step,
+    }
 
 
 def choice(run: Run) -> tuple[str, bool]:
     """The step that is kept and why, in words; False if it is step 0, or scores less."""
     weights = run.weights
+    if cross_validates(run.config, run.data):
+        return f"step {run.best_step}, the last", True
     if not run.judged:
         reason = (
-            f"step {run.best_step}, the last: nothing to choose by (no dev files, and fewer than "
-            f"{MIN_HELD_OUT} groups of examples without a common text in the tenth to hold out)"
+            f"step {run.best_step}, the last: nothing to choose by (no dev files, and "
+            f"{unjudged(run.data, run.config)})"
         )
-        if run.baseline:
-            reason += (
-                f"; a logistic regression on the base model's vectors has an accuracy of "
-                f"{mean(run.baseline, weights):.4f} in {FOLDS}-fold cross-validation on the "
-                "training texts: give dev files to compare"
-            )
         return reason, True
-    start = (
-        "a logistic regression on the base model's vectors" if run.labelled else "before training"
-    )
     before, kept = (mean(run.scores(step), weights) for step in (0, run.best_step))
     measure = run.measure + (", mean over the prefixes" if len(weights) > 1 else "")
     if run.best_step == 0:
         later = {past.step: mean(past.scores, weights) for past in run.judged if past.step > 0}
         step, score = max(later.items(), key=lambda item: item[1])
         return (
-            f"step 0, {start}: no later step scored {before:.4f} or more, the best was step {step} "
-            f"with {score:.4f} ({measure})"
+            f"step 0, before training: no later step scored {before:.4f} or more, the best was "
+            f"step {step} with {score:.4f} ({measure})"
         ), False
     why = "the last, as keep_last asks" if run.config.keep_last else "the best"
     first, last = run.scores(0), run.scores(run.best_step)
@@ -156,9 +223,21 @@ def choice(run: Run) -> tuple[str, bool]:
         if kept >= before and score < first[dim]
     ]
     return (
-        f"step {run.best_step}, {why}: {kept:.4f} against {before:.4f} for step 0, {start} "
-        f"({'; '.join([measure, *fell])})"
+        f"step {run.best_step}, {why}: {kept:.4f} against {before:.4f} for step 0, before training "
+        f"({'; '.join([measure, *fell, *_interval(run)])})"
     ), kept >= before
+
+
+def _interval(run: Run) -> list[str]:
+    """The interval of the difference to step 0, in words, where single anchors were judged."""
+    before, after = run.right.get("0"), run.right.get(str(run.best_step))
+    if before is None or after is None or run.best_step == 0:
+        return []
+    found = compare(after, before)
+    return [
+        f"n {len(before)}, difference {found.difference:+.4f}, 95 % interval {found.low:+.4f} to "
+        f"{found.high:+.4f}"
+    ]
 
 
 def mean(scores: Scores, weights: Mapping[int, float]) -> float:
@@ -167,18 +246,20 @@ def mean(scores: Scores, weights: Mapping[int, float]) -> float:
     return sum(score * weights.get(dim, 1.0) for dim, score in scores.items()) / total
 
 
-def make_recipe(run: Run) -> dict[str, Any]:
+def make_recipe(run: Run, against: AgainstBase | None = None) -> dict[str, Any]:
     """The recipe stored with the weights: how they were trained, and their scores."""
     untrained = run.judged[0].scores if run.judged else {}
     judged_by = run.measure + (", the last step is kept" if run.config.keep_last else "")
+    base = Source.find(run.config.base, trust_remote_code=run.config.trust_remote_code)
     return {
         "config": run.config.to_dict(),
+        "base_card": read_base_card(base.folder),
         "summary": summary(run.config, run.model.matryoshka_dims, run.data),
         "examples": sum(len(split.train) for split in run.splits),
         "held_out": sum(split.examples_held for split in run.splits),
         "excluded": sum(split.train.excluded for split in run.splits),
         "judged_by": judged_by if run.judged else "nothing: the last step is kept",
-        "baseline": {str(k): v for k, v in run.baseline.items()},
+        "against_base": {} if against is None else against.figures(),
         "untrained": {str(k): v for k, v in untrained.items()},
         "best_step": run.best_step,
         "best": {str(k): v for k, v in run.scores(run.best_step).items()},

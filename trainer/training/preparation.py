@@ -25,7 +25,7 @@ from searchengine.trainer.training.attention import use_groups, use_plain
 from searchengine.trainer.training.examples import Examples, read_examples
 from searchengine.trainer.training.head import with_linear_head
 from searchengine.trainer.training.lengthening import add_adapters, lengthened
-from searchengine.trainer.training.processes import Processes, launched_count
+from searchengine.trainer.training.processes import Processes, group_options, launched_count
 from searchengine.trainer.training.rows import Augment, Kind
 from searchengine.trainer.training.teachers import (
     Fixed,
@@ -111,7 +111,7 @@ def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
     import accelerate
 
     cpu = pick_device(None).type == "cpu"  # else accelerate would not see other processes
-    device = accelerate.PartialState(cpu=cpu).device
+    device = accelerate.PartialState(cpu=cpu, **group_options()).device
     precision = pick_precision(config.precision, device)
     # accelerate keeps one precision per process; a second run may want another.
     accelerate.state.AcceleratorState._reset_state()
@@ -238,7 +238,7 @@ def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dens
     classifier = None
     if config.objective is Objective.CLASSIFICATION:
         labels = sorted({texts[1] for _, texts in data[0].examples})
-        classifier = Classifier(model.module.dim, labels, config.seed)
+        classifier = Classifier(dims, labels, config.seed)
     return replace(model, classifier=classifier), projection
 
 

@@ -8,12 +8,16 @@ are gathered too), because the gathering passes gradients back to where a vector
 import itertools
 import os
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather
+
+# The others wait while the first process evaluates: torch's 10 minutes on GPUs are too few.
+LONGEST_WAIT = timedelta(days=1)
 
 
 class Processes:
@@ -92,6 +96,16 @@ class Processes:
 def _grad(parameter: torch.nn.Parameter) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
+
+
+def group_options() -> dict[str, Any]:
+    """How to connect the processes, as arguments of torch.distributed.init_process_group.
+
+    NCCL has each GPU serve one process; gloo connects those that share one.
+    """
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    shared = 0 < torch.cuda.device_count() < local
+    return {"timeout": LONGEST_WAIT} | ({"backend": "gloo"} if shared else {})
 
 
 def launched_count() -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
@@ -32,6 +33,8 @@ SAME_MEANING_SCORE = 4.0
 # Fewer would choose steps by chance: of 20, one more right answer is 5 points.
 MIN_HELD_OUT = 20
 SHARE, MAX_HELD_OUT = 0.1, 512
+# Labelled texts from which a tenth of them tells a difference of some points.
+CROSS_VALIDATED = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,13 @@ class Judgement:
     alignment, uniformity: None without STS files; alignment also if no pair is scored 4 or more.
     Scores are Spearman's correlation on STS files and on held-out scored pairs, the accuracy on
     labelled files, and without dev files the share of held-out anchors whose own positive is
-    nearest.
+    nearest. right: where scores are shares of held-out anchors, which of them are right, (n,).
     """
 
     scores: Scores = field(default_factory=dict)
     alignment: float | None = None
     uniformity: float | None = None
+    right: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ def make_judge(
     are the mean over them. None for sentences alone, or too few examples to hold enough out. Raises
     ConfigError for `dev` files beside a measure.
     """
+    if cross_validates(config, data, measure):
+        return None, [Split(data_set.examples) for data_set in data]
     if measure is not None or config.dev:
         judge, _ = _judge_data_set(replace(data[0], config=config), measure)
         return judge, [Split(data_set.examples) for data_set in data]
@@ -135,7 +141,7 @@ def _judge_data_set(data: DataSet, measure: Measure | None) -> tuple[Judge | Non
         held_pairs = [(row.scores[0], row.anchor, row.positive) for row in split.rows]
         return lambda encoder: Judgement(spearmans(encoder, held_pairs)), split
     known = None if teacher is None else Remembered(teacher)
-    return lambda encoder: Judgement(top1_accuracy(encoder, split.rows, known)), split
+    return lambda encoder: _judge_anchors(top1_right(encoder, split.rows, known)), split
 
 
 def _of_documents(config: TrainConfig, fixed: Fixed) -> Encoder | None:
@@ -190,10 +196,14 @@ def _judge_labels(encoder: Encoder, labelled: Sequence[LabelledText]) -> Judgeme
     return Judgement({row.dim: row.accuracy for row in accuracy(encoder, labelled)})
 
 
-def top1_accuracy(
+def _judge_anchors(right: Mapping[int, NDArray[np.bool_]]) -> Judgement:
+    return Judgement({dim: float(found.mean()) for dim, found in right.items()}, right=right)
+
+
+def top1_right(
     encoder: Encoder, rows: Sequence[Row], documents: Remembered | None = None
-) -> dict[int, float]:
-    """Share of anchors whose nearest positive is their own, by prefix length.
+) -> dict[int, NDArray[np.bool_]]:
+    """Whether the nearest positive of each anchor is its own, (n,), by prefix length.
 
     Equal positives count once, so a positive with the same text is no mistake. documents: the
     encoder of the positives, if it is another one.
@@ -203,13 +213,34 @@ def top1_accuracy(
     expected = np.array([place[row.positive] for row in rows])
     queries = encoder.encode([row.anchor for row in rows], role="query")
     vectors = (documents or encoder).encode(positives, role="document")
-    scores = {}
+    right = {}
     for dim in encoder.matryoshka_dims:
         a, b = queries[:, :dim], vectors[:, :dim]
         lengths = np.linalg.norm(b, axis=1)
         cosines = (a @ b.T) / np.maximum(lengths, 1e-12)  # the anchor's length changes no ranking
-        scores[dim] = float(np.mean(cosines.argmax(axis=1) == expected))
-    return scores
+        right[dim] = cosines.argmax(axis=1) == expected
+    return right
+
+
+def cross_validates(
+    config: TrainConfig, data: Sequence[DataSet], measure: Measure | None = None
+) -> bool:
+    """Whether a run on labels is judged by training on parts of them, and nothing is held out."""
+    labels = config.objective is Objective.CLASSIFICATION and len(data[0].examples)
+    chosen = config.dev or config.keep_last or measure is not None
+    return bool(0 < labels < CROSS_VALIDATED and config.folds and not chosen)
+
+
+def unjudged(data: Sequence[DataSet], config: TrainConfig) -> str:
+    """Why nothing is held out of these data sets, in words."""
+    if cross_validates(config, data):
+        return f"fewer than {CROSS_VALIDATED} labels, which a cross-validation judges in the end"
+    if all(len(item.examples.of_kind(Kind.SENTENCE)) == len(item.examples) for item in data):
+        return "single sentences have no other text that judges them"
+    return (
+        f"fewer than {MIN_HELD_OUT} groups of examples without a common text in the tenth to hold "
+        "out"
+    )
 
 
 def hold_out(examples: Examples, seed: int) -> Split:
@@ -224,7 +255,7 @@ def hold_out(examples: Examples, seed: int) -> Split:
     if room < MIN_HELD_OUT:
         return Split(examples)
     left = Counter(examples[int(i)][1][1] for i in examples.of_kind(Kind.LABELLED))
-    groups = _Groups(examples)
+    groups = Groups(examples)
     held: set[int] = set()
     rows: list[Row] = []
     for place in map(int, np.random.default_rng(seed).permutation(len(examples))):
@@ -248,7 +279,7 @@ def hold_out(examples: Examples, seed: int) -> Split:
     return Split(examples.without(held), tuple(rows), len(held))
 
 
-class _Groups:
+class Groups:
     """Examples that are linked by a text, directly or through others; 16 bytes for each text."""
 
     def __init__(self, examples: Examples):

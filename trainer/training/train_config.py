@@ -148,6 +148,7 @@ OF_OBJECTIVES = {
         ("distillation_loss", "question_encoder", "teacher", "teacher_temperature"),
         Objective.DISTILLATION,
     ),
+    "folds": Objective.CLASSIFICATION,
     "similarity_loss": Objective.SIMILARITY,
 }  # fmt: skip
 # Settings that have no effect where a table of token vectors is trained instead of a network.
@@ -230,6 +231,9 @@ class TrainConfig:
         queue_momentum: Momentum of the momentum encoder
         label_weight: λ in (1−λ) · cross-entropy + λ · supervised contrastive
         label_temperature: Temperature of the supervised contrastive loss
+        folds: Parts of the cross-validation that compares training on fewer than 2,000 labels with
+            a logistic regression on the base's vectors: each is predicted by a training on the
+            others. 0: a tenth is held out, and what was trained is kept even if it wins nothing
         teacher: Model whose vectors or cosines are learnt, or a
             [cross-encoder](special-encoders.md#cross-encoders): its scores of a row's candidates;
             without one the files have scores
@@ -260,7 +264,7 @@ class TrainConfig:
         chunk_tokens: Tokens in one pass through the network, padding included; 0: chosen for the
             device
         max_tokens: Maximum tokens of a text in training; the model's own limit applies as well
-        epochs: Passes over the examples
+        epochs: Passes over the examples; at least 80 updates on labels
         max_steps: Number of updates, instead of `epochs`
         learning_rate: Peak learning rate
         classifier_learning_rate: Peak learning rate of the classifier, which starts untrained
@@ -273,9 +277,11 @@ class TrainConfig:
         dev: STS files to choose the best step by; labelled files in a classification
         eval_every: Updates between evaluations; 0: only at the end
         keep_last: Keep the last step, not the best
-        patience: Evaluations in a row without a better score after which the run stops; 0: never
+        patience: Evaluations in a row without a better score after which the run stops; an equal
+            score is no better; 0: never
         out: Folder of the model
-        checkpoint_every: Updates between checkpoints; 0 for none
+        checkpoint_every: Updates between checkpoints, which are also written every ten minutes
+            and when a signal ends the run; 0 for none
     """
 
     # Data: files, and how an example becomes a training pair.
@@ -325,6 +331,7 @@ class TrainConfig:
     # Objective classification: supervised contrastive, arXiv 2011.01403.
     label_weight: Annotated[float, FRACTION] = 0.9
     label_temperature: Positive = 0.3
+    folds: NotNegativeInt = 3
 
     # Objective distillation: the teacher, and what is learnt from it.
     teacher: str = ""
@@ -404,6 +411,8 @@ class TrainConfig:
                 f"max_tokens is {self.max_tokens} with window {self.window}: expected "
                 f"{self.window} or more, as positions that no text reaches are not trained"
             )
+        if self.folds == 1:
+            raise ConfigError("folds is 1: expected 2 or more, or 0 for none")
         if self.attention_group == 1:
             raise ConfigError("attention_group is 1: expected 2 or more tokens, or 0 for none")
         if len(set(self.columns)) != len(self.columns):

@@ -6,6 +6,7 @@ The layer behind CLS is SimCSE's (arXiv 2104.08821); the momentum encoder and it
 
 import copy
 import hashlib
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -14,7 +15,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.errors import ConfigError, HeadWarning
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import (
     Batch,
@@ -198,7 +199,8 @@ class TrainingModel(nn.Module):
 def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense | None]:
     """The network with this pooling and unit rows, and the layer of CLS_BEFORE_POOLER.
 
-    BASE leaves the model as it is; any other drops its head.
+    BASE leaves the model as it is; any other drops its head, with a HeadWarning if that is more
+    than Normalize.
     """
     if pooler is Pooler.BASE:
         return model, None
@@ -225,6 +227,14 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
     mode = PoolingMode.CLS if cls else PoolingMode.MEAN
     pooling = Pooling(width, (mode,), model.module.pooling.include_prompt)
     module = SentenceModule(network, pooling, head, mix)
+    if any(True for layer in model.module.head for _ in layer.parameters()):
+        warnings.warn(
+            f"pooling {pooler} leaves out the layers behind the base model's pooling: vectors "
+            f"begin with {width} dimensions, not with the {model.module.dim} of the base; leave "
+            "`pooling` out to keep them",
+            HeadWarning,
+            stacklevel=6,
+        )
     dims = tuple(dim for dim in model.matryoshka_dims if dim < width)
     changed = replace(model, module=module.eval(), matryoshka_dims=(width, *dims) if dims else ())
     return changed, projection

@@ -32,6 +32,7 @@ from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.storage.durable import below, open_folder, sha256, sync_folder
 from searchengine.trainer.model.disk import Checksums, user_cache
 
+_CHUNK = 1 << 24  # bytes per read
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 # Bytes from which a checksum is remembered; smaller files take 10 ms.
 _REMEMBERED = 16 << 20
@@ -360,3 +361,20 @@ def stored_bytes(path: Path) -> int:
                 file = os.stat(os.path.join(folder, name))
                 sizes[file.st_dev, file.st_ino] = file.st_size
     return sum(sizes.values())
+
+
+def read_all(folder: Path) -> int:
+    """Read the files of a segment into the system's cache; returns bytes."""
+    read = 0
+    with suppress(FileNotFoundError):  # replaced by a newer commit; the one shown stays mapped
+        for path in folder.iterdir():
+            read += _read(path)
+    return read
+
+
+def _read(path: Path) -> int:
+    read = 0
+    with path.open("rb", buffering=0) as file:
+        while size := len(file.read(_CHUNK)):
+            read += size
+    return read

@@ -15,7 +15,7 @@ from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import joins_words
 from searchengine.backends.folder.documents.questions import phrases as quoted
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import stored_bytes
+from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.lexical import WordIndex
 from searchengine.backends.folder.pending import Work, described, works
 from searchengine.backends.folder.spelling import Speller
@@ -145,12 +145,14 @@ class Snapshot(contract.Snapshot):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
+        shown: int = 0,
     ) -> SearchResult:
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
         k is at most the number of rows; if fewer match, the rest is −1 and −inf. The filter applies
         before the shortlist is counted; each segment has a shortlist. `phrases`: texts that the
         documents must contain, a filter too. `exact` returns the true best and needs no shortlist.
+        `shown` changes nothing: documents are read when they are needed.
         """
         rows = max(1, self.rows)
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
@@ -332,6 +334,19 @@ class Snapshot(contract.Snapshot):
     def shortlist(self) -> int:
         """The longest shortlist that a segment is configured with."""
         return max((segment.config.shortlist for segment in self.segments.values()), default=1)
+
+    def warm(self) -> int:
+        """Read the tables and segments once into the system's cache; returns bytes.
+
+        A search touches scattered pages and would wait for each: the first hundreds of queries over
+        200,000 passages would take 8 to 12 ms instead of 3. Raises CollectionError if reading
+        fails.
+        """
+        folders = [segment.path for segment in self.segments.values()]
+        try:
+            return self.store.warm() + sum(map(read_all, folders))
+        except OSError as error:
+            raise CollectionError(f"{self.path} cannot be read: {error}") from error
 
     def sizes(self) -> dict[str, Any]:
         segments = self.segments.values()

@@ -3,19 +3,26 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from searchengine.backends.contract import Backend, Entry, Known, check_unchanged, checked
+from searchengine.backends.contract import (
+    Backend,
+    Entry,
+    Known,
+    Reindexed,
+    check_unchanged,
+    checked,
+    entries_of,
+)
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.mode import Mode
-from searchengine.backends.postgresql import schema, writing
+from searchengine.backends.postgresql import schema, statistics, writing
 from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
-from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -24,12 +31,14 @@ from searchengine.indexer.search.rotating import Rotation
 from searchengine.indexer.storage.basis import Basis
 
 if TYPE_CHECKING:
-    from searchengine.backends.postgresql.connections import Connection
+    from searchengine.backends.postgresql.pool import Connection, Transaction
 
 _POLL = 0.1  # seconds between two looks at a lock
 _SAMPLE = 20_000  # rows that a rotation is fitted on
 ROTATION, SHORTLIST = "rotation", "shortlist"
 """Settings that a copy brings along: the rotation of the vectors, and the measured shortlist."""
+_State = tuple[dict[str, Any], Rotation | None]
+"""The settings of a commit, and its rotation."""
 
 
 class PostgresCollection(Backend):
@@ -55,9 +64,9 @@ class PostgresCollection(Backend):
         self._connections = Connections(url)
         self.path = self._connections.name
         self._ready = False  # the index of vectors has been seen
-        self._state: tuple[dict[str, Any], Rotation | None] | None = None
+        self._state: _State | None = None
         try:
-            with self._connections.single() as connection:
+            with self._connections.borrow(replica=True) as connection:
                 if not schema.exists(connection, self._connections.schema):
                     raise CollectionError(
                         f"{self.path}: no such collection; make one with: searchengine copy FOLDER "
@@ -90,7 +99,7 @@ class PostgresCollection(Backend):
         if schema.words_config(stored) is None:
             stored["mode"] = Mode.VECTOR
         try:
-            with connections.single() as connection, connection.transaction():
+            with connections.borrow() as connection, connection.transaction():
                 schema.create(connection, connections, stored)
         finally:
             connections.close()
@@ -101,7 +110,7 @@ class PostgresCollection(Backend):
         """Whether there is a collection. Raises as opening it, if the server cannot be asked."""
         connections = Connections(url)
         try:
-            with connections.single() as connection:
+            with connections.borrow() as connection:
                 return schema.exists(connection, connections.schema)
         finally:
             connections.close()
@@ -115,35 +124,63 @@ class PostgresCollection(Backend):
     def words(self) -> str | None:
         return None if schema.words_config(self.settings) is None else schema.WORDS_RANKER
 
+    def reading(self) -> AbstractContextManager[PostgresSnapshot]:
+        return self._reading(replica=True)
+
+    def known(self, keys: Sequence[str]) -> dict[str, Known]:
+        with self._reading(replica=False) as snapshot:  # which a write is based on
+            return snapshot.store.known(keys)
+
+    def entries(self, keys: Sequence[str]) -> list[Entry]:
+        with self._reading(replica=False) as snapshot:
+            return entries_of(snapshot, keys)
+
+    def highest_number(self) -> int:
+        with self._reading(replica=False) as snapshot:
+            return snapshot.store.highest_number()
+
     @contextmanager
-    def reading(self) -> Iterator[PostgresSnapshot]:
-        with self._connections.reading() as connection:
-            settings, rotation = self._current(connection)
-            yield PostgresSnapshot(connection, self.path, settings, rotation)
+    def _reading(self, *, replica: bool) -> Iterator[PostgresSnapshot]:
+        assert self._state is not None
+        shown = self._state
+        with self._connections.reading(replica=replica) as transaction:
+            snapshot = PostgresSnapshot(transaction, self.path, *shown)
+
+            def began(revision: str) -> None:
+                state = self._current(transaction.connection, revision)
+                if state is not shown:
+                    if state[0]["encoder"] != shown[0]["encoder"]:
+                        raise Reindexed(f"{self.path}: another encoder indexed it just now")
+                    snapshot.show(*state)
+
+            transaction.began = began
+            yield snapshot
 
     def carried(self) -> dict[str, Any]:
         with self.reading() as snapshot:
-            _, rotation = self._current(snapshot.connection)
-            matrix = None if rotation is None else rotation.matrix
+            matrix = snapshot.rotation_matrix()
             return {"rotation": matrix, "shortlist": snapshot.shortlist}
 
     def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
         last = checked(entries, int(self.settings["encoder"]["dim"]))
 
-        def work(connection: "Connection") -> None:
+        def work(transaction: "Transaction") -> None:
             # Until this commits, nobody may change the rotation that it writes by.
-            _, rotation = self._current(connection, "FOR SHARE")
-            known = PostgresTables(connection, self.path).known(last)
+            seen: list[_State] = []
+            transaction.began = lambda revision: seen.append(
+                self._current(transaction.connection, revision)
+            )
+            known, numbers = writing.prepare(transaction, last)
             check_unchanged(expected, known, last)
-            writing.upsert(connection, last, known, rotation)
+            writing.upsert(transaction, last, known, numbers, seen[0][1])
 
-        self._connections.write(work)
+        self._connections.write(work, "FOR SHARE")
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
-        return self._connections.write(lambda c: writing.delete(c, keys, where))
+        return self._connections.write(lambda t: writing.delete(t.connection, keys, where))
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
-        self._connections.write(lambda c: writing.update(c, self.path, patches))
+        self._connections.write(lambda t: writing.update(t, self.path, patches))
 
     def index_fields(self, names: Iterable[str]) -> None:
         """Index metadata fields for comparisons; equality and `contains` always have an index."""
@@ -161,12 +198,13 @@ class PostgresCollection(Backend):
                 connection.execute(
                     sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name))
                 )
+                connection.execute("ANALYZE documents")  # which collects those of the index
 
     def configure(self, values: Mapping[str, Any]) -> None:
 
-        def work(connection: "Connection") -> None:
+        def work(transaction: "Transaction") -> None:
             for name, value in values.items():
-                schema.set_value(connection, name, value)
+                schema.set_value(transaction.connection, name, value)
 
         self._connections.write(work)
         self.refresh()
@@ -178,6 +216,11 @@ class PostgresCollection(Backend):
         """
         if self._ready:
             return
+        with self._connections.borrow() as connection:
+            few = f"(SELECT count(*) FROM (SELECT 1 FROM passages LIMIT {FLAT_BELOW}) AS first)"
+            (((self._ready, rows),),) = connection.run((f"SELECT {schema.INDEXED}, {few}", ()))
+        if self._ready or rows < FLAT_BELOW:
+            return
         with self._connections.single() as connection:
             if timeout is not None:
                 connection.execute(f"SET statement_timeout = {max(1, int(1000 * timeout))}")
@@ -185,17 +228,14 @@ class PostgresCollection(Backend):
             self._ready = schema.is_indexed(connection)
             if self._ready:
                 return
-            rows = connection.execute("SELECT count(*) FROM passages").fetchone()
-            if rows is None or rows[0] < FLAT_BELOW:
-                return
             self._fit_rotation(connection)
             self._build_index(connection)
-            connection.execute("ANALYZE documents, passages")
+            statistics.create(connection)
             self._ready = True
 
     def is_indexed(self) -> bool:
         """Whether the index of vectors serves searches."""
-        with self._connections.borrow() as connection:
+        with self._connections.borrow(replica=True) as connection:
             return schema.is_indexed(connection)
 
     def explain(self, vector: Floats, k: int = 10, where: str | None = None) -> str:
@@ -206,8 +246,8 @@ class PostgresCollection(Backend):
     def refresh(self) -> None:
         """Read the settings again. Raises EncoderMismatch if another encoder built them."""
         self._ready = False
-        with self._connections.reading() as connection:
-            self._current(connection)
+        with self._connections.borrow(replica=True) as connection:
+            self._load(connection)
 
     def close(self) -> None:
         self._connections.close()
@@ -228,18 +268,14 @@ class PostgresCollection(Backend):
                 )
             time.sleep(_POLL)
 
-    def _current(
-        self, connection: "Connection", lock: str = ""
-    ) -> tuple[dict[str, Any], Rotation | None]:
+    def _current(self, connection: "Connection", revision: str) -> _State:
         """The settings and the rotation of the commit that a connection sees."""
-        sql = f"SELECT value FROM settings WHERE name = 'revision' {lock}"
-        row = connection.execute(sql).fetchone()
         state = self._state
-        if state is None or row is None or state[0]["revision"] != row[0]:
+        if state is None or state[0]["revision"] != revision:
             state = self._load(connection)
         return state
 
-    def _load(self, connection: "Connection") -> tuple[dict[str, Any], Rotation | None]:
+    def _load(self, connection: "Connection") -> _State:
         settings = schema.read_settings(connection, self.path)
         self.accepts(settings)
         packed = settings.pop(ROTATION, None)
@@ -251,7 +287,8 @@ class PostgresCollection(Backend):
         """Fit the rotation to the stored vectors, and rotate them, unless there is one."""
         with connection.transaction():
             # Waits for the writers that have read the settings; others begin again when it ends.
-            settings, before = self._current(connection, "FOR UPDATE")
+            connection.execute("SELECT FROM settings WHERE name = 'revision' FOR UPDATE")
+            settings, before = self._load(connection)
             if before is not None:
                 return
             config = SegmentConfig.from_dict(settings["index"])

@@ -2,16 +2,18 @@
 
     postgresql://USER@HOST:PORT/DATABASE#COLLECTION
 
-COLLECTION is the schema of the collection, by default "searchengine". The rest is a connection URI
+COLLECTION is the schema of the collection, by default "searchengine". With several hosts,
+HOST:PORT,HOST:PORT, searches ask a replica if one answers, and writes go to the primary; with
+target_session_attrs in the URL, all go to such a server. The rest is a connection URI
 of libpq: passwords come from the URL, PGPASSWORD or ~/.pgpass, and `?options=-c%20NAME%3DVALUE`
 sets a parameter of the session, such as statement_timeout (in milliseconds).
 """
 
+import math
 import random
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
@@ -22,16 +24,24 @@ from searchengine.errors import BackendUnavailable, CollectionError, CorpusError
 from searchengine.trainer.errors import install_line
 
 if TYPE_CHECKING:
-    import psycopg
-    from psycopg_pool import ConnectionPool
+    from psycopg.types import TypeInfo
 
-    Connection = psycopg.Connection[tuple[Any, ...]]
+    from searchengine.backends.postgresql.pool import Connection, Pool, Transaction
 
 DEFAULT_SCHEMA = "searchengine"
 STATEMENT_TIMEOUT = 60_000
 """Milliseconds that a statement may take, unless the URL sets statement_timeout."""
 _OLDEST = (0, 8)  # of pgvector: iterative scans, without which filters under-fill
-_CONNECT, _WAIT = 10, 10  # seconds to connect, and to wait for a free connection
+_WAIT = 10  # seconds to wait for a free connection
+_GRACE = 10  # seconds that an answer may take beyond statement_timeout
+_KEPT_ALIVE: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""Parameters of libpq that the URL does not set: a dead network is noticed within a minute."""
 _CONNECTIONS = 16
 _TRIES = 12
 _NAME = re.compile(r"[^\W\d]\w{0,62}")
@@ -57,78 +67,81 @@ def shown(url: str) -> str:
 
 
 class Connections:
-    """A pool of connections to one collection. Safe to use from several threads."""
+    """The connections to one collection. Safe to use from several threads."""
 
     def __init__(self, url: str) -> None:
         """Connect once. Raises ImportError (missing extra) and CollectionError."""
         _required()
         self.url, self.name = url, shown(url)
         self.uri, self.schema = split_url(url)
-        self._lock = threading.Lock()
-        self._pool: ConnectionPool[Connection] | None = None
-        self._closed = False
-        with self.single() as connection:
-            self._check_extension(connection)
+        self._types: dict[str, TypeInfo | None] = {}
+        self._open_pools()
+        try:
+            with self.borrow(replica=True) as connection:
+                self._check_extension(connection)
+        except BaseException:
+            self.close()
+            raise
         inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: the connections are the parent's; open others."""
-        self._lock = threading.Lock()
-        self._inherited, self._pool = self._pool, None
+        self._inherited, closed = (self._pool, self._replicas), self._pool.closed
+        self._open_pools()
+        self._pool.closed = self._replicas.closed = closed
 
     @contextmanager
     def single(self) -> "Iterator[Connection]":
-        """A connection outside of the pool, in autocommit, without a limit on time."""
-        import psycopg
+        """A connection of its own, in autocommit, without a limit on time."""
+        with self.named_errors(), self._connected(self._writable) as connection:
+            connection.execute("SET statement_timeout = 0")
+            connection.answers_within = None
+            yield connection
 
+    @contextmanager
+    def borrow(self, *, replica: bool = False) -> "Iterator[Connection]":
+        """A connection of a pool, in autocommit. Raises BackendUnavailable."""
+        pool = self._replicas if replica else self._pool
         with self.named_errors():
+            connection = self._acquire(pool)
             try:
-                connection = psycopg.connect(
-                    self.uri, autocommit=True, prepare_threshold=None, connect_timeout=_CONNECT
-                )
-            except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
-                raise self._not_connected(error) from error
-            with connection:
-                self.use_schema(connection)
-                yield connection
-
-    @contextmanager
-    def borrow(self) -> "Iterator[Connection]":
-        """A connection of the pool, in autocommit. Raises BackendUnavailable."""
-        pool = self._opened()
-        try:
-            with self.named_errors(), pool.connection() as connection:
-                yield connection
-        except BackendUnavailable:
-            self._discard(pool)
-            raise
-
-    @contextmanager
-    def reading(self) -> "Iterator[Connection]":
-        """A connection in a read-only transaction that sees one commit."""
-        with self.borrow() as connection:
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            try:
-                _limit(connection)
+                connection.settle()
                 yield connection
             finally:
-                if not connection.closed:
-                    connection.execute("ROLLBACK")
+                pool.release(connection)
 
-    def write(self, work: "Callable[[Connection], T]") -> T:
+    @contextmanager
+    def reading(self, *, replica: bool = True) -> "Iterator[Transaction]":
+        """A read-only transaction that sees one commit; of a replica it may be an older one."""
+        from searchengine.backends.postgresql.pool import READ, Transaction
+
+        with self.named_errors():
+            pool = self._replicas if replica else self._pool
+            transaction = Transaction(lambda: self._acquire(pool), READ)
+            try:
+                yield transaction
+            finally:
+                if transaction.acquired is not None:
+                    pool.release(transaction.acquired)
+
+    def write(self, work: "Callable[[Transaction], T]", lock: str = "") -> T:
         """Run `work` in a transaction; again if another one was in its way.
 
-        Raises BackendUnavailable if the connection is lost. If that happens during the commit, it
-        is unknown whether the change is stored: `upsert` and `delete` can be repeated.
+        `lock`: of the row of settings that says which revision they are. Raises BackendUnavailable
+        if the connection is lost. If that happens during the commit, it is unknown whether the
+        change is stored: `upsert` and `delete` can be repeated.
         """
         from psycopg import errors
 
+        from searchengine.backends.postgresql.pool import WRITE, Transaction
+
         for attempt in range(_TRIES):
-            with self.borrow() as connection:
+            with self.named_errors():
+                transaction = Transaction(lambda: self._acquire(self._pool), WRITE, lock)
                 try:
-                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-                    result = work(connection)
-                    connection.execute("COMMIT")
+                    result = work(transaction)
+                    if not transaction.committed:
+                        transaction.commit()
                     return result
                 except (
                     errors.SerializationFailure,
@@ -138,42 +151,24 @@ class Connections:
                     if attempt == _TRIES - 1:
                         raise
                 finally:
-                    if not connection.closed and connection.info.transaction_status:
-                        connection.execute("ROLLBACK")
+                    if transaction.acquired is not None:
+                        self._pool.release(transaction.acquired)
             time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
         raise AssertionError("the last attempt returns or raises")
 
-    def _discard(self, pool: "ConnectionPool[Connection]") -> None:
-        """Let the next call open another pool, at once.
-
-        This one would wait before it connects again, the longer the server was away.
-        """
-        with self._lock:
-            if self._pool is pool:
-                self._pool = None
-        pool.close(timeout=0)
-
     def close(self) -> None:
         """Close all connections; closing twice is harmless."""
-        with self._lock:
-            pool, self._pool, self._closed = self._pool, None, True
-        if pool is not None:
-            pool.close()
+        self._pool.close()
+        self._replicas.close()
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
         """Raise the errors of the server as sentences."""
         import psycopg
         from psycopg import errors
-        from psycopg_pool import PoolTimeout
 
         try:
             yield
-        except PoolTimeout as error:
-            raise BackendUnavailable(
-                f"{self.name}: no connection within {_WAIT} seconds, because the server does not "
-                "answer or is busy; try again later"
-            ) from error
         except errors.QueryCanceled as error:
             call = limits.current()
             if call is not None and call.expired():
@@ -192,6 +187,11 @@ class Connections:
                 f"PostgreSQL cannot store this ({_reason(error)}); nothing was changed: correct "
                 "the document, or leave it out"
             ) from error
+        except errors.ReadOnlySqlTransaction as error:
+            raise BackendUnavailable(
+                f"{self.name}: this server is a replica, and writes go to the primary; name both "
+                "in the URL (HOST:PORT,HOST:PORT), or try again after a failover"
+            ) from error
         except errors.InsufficientPrivilege as error:
             raise CollectionError(
                 f"{self.name}: the user may not do this ({_reason(error)}); grant the right, or "
@@ -208,47 +208,83 @@ class Connections:
         except psycopg.Error as error:
             raise CollectionError(f"{self.name}: {_reason(error)}") from error
 
-    def _opened(self) -> "ConnectionPool[Connection]":
-        from psycopg_pool import ConnectionPool
+    def _open_pools(self) -> None:
+        """One for writes, and one for searches; the same unless the URL has several hosts."""
+        from psycopg.conninfo import conninfo_to_dict
 
-        with self._lock:
-            pool, closed = self._pool, self._closed
-        if pool is not None:
-            return pool
-        if not closed:
-            with self.single():  # raises at once while the server is away; a pool would wait
-                pass
-        with self._lock:
-            if self._closed:
-                raise CollectionError(f"{self.name} is closed; open it again")
-            if self._pool is None:
-                self._pool = ConnectionPool(
-                    self.uri,
-                    min_size=1,
-                    max_size=_CONNECTIONS,
-                    timeout=_WAIT,
-                    configure=self._configure,
-                    check=ConnectionPool.check_connection,
-                    kwargs={
-                        "autocommit": True,
-                        "prepare_threshold": None,  # a plan must know the values
-                        "connect_timeout": _CONNECT,
-                    },
-                    open=True,
-                )
-            return self._pool
+        from searchengine.backends.postgresql.pool import Pool
 
-    def _configure(self, connection: "Connection") -> None:
-        self.use_schema(connection)
-        connection.execute(
-            "SELECT set_config(name, %s, false) FROM pg_settings "
-            "WHERE name = 'statement_timeout' AND source <> 'client'",
-            (str(STATEMENT_TIMEOUT),),
-        )
+        try:
+            options = conninfo_to_dict(self.uri)
+        except psycopg_error() as error:
+            raise self._not_connected(error) from error
+        several = "," in f"{options.get('host', '')}{options.get('hostaddr', '')}"
+        several &= "target_session_attrs" not in options
+        self._writable = ("read-write",) if several else ("",)
+        self._pool = Pool(lambda: self._connected(self._writable), _CONNECTIONS, _WAIT)
+        self._replicas = self._pool
+        if several:
+            kinds = ("standby", "any")
+            self._replicas = Pool(lambda: self._connected(kinds), _CONNECTIONS, _WAIT)
+
+    def _acquire(self, pool: "Pool") -> "Connection":
+        from searchengine.backends.postgresql.pool import Busy
+
+        if pool.closed:
+            raise CollectionError(f"{self.name} is closed; open it again")
+        try:
+            return pool.acquire()
+        except Busy as error:
+            raise BackendUnavailable(
+                f"{self.name}: {error}; ask again later, or search from fewer threads"
+            ) from None
+
+    def _connected(self, kinds: Sequence[str]) -> "Connection":
+        """A new connection, which finds the collection's tables and the types of pgvector.
+
+        `kinds`: the target_session_attrs to try in turn; "": as the URL says.
+        """
+        from psycopg.conninfo import conninfo_to_dict
+
+        from searchengine.backends.postgresql.pool import Connection
+
+        options = _KEPT_ALIVE | conninfo_to_dict(self.uri)
+        call = limits.current()
+        if call is not None and call.deadline is not None:
+            left = max(2, math.ceil(call.deadline.at - time.monotonic()))  # 2 is libpq's least
+            options["connect_timeout"] = min(left, int(options["connect_timeout"]) or left)
+        for kind in kinds:
+            if kind:
+                options |= {"target_session_attrs": kind, "load_balance_hosts": "random"}
+            try:
+                connection = Connection.connect(autocommit=True, prepare_threshold=None, **options)
+                break
+            except psycopg_error() as error:
+                limits.check()
+                if kind == kinds[-1]:
+                    raise self._not_connected(error) from error
+        try:
+            connection.answers_within = STATEMENT_TIMEOUT / 1e3 + _GRACE
+            timeout = "FROM pg_settings WHERE name = 'statement_timeout'"
+            _, ((milliseconds,),) = connection.run(
+                (
+                    f"SELECT set_config(name, %s, false) {timeout} AND source <> 'client'",
+                    (str(STATEMENT_TIMEOUT),),
+                ),
+                (f"SELECT setting::int {timeout}", ()),
+            )
+            connection.answers_within = milliseconds / 1e3 + _GRACE if milliseconds else None
+            self.use_schema(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def use_schema(self, connection: "Connection") -> None:
         """Find the collection's tables and the types of pgvector by their bare names."""
-        from pgvector.psycopg import register_vector
+        from pgvector.psycopg.halfvec import register_halfvec_info
+        from pgvector.psycopg.vector import register_vector_info
+        from psycopg.types import TypeInfo
 
         connection.execute(
             "SELECT set_config('search_path', concat_ws(', ', quote_ident(%s), (SELECT "
@@ -256,8 +292,15 @@ class Connections:
             "extnamespace WHERE extname = 'vector')), false)",
             (self.schema,),
         )
-        if connection.execute("SELECT to_regtype('halfvec')").fetchone() != (None,):
-            register_vector(connection)
+        for name, register in (
+            ("vector", register_vector_info),
+            ("halfvec", register_halfvec_info),
+        ):
+            if self._types.get(name) is None:
+                self._types[name] = TypeInfo.fetch(connection, name)
+            info = self._types[name]
+            if info is not None:
+                register(connection, info)
 
     def _check_extension(self, connection: "Connection") -> None:
         sql = (
@@ -279,22 +322,37 @@ class Connections:
 
     def _not_connected(self, error: Exception) -> CollectionError:
         reason = _reason(error)
-        if "password" in reason or "authentication" in reason or "role" in reason:
+        if any(word in reason for word in ("password", "authentication", "role", "pg_hba")):
             return CollectionError(
                 f"{self.name} refuses the user or the password ({reason}); set them in the URL, in "
                 "PGUSER and PGPASSWORD, or in ~/.pgpass"
             )
         if "database" in reason and "does not exist" in reason:
             return CollectionError(f"{self.name}: {reason}; create it with: createdb NAME")
+        if any(word in reason for word in ("starting up", "shutting down", "recovery", "slots")):
+            return BackendUnavailable(
+                f"{self.name} runs, but takes no connection now ({reason}); try again"
+            )
+        if "too many" in reason:
+            return BackendUnavailable(
+                f"{self.name} has no connection left ({reason}); end others, or raise "
+                "max_connections on the server"
+            )
         return BackendUnavailable(
             f"{self.name} cannot be reached ({reason}); check the URL, and whether the server runs"
         )
 
 
+def psycopg_error() -> type[Exception]:
+    """The errors of psycopg."""
+    import psycopg
+
+    return psycopg.Error
+
+
 def _required() -> None:
     try:
         import pgvector.psycopg  # noqa: F401
-        import psycopg_pool  # noqa: F401
     except ImportError as error:
         raise ImportError(
             f"collections on PostgreSQL need {error.name}: {install_line('postgresql')}"
@@ -310,17 +368,3 @@ def _reason(error: Exception) -> str:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
-
-
-def _limit(connection: "Connection") -> None:
-    """Let no statement of the transaction take longer than the call may still take."""
-    call = limits.current()
-    if call is None or call.deadline is None:
-        return
-    limits.check()
-    milliseconds = int(1e3 * (call.deadline.at - time.monotonic())) + 1
-    connection.execute(
-        "SELECT set_config('statement_timeout', least(%s, nullif(setting::int, 0))::text, true) "
-        "FROM pg_settings WHERE name = 'statement_timeout'",
-        (milliseconds,),
-    )

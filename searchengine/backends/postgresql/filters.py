@@ -5,6 +5,14 @@ microsecond that it begins with (filters.dates), and nothing else. So dates are 
 function, in Python, when a document is stored. All values of the user are bound as parameters.
 
 Tests for equality and `contains` are written with @>, which the GIN index of `fields` answers.
+
+The planner uses the index of vectors only if it expects many matches, so each test is written in a
+form that it has statistics of (statistics.py), or a high default for. JSONB orders values by kind:
+
+    empty array < null < texts < numbers < booleans < other arrays < objects
+
+so a kind is tested by comparing with a bound. `IS NOT TRUE` keeps the planner from taking two
+bounds for a narrow range where it has no statistics.
 """
 
 import json
@@ -22,15 +30,11 @@ from searchengine.backends.filters.sql import (
     like_parts,
 )
 
-_TYPES = {
-    "true": "boolean",
-    "false": "boolean",
-    "null": "null",
-    "text": "string",
-    "integer": "number",
-    "real": "number",
-    "date": "number",
-}
+_NUMBERS = "'-9e131071'::jsonb"
+"""Below all numbers that JSONB holds, above all texts."""
+_BOOLEANS = "'false'::jsonb"
+_MAX_CONTAINED = 8
+"""Values of `in` that are tests of their own: more would cost more than they save."""
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -83,22 +87,26 @@ class _Jsonb(Dialect):
 
     def value(self, field: Field, check: Check) -> Condition:
         at, names = _at(field, check)
-        types = sorted({_TYPES[kind] for kind in check.kinds})
         words = [_WORDS[kind] for kind in check.kinds if kind in _WORDS]
         if check.operator == "truthy":
-            empty = """'0', '""', 'false', 'null'"""
-            text = f"({at} NOT IN ({empty}) AND {_kind(at)})"
-            return Condition(text, (*names, *names, types))
+            empty = """'0', '""', 'false', 'null', '[]'"""
+            text = f"({at} NOT IN ({empty}) AND ({at} > 'true'::jsonb) IS NOT TRUE)"
+            return Condition(text, (*names, *names))
         if not check.operator:
             return _equal(field, "fields", words)
         if check.operator in ("=", "in") and not check.is_date:
             return _equal(field, "fields", list(check.values))
         if check.operator == "like":
-            text = f"({_kind(at)} AND ({at} #>> '{{}}') ~ %s)"
-            return Condition(text, (*names, types, *names, _regex(str(check.values[0]))))
-        test, values = _compared(at, check)
-        text = f"({_kind(at)} AND {test})"
-        return Condition(text, (*names, types, *names, *values))
+            test, values = f"{text_at(at)} ~ %s", (_regex(str(check.values[0])),)
+        else:
+            test, values = _compared(at, check)
+        if isinstance(check.values[0], str):
+            kind = f"({at} <= 'null'::jsonb) IS NOT TRUE AND ({at} >= {_NUMBERS}) IS NOT TRUE"
+            return Condition(f"({test} AND {kind})", (*names, *values, *names, *names))
+        if check.operator == "between":  # between two numbers are only numbers
+            return Condition(f"({test})", (*names, *values))
+        bound = f"< {_NUMBERS}" if check.operator in ("<", "<=") else f">= {_BOOLEANS}"
+        return Condition(f"({test} AND ({at} {bound}) IS NOT TRUE)", (*names, *values, *names))
 
     def item(self, field: Field, check: Check) -> Condition:
         if not check.is_date:
@@ -123,25 +131,31 @@ def _at(field: Field, check: Check) -> tuple[str, tuple[str, ...]]:
     return f"(documents.{column}{' -> %s::text' * len(field)})", field
 
 
-def _kind(at: str) -> str:
-    return f"jsonb_typeof({at}) = ANY(%s::text[])"
+def text_at(at: str) -> str:
+    """The text of a JSONB value."""
+    return f"({at} #>> '{{}}')"
 
 
 def _equal(field: Field, column: str, values: list[Any]) -> Condition:
     """One of the values is at the field; for a value in a list, the field is a list with it."""
-    if len(values) == 1:
-        nested: Any = values[0]
-        for name in reversed(field):
-            nested = {name: nested}
-        return Condition(f"documents.{column} @> %s::jsonb", (_json(nested),))
+    if len(values) <= _MAX_CONTAINED:
+        tests = [f"documents.{column} @> %s::jsonb"] * len(values)
+        return Condition(f"({' OR '.join(tests)})", tuple(_nested(field, v) for v in values))
     at = f"(documents.{column}{' -> %s::text' * len(field)})"
     return Condition(f"({at} = ANY(%s::jsonb[]))", (*field, [_json(value) for value in values]))
+
+
+def _nested(field: Field, value: Any) -> str:
+    """JSON with a value at a field."""
+    for name in reversed(field):
+        value = {name: value}
+    return _json(value)
 
 
 def _compared(at: str, check: Check) -> tuple[str, tuple[Any, ...]]:
     """A comparison of numbers as JSONB, which compares them exactly, or of texts by code point."""
     if isinstance(check.values[0], str):
-        at, cast, values = f"({at} #>> '{{}}') COLLATE \"C\"", "", check.values
+        at, cast, values = f'{text_at(at)} COLLATE "C"', "", check.values
     else:
         cast, values = "::jsonb", tuple(map(_json, check.values))
     if check.operator == "between":

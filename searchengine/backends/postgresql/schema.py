@@ -24,10 +24,15 @@ from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 
 if TYPE_CHECKING:
-    from searchengine.backends.postgresql.connections import Connection, Connections
+    from searchengine.backends.postgresql.connections import Connections
+    from searchengine.backends.postgresql.pool import Connection
 
 VERSION = 1
 INDEX = "passages_prefix"
+INDEXED = (
+    f"EXISTS (SELECT 1 FROM pg_index WHERE indexrelid = to_regclass('{INDEX}') AND indisvalid)"
+)
+"""Whether the index of vectors serves searches."""
 WORDS_RANKER = "ts_rank"
 CITUS = "citus"
 """The setting of a collection with tables spread over the nodes of a cluster."""
@@ -136,8 +141,7 @@ def exists(connection: "Connection", schema: str) -> bool:
 
 def is_indexed(connection: "Connection") -> bool:
     """Whether the index of vectors serves searches."""
-    sql = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
-    return connection.execute(sql, (INDEX,)).fetchone() == (True,)
+    return connection.execute(f"SELECT {INDEXED}").fetchone() == (True,)
 
 
 def indexed_fields(connection: "Connection") -> tuple[str, ...]:

@@ -2,55 +2,74 @@
 
     inner   the rows that match, by the cosine of the prefix, up to the shortlist: an HNSW index
             over the prefix, in an iterative scan, which goes on until enough rows match
-    outer   those by the full-width cosine
+    outer   those by the full-width cosine, and the documents of the first ones
+
+It is sent together with what begins the transaction, so a search is one round trip. The settings
+are those that this process knows; if they turn out to have changed, it is sent again.
 
 An HNSW scan may end too soon, behind a filter that few rows meet. Where it returns fewer rows than
 the shortlist, all rows that match are compared at full width instead. So `shortlist` is a lower
 bound, and a filter never under-fills.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.backends.contract import Coarse, Ids, Snapshot, WordScores
+from searchengine.backends.contract import Coarse, Ids, Passage, Snapshot, WordScores
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
 from searchengine.backends.folder.documents.questions import unfinished
 from searchengine.backends.postgresql import schema
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
+from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.search.rotating import Rotation
 
 if TYPE_CHECKING:
-    from searchengine.backends.postgresql.connections import Connection
+    from searchengine.backends.postgresql.pool import Connection, Rows, Statement, Transaction
 
 _MAX_EF = 1000  # the limit of pgvector
 _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
+_UNCOUNTED = 10_000  # rows that a search may ask for without knowing how many there are
+_BROUGHT = 100  # documents that a search brings along at most
 _Matches = tuple[str, str, tuple[Any, ...]]  # tables, condition, its parameters
 
 
 class PostgresSnapshot(Snapshot):
-    """One commit. Attributes: `connection`, and those of backends.contract.Snapshot."""
+    """One commit. Members: see backends.contract.Snapshot."""
 
     def __init__(
         self,
-        connection: "Connection",
+        transaction: "Transaction",
         name: str,
         settings: Mapping[str, Any],
         rotation: Rotation | None,
     ) -> None:
-        """`connection` is in a transaction, which the caller ends."""
+        """`transaction`: the caller ends it."""
         self.path = name
-        self.settings = settings
-        self.tables = PostgresTables(connection, name)
-        self.connection = connection
-        self._rotation = rotation
+        self.tables = PostgresTables(transaction, name)
+        self.transaction = transaction
+        self.show(settings, rotation)
+
+    def show(self, settings: Mapping[str, Any], rotation: Rotation | None) -> None:
+        """The settings that the transaction sees."""
+        self.settings, self._rotation = settings, rotation
         self._dim = int(settings["encoder"]["dim"])
         self._prefix = int(settings["index"]["prefix"])
+
+    @property
+    def connection(self) -> "Connection":
+        """The connection, in the transaction."""
+        return self.transaction.connection
+
+    def rotation_matrix(self) -> Floats | None:
+        """The rotation of the stored vectors, (D, D); None: they are in the encoder's basis."""
+        self.transaction.begin()
+        return None if self._rotation is None else self._rotation.matrix
 
     @property
     def store(self) -> PostgresTables:
@@ -61,6 +80,9 @@ class PostgresSnapshot(Snapshot):
         """From the first and the last id: counting reads the table."""
         sql = "SELECT coalesce(max(id) - min(id) + 1, 0) FROM passages"
         return int(self.tables.read(sql)[0][0])
+
+    def at_most(self, count: int) -> int:
+        return count if count <= _UNCOUNTED else min(count, self.rows)
 
     @property
     def commit_id(self) -> object:
@@ -79,70 +101,91 @@ class PostgresSnapshot(Snapshot):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
+        shown: int = 0,
     ) -> SearchResult:
-        matches = self._matches(where, phrases)
         size = min(max(k, shortlist or self.shortlist), _MAX_ROWS)
-        if not exact:
-            self._prepare(size)
         rows = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
-        for i, query in enumerate(self._rotated(queries)):
-            best = self._search(query, k, size, matches, exact)
-            rows[i, : len(best)] = [row for row, _ in best]
+        for i, best in enumerate(self._best(queries, k, size, where, phrases, exact, shown)):
+            rows[i, : len(best)] = [passage.id for passage, _ in best]
             scores[i, : len(best)] = [score for _, score in best]
         return SearchResult(rows, scores, exact)
 
-    def _prepare(self, size: int) -> None:
+    def _best(
+        self,
+        queries: Floats,
+        k: int,
+        size: int,
+        where: str | None,
+        phrases: tuple[str, ...],
+        exact: bool,
+        shown: int,
+    ) -> list[list[tuple[Passage, float]]]:
+        """The k best passages for each query (q, D), and their cosines."""
+        while True:
+            settings = self.settings
+            matches = self._matches(where, phrases)
+            rotated = [_vector(query) for query in self._rotated(queries)]
+            chosen = [
+                self._exact(query, k, matches) if exact else self._shortlist(query, size, matches)
+                for query in rotated
+            ]
+            before = [] if exact else self._parameters(size)
+            best = [_best(*statement, k, shown) for statement in chosen]
+            results = self.transaction.run(*before, *best)[len(before) :]
+            if self.settings is settings:
+                break
+        if not exact:
+            few = [i for i, rows in enumerate(results) if _is_incomplete(rows, size)]
+            again = [_best(*self._exact(rotated[i], k, matches), k, shown) for i in few]
+            for i, rows in zip(few, self.transaction.run(*again) if again else (), strict=True):
+                results[i] = rows
+        return [self._received(rows) for rows in results]
+
+    def _received(self, rows: "Rows") -> list[tuple[Passage, float]]:
+        """The passages and cosines in the rows of a search; keeps what they bring along."""
+        best = [(Passage(i, *passage), score) for i, score, _, _, *passage in (r[:7] for r in rows)]
+        brought = {row[4]: Document.stored(*row[7:]) for row in rows if row[7] is not None}
+        self.tables.keep((passage for passage, _ in best), brought)
+        return best
+
+    def _parameters(self, size: int) -> "list[Statement]":
         """Set the parameters of HNSW for this transaction, so that a scan returns `size` rows."""
         effort = max(size, int(self.settings["index"].get("effort") or 0))
+        parameters = [
+            f"hnsw.ef_search = {min(effort, _MAX_EF)}",
+            "hnsw.iterative_scan = relaxed_order",
+        ]
         if self.settings.get(schema.CITUS):  # else they stay on the coordinator of a cluster
-            self.connection.execute("SET LOCAL citus.propagate_set_commands = 'local'")
-        self.connection.execute(
-            f"SET LOCAL hnsw.ef_search = {min(effort, _MAX_EF)}; "
-            "SET LOCAL hnsw.iterative_scan = relaxed_order"
-        )
-
-    def _search(
-        self, query: Floats, k: int, size: int, matches: _Matches, exact: bool
-    ) -> list[tuple[int, float]]:
-        """The k best passages for one rotated query (D,)."""
-        if not exact:
-            sql, parameters = self._statement(query, k, size, matches)
-            rows = self.tables.read(sql, parameters)
-            if rows and rows[0][2] >= size:
-                return [(i, score) for i, score, _ in rows]
-        source, holds, values = matches
-        sql = (
-            f"SELECT passages.id, {self._score} FROM {source} "
-            f"WHERE {holds} ORDER BY 2 DESC, 1 LIMIT %s"
-        )
-        return [(i, score) for i, score in self.tables.read(sql, (_vector(query), *values, k))]
+            parameters.insert(0, "citus.propagate_set_commands = 'local'")
+        return [(f"SET LOCAL {parameter}", ()) for parameter in parameters]
 
     def explain(self, query: Floats, k: int, where: str | None) -> str:
         """The server's plan of a search for a vector (D,) in the encoder's basis."""
         size = max(k, self.shortlist)
-        self._prepare(size)
-        matches = self._matches(where, ())
-        sql, parameters = self._statement(self._rotated(query[None])[0], k, size, matches)
-        return "\n".join(row[0] for row in self.tables.read(f"EXPLAIN {sql}", parameters))
+        rotated = _vector(self._rotated(query[None])[0])
+        sql, parameters = self._shortlist(rotated, size, self._matches(where, ()))
+        *_, plan = self.transaction.run(*self._parameters(size), (f"EXPLAIN {sql}", parameters))
+        return "\n".join(row[0] for row in plan)
 
-    def _statement(
-        self, query: Floats, k: int, size: int, matches: _Matches
-    ) -> tuple[str, tuple[Any, ...]]:
-        """The statement for a rotated query (D,), and its parameters.
-
-        Its rows: id, full-width cosine, number of rows that were scored.
-        """
+    def _shortlist(self, query: Any, size: int, matches: _Matches) -> "Statement":
+        """The shortlist for a rotated query, by the cosine of the prefix."""
         source, holds, values = matches
         heads = [schema.prefix_sql(vector, self._prefix) for vector in ("embedding", "%s::vector")]
         sql = (
-            "SELECT id, score, count(*) OVER () FROM ("
-            f"SELECT passages.id, {self._score} AS score FROM {source} WHERE {holds} "
-            f"ORDER BY {heads[0]} <=> {heads[1]} LIMIT %s"
-            ") AS shortlist ORDER BY score DESC, id LIMIT %s"
+            f"SELECT passages.id, {self._score} AS score, document, first, last FROM {source} "
+            f"WHERE {holds} ORDER BY {heads[0]} <=> {heads[1]} LIMIT %s"
         )
-        vector = _vector(query)
-        return sql, (vector, *values, vector, size, k)
+        return sql, (query, *values, query, size)
+
+    def _exact(self, query: Any, k: int, matches: _Matches) -> "Statement":
+        """The k best rows for a rotated query, of all that match."""
+        source, holds, values = matches
+        sql = (
+            f"SELECT passages.id, {self._score} AS score, document, first, last FROM {source} "
+            f"WHERE {holds} ORDER BY 2 DESC, 1 LIMIT %s"
+        )
+        return sql, (query, *values, k)
 
     @property
     def _score(self) -> str:
@@ -157,12 +200,11 @@ class PostgresSnapshot(Snapshot):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
     ) -> dict[int, Coarse]:
-        matches, rotated = self._matches(where, phrases), self._rotated(query[None])[0]
         size = min(size, _MAX_ROWS)
-        self._prepare(size)
-        listed = self.tables.read(*self._statement(rotated, size, size, matches))
+        (listed,) = self._best(query[None], size, size, where, phrases, False, 0)
         if len(listed) < size:  # all are compared at full width instead
             return {}
+        matches, rotated = self._matches(where, phrases), self._rotated(query[None])[0]
         source, holds, values = matches
         vector = _vector(rotated)
         distance = " <=> ".join(
@@ -174,7 +216,7 @@ class PostgresSnapshot(Snapshot):
             f"{source} WHERE {holds} AND {distance} < far) FROM these"
         )
         rows = self.tables.read(sql, (vector, passages.tolist(), *values, vector))
-        kept, walks = {row[0] for row in listed}, schema.is_indexed(self.connection)
+        kept, walks = {passage.id for passage, _ in listed}, schema.is_indexed(self.connection)
         return {
             i: Coarse(int(rank), 1 - float(far), size, self._prefix, i in kept, walks)
             for i, far, rank in rows
@@ -188,6 +230,7 @@ class PostgresSnapshot(Snapshot):
         return bool(self.tables.read(sql, (document, *values)))
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
+        self.transaction.begin()
         sql = f"SELECT id, {self._score} FROM passages WHERE id = ANY(%s) ORDER BY 2 DESC, 1"
         listed = self.tables.read(sql, (_vector(self._rotated(query[None])[0]), passages.tolist()))
         rows = np.array([[row for row, _ in listed]], np.int64)
@@ -233,6 +276,18 @@ class PostgresSnapshot(Snapshot):
         words = (question,) if last is None else (question, last)
         rows = self.tables.read(sql, (*added, *words, *values, k))
         return WordScores((i, float(score)) for i, score in rows)
+
+    def warm(self) -> int:
+        """Bytes read into the server's cache; 0 if it lacks the extension pg_prewarm."""
+        if not schema.installed(self.connection, "pg_prewarm"):
+            return 0
+        sql = (
+            "SELECT coalesce(sum(pg_prewarm(oid)), 0) * current_setting('block_size')::int "
+            "FROM pg_class WHERE relnamespace = current_schema()::regnamespace "
+            "AND relkind IN ('r', 'i') AND (relname = 'passages' OR relname = %s "
+            "OR relname IN ('documents', 'documents_pkey', 'passages_pkey', 'passages_document'))"
+        )
+        return int(self.tables.read(sql, (schema.INDEX,))[0][0])
 
     def sizes(self) -> dict[str, Any]:
         indexed = schema.is_indexed(self.connection)
@@ -284,6 +339,31 @@ class PostgresSnapshot(Snapshot):
 def storable(question: str) -> str:
     """A question without the characters that no stored text has."""
     return question.encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def _best(inner: str, parameters: Sequence[Any], k: int, shown: int) -> "Statement":
+    """The k best rows of a statement, by full-width cosine.
+
+    Rows: id, full-width cosine, number of rows that were scored, whether there is an index that can
+    have missed some; document, offsets; and key, text, title and metadata of the first `shown`
+    documents.
+    """
+    sql = (
+        "SELECT best.id, score, scored, indexed, document, first, last, "
+        "key, text, title, metadata FROM ("
+        "SELECT *, row_number() OVER (ORDER BY score DESC, id) AS place, "
+        "row_number() OVER (PARTITION BY document ORDER BY score DESC, id) AS of_document, "
+        f"count(*) OVER () AS scored, {schema.INDEXED} AS indexed "
+        f"FROM ({inner}) AS shortlist ORDER BY score DESC, id LIMIT %s"
+        ") AS best LEFT JOIN documents ON documents.id = "
+        "CASE WHEN place <= %s AND of_document = 1 THEN document END ORDER BY score DESC, best.id"
+    )
+    return sql, (*parameters, k, min(shown, _BROUGHT))
+
+
+def _is_incomplete(rows: "Rows", size: int) -> bool:
+    """Whether an index of vectors may have missed rows: it returned fewer than the shortlist."""
+    return not rows or (rows[0][2] < size and rows[0][3])
 
 
 def _vector(query: Floats) -> Any:

@@ -1,11 +1,10 @@
 """The documents and passages of one commit, read from PostgreSQL."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.backends import limits
 from searchengine.backends.contract import Ids, Known, Passage, Tables
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql.filters import condition
@@ -13,34 +12,51 @@ from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 
 if TYPE_CHECKING:
-    from searchengine.backends.postgresql.connections import Connection
+    from searchengine.backends.postgresql.pool import Statement, Transaction
 
 
 class PostgresTables(Tables):
-    """The tables, as a connection in a transaction sees them. Members: see Tables."""
+    """The tables, as a transaction sees them. Members: see Tables.
 
-    def __init__(self, connection: "Connection", name: str) -> None:
-        self._connection = connection
+    Rows that another statement has brought along are not read again.
+    """
+
+    def __init__(self, transaction: "Transaction", name: str) -> None:
+        self._transaction = transaction
         self._name = name
+        self._passages: dict[int, Passage] = {}
+        self._documents: dict[int, Document] = {}
+
+    def keep(self, passages: Iterable[Passage], documents: Mapping[int, Document]) -> None:
+        """Keep rows that a search has brought along, until the transaction ends."""
+        self._passages.update((passage.id, passage) for passage in passages)
+        self._documents.update(documents)
 
     def passages(self, ids: Iterable[int]) -> list[Passage]:
         order = [int(i) for i in ids]
         sql = "SELECT id, document, first, last FROM passages WHERE id = ANY(%s)"
-        stored = {row[0]: Passage(*row) for row in self.read(sql, (order,))}
+        stored = {i: self._passages[i] for i in order if i in self._passages}
+        if missing := [i for i in order if i not in stored]:
+            stored |= {row[0]: Passage(*row) for row in self.read(sql, (missing,))}
         return self._in_order(stored, order, "passage")
 
     def passages_of(self, documents: Iterable[int]) -> list[Passage]:
         sql = "SELECT id, document, first, last FROM passages WHERE document = ANY(%s) ORDER BY id"
-        return [Passage(*row) for row in self.read(sql, ([int(i) for i in documents],))]
+        if not (numbers := [int(i) for i in documents]):
+            return []
+        return [Passage(*row) for row in self.read(sql, (numbers,))]
 
     def documents(self, ids: Iterable[int]) -> list[Document]:
         order = [int(i) for i in ids]
         sql = "SELECT id, key, text, title, metadata FROM documents WHERE id = ANY(%s)"
-        stored = {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (order,))}
+        stored = {i: self._documents[i] for i in order if i in self._documents}
+        if missing := [i for i in order if i not in stored]:
+            stored |= {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (missing,))}
         return self._in_order(stored, order, "document")
 
     def keys_of(self, ids: Iterable[int]) -> list[str]:
-        order = [int(i) for i in ids]
+        if not (order := [int(i) for i in ids]):
+            return []
         stored = dict(self.read("SELECT id, key FROM documents WHERE id = ANY(%s)", (order,)))
         return self._in_order(stored, order, "document")
 
@@ -57,9 +73,9 @@ class PostgresTables(Tables):
         return int(self.read(sql)[0][0])
 
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
-        columns = "key, id, digest, metadata::text, source::text, root, vectors"
-        sql = f"SELECT {columns} FROM documents WHERE key = ANY(%s)"
-        return {row[0]: Known(*row[1:]) for row in self.read(sql, (_keys(keys),))}
+        if not (keys := list(keys)):
+            return {}
+        return {row[0]: Known(*row[1:]) for row in self.read(*known_of(keys))}
 
     def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
         matches, parameters = condition(where)
@@ -108,10 +124,9 @@ class PostgresTables(Tables):
 
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a statement."""
-        limits.check()
-        return self._connection.execute(sql, parameters).fetchall()
+        return self._transaction.run((sql, parameters))[0]
 
-    def _in_order(self, stored: dict[int, Any], order: Sequence[int], what: str) -> list[Any]:
+    def _in_order(self, stored: Mapping[int, Any], order: Sequence[int], what: str) -> list[Any]:
         for i in order:
             if i not in stored:
                 raise CollectionError(
@@ -119,6 +134,12 @@ class PostgresTables(Tables):
                     "restore them from a backup"
                 )
         return [stored[i] for i in order]
+
+
+def known_of(keys: Iterable[str]) -> "Statement":
+    """Reads the stored state of documents: the key, and what Known has."""
+    columns = "key, id, digest, metadata::text, source::text, root, vectors"
+    return f"SELECT {columns} FROM documents WHERE key = ANY(%s)", (_keys(keys),)
 
 
 def _keys(keys: Iterable[str]) -> list[str]:

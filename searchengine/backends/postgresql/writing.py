@@ -8,48 +8,62 @@ import numpy as np
 
 from searchengine.backends.contract import Entry, Known, as_json
 from searchengine.backends.postgresql.filters import condition, dates_of
-from searchengine.backends.postgresql.tables import PostgresTables
+from searchengine.backends.postgresql.tables import PostgresTables, known_of
 from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.search.rotating import Rotation
 
 if TYPE_CHECKING:
-    from searchengine.backends.postgresql.connections import Connection
+    from searchengine.backends.postgresql.pool import Connection, Statement, Transaction
 
 _COLUMNS = "id, key, title, text, metadata, fields, dates, source, root, digest, vectors"
 _TYPES = [
     "int8", "text", "text", "text", "json", "jsonb", "jsonb", "json", "text", "bytea", "bytea",
 ]  # fmt: skip
 _BATCH = 5000  # vectors rotated at a time
+_FEW = 64  # rows that one statement inserts
+
+
+def prepare(
+    transaction: "Transaction", entries: Mapping[str, Entry]
+) -> tuple[dict[str, Known], tuple[list[int], list[int]]]:
+    """What is stored of these keys, and new ids for as many documents and passages."""
+    for entry in entries.values():
+        _check(entry)
+    passages = sum(len(entry.spans) for entry in entries.values())
+    known, *numbers = transaction.run(
+        known_of(entries), _numbers("documents", len(entries)), _numbers("passages", passages)
+    )
+    documents, passages_ = (sorted(int(row[0]) for row in rows) for rows in numbers)
+    return {row[0]: Known(*row[1:]) for row in known}, (documents, passages_)
 
 
 def upsert(
-    connection: "Connection",
+    transaction: "Transaction",
     entries: Mapping[str, Entry],
     known: Mapping[str, Known],
+    numbers: tuple[Sequence[int], Sequence[int]],
     rotation: Rotation | None,
 ) -> None:
-    """Store entries (by key) in place of those that are `known`."""
-    for entry in entries.values():
-        _check(entry)
+    """Store entries (by key) in place of those that are `known`, and commit."""
+    new = [key for key in entries if key not in known]
     ids = {key: state.id for key, state in known.items()}
-    new = [key for key in entries if key not in ids]
-    ids |= dict(zip(new, _numbers(connection, "documents", len(new)), strict=True))
+    ids |= dict(zip(new, numbers[0], strict=False))
     rows = {key: _row(ids[key], entry) for key, entry in entries.items()}
-    _copy(connection, "documents", _COLUMNS, _TYPES, [rows[key] for key in new])
+    _insert(transaction, "documents", _COLUMNS, _TYPES, [rows[key] for key in new])
     if known:
         # Passages refer to their document, so its row is changed and not replaced.
         names = _COLUMNS.split(", ")[2:]
         assignments = ", ".join(f"{column} = %s" for column in names)
-        with connection.cursor() as cursor:
-            cursor.executemany(
-                f"UPDATE documents SET {assignments} WHERE id = %s",
-                [(*rows[key][2:], rows[key][0]) for key in known],
-            )
-        connection.execute(
-            "DELETE FROM passages WHERE document = ANY(%s)", ([s.id for s in known.values()],)
-        )
-    _insert_passages(connection, [(ids[key], entry) for key, entry in entries.items()], rotation)
+        for key in known:
+            sql = f"UPDATE documents SET {assignments} WHERE id = %s"
+            transaction.later(sql, (*rows[key][2:], rows[key][0]))
+        replaced = [state.id for state in known.values()]
+        transaction.later("DELETE FROM passages WHERE document = ANY(%s)", (replaced,))
+    _insert_passages(
+        transaction, [(ids[key], entry) for key, entry in entries.items()], numbers[1], rotation
+    )
+    transaction.commit()
 
 
 def delete(connection: "Connection", keys: Sequence[str] | None, where: str | None) -> int:
@@ -61,23 +75,22 @@ def delete(connection: "Connection", keys: Sequence[str] | None, where: str | No
     return connection.execute(f"DELETE FROM documents WHERE {matches}", parameters).rowcount
 
 
-def update(connection: "Connection", name: str, patches: Mapping[str, Mapping[str, Any]]) -> None:
+def update(transaction: "Transaction", name: str, patches: Mapping[str, Mapping[str, Any]]) -> None:
     """Merge into the metadata of documents, all or none. Raises QueryError: unknown key."""
-    known = PostgresTables(connection, name).known(patches)
+    known = PostgresTables(transaction, name).known(patches)
     unknown = [key for key in patches if key not in known]
     if unknown:
         raise QueryError(
             f"{name} has no document {unknown[0]!r}; nothing was changed, add it first or leave it "
             "out"
         )
-    with connection.cursor() as cursor:
-        for key, patch in patches.items():
-            metadata = _merge_patch(json.loads(known[key].metadata), patch)
-            cursor.execute(
-                "UPDATE documents SET metadata = %s, fields = %s, dates = %s, "
-                "source = coalesce(source, metadata) WHERE id = %s",
-                (*_metadata(metadata), known[key].id),
-            )
+    for key, patch in patches.items():
+        metadata = _merge_patch(json.loads(known[key].metadata), patch)
+        transaction.later(
+            "UPDATE documents SET metadata = %s, fields = %s, dates = %s, "
+            "source = coalesce(source, metadata) WHERE id = %s",
+            (*_metadata(metadata), known[key].id),
+        )
 
 
 def rotate(connection: "Connection", rotation: Rotation) -> None:
@@ -101,16 +114,18 @@ def rotate(connection: "Connection", rotation: Rotation) -> None:
 
 
 def _insert_passages(
-    connection: "Connection", entries: Sequence[tuple[int, Entry]], rotation: Rotation | None
+    transaction: "Transaction",
+    entries: Sequence[tuple[int, Entry]],
+    numbers: Sequence[int],
+    rotation: Rotation | None,
 ) -> None:
     placed = [(i, *span) for i, entry in entries for span in entry.spans]
     if not placed:
         return
     vectors = _stored(np.concatenate([entry.vectors for _, entry in entries]), rotation)
-    numbers = _numbers(connection, "passages", len(placed))
     rows = [(n, *row, v) for n, row, v in zip(numbers, placed, vectors, strict=True)]
     types = ["int8", "int8", "int4", "int4", "halfvec"]
-    _copy(connection, "passages", "id, document, first, last, embedding", types, rows)
+    _insert(transaction, "passages", "id, document, first, last, embedding", types, rows)
 
 
 def _stored(vectors: Floats, rotation: Rotation | None) -> list[Any]:
@@ -165,14 +180,29 @@ def _unstorable(key: str, part: str) -> CorpusError:
     )
 
 
-def _numbers(connection: "Connection", table: str, count: int) -> list[int]:
-    """New ids, ascending."""
+def _numbers(table: str, count: int) -> "Statement":
+    """New ids."""
     sql = (
         "SELECT nextval(sequence) FROM (SELECT pg_get_serial_sequence(%s, 'id')::regclass AS "
         "sequence) AS of_table, generate_series(1, %s)"
     )
-    rows = connection.execute(sql, (table, count)).fetchall() if count else []
-    return sorted(int(row[0]) for row in rows)
+    return sql, (table, count)
+
+
+def _insert(
+    transaction: "Transaction",
+    table: str,
+    columns: str,
+    types: Sequence[str],
+    rows: Sequence[tuple[Any, ...]],
+) -> None:
+    """Insert rows: few with the next statement, without a round trip of their own."""
+    if len(rows) > _FEW:
+        _copy(transaction.connection, table, columns, types, rows)
+    elif rows:
+        row = f"({', '.join(f'%s::{kind}' for kind in types)})"
+        sql = f"INSERT INTO {table} ({columns}) VALUES {', '.join([row] * len(rows))}"
+        transaction.later(sql, [value for values in rows for value in values])
 
 
 def _copy(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from searchengine.cli.console import Terminated, erase, note, print_line, stderr_console
+from searchengine.cli.console import Pulse, Terminated, erase, note, print_line, stderr_console
 from searchengine.cli.training.logs import LOGS
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingWarning, install_line
@@ -49,13 +49,15 @@ def train_with_progress(
     console = stderr_console()
     with ExitStack() as stack:
         stack.enter_context(_resumable(config, console))
-        callbacks: list[Callable[[Report], None]] = [stack.enter_context(Display(console, resume))]
+        display = stack.enter_context(Display(console, resume))
+        callbacks: list[Callable[[Report], None]] = []
         if tensorboard is not None:
             callbacks.append(stack.enter_context(TensorBoard(tensorboard)))
         callbacks += [stack.enter_context(LOGS[name](config)) for name in logs]
 
         def on_report(report: Report) -> None:
-            for callback in callbacks:
+            display(report)
+            for callback in callbacks if report.fold == 0 else ():
                 callback(report)
 
         with warnings.catch_warnings():
@@ -120,6 +122,7 @@ class Display:
         self._bar = Progress(*columns, console=console)
         self._task = self._bar.add_task("Training", total=None, loss="–")
         self._before = console.status("Reading examples, and judging the base model")
+        self._pulse = Pulse()
         self._started = self._rotated = False
 
     def __enter__(self) -> "Display":
@@ -136,14 +139,19 @@ class Display:
         self._before.stop()
         self._bar.start()  # at the first report: an error in the input is shown without a bar
         loss = "–" if report.loss is None else f"{report.loss:.3f}"
-        self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
+        name = f"Cross-validation {report.fold}" if report.fold else "Training"
+        self._bar.update(
+            self._task, description=name, total=report.steps, completed=report.step, loss=loss
+        )
+        if report.step and not self._console.is_terminal:
+            self._pulse(name, report.step, report.steps, f", loss {loss}")
         if not self._started:
             left_out = f"; {report.excluded} left out, for they are in an exclude file"
             print_line(
                 self._console, f"{report.examples} examples{left_out if report.excluded else ''}"
             )
-            if report.scores is None and not self._resume:
-                last = "No --dev file, and too few examples to hold out: the last step is kept"
+            if report.unjudged and not self._resume:
+                last = f"No --dev file, and {report.unjudged}: the last step is kept"
                 print_line(self._console, last)
             self._started = True
         if report.scores is not None:

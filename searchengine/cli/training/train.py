@@ -1,6 +1,7 @@
 """searchengine train, train-cross-encoder and mine."""
 
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -123,10 +124,13 @@ def read_config(
     preset_name: str | None = None,
     assignments: Sequence[str] = (),
 ) -> "TrainConfig":
-    """A preset, overridden by a JSON file, then by NAME=VALUE, then by options."""
-    from searchengine.trainer.training.train_config import TrainConfig
+    """A preset, overridden by a JSON file, then by NAME=VALUE, then by options.
 
-    settings: dict[str, Any] = {} if preset_name is None else preset(preset_name)
+    Labels have the preset of their name, if none is given.
+    """
+    from searchengine.trainer.training.train_config import Objective, TrainConfig
+
+    settings: dict[str, Any] = {}
     if path is not None:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file")
@@ -137,7 +141,10 @@ def read_config(
         if not isinstance(read, dict):
             raise ConfigError(f"{path}: expected a JSON object of training settings")
         settings |= read
-    return TrainConfig.from_dict({**settings, **dict(map(assignment, assignments)), **overrides})
+    settings = {**settings, **dict(map(assignment, assignments)), **overrides}
+    if preset_name is None and settings.get("objective") == Objective.CLASSIFICATION:
+        preset_name = "labels"
+    return TrainConfig.from_dict({**(preset(preset_name) if preset_name else {}), **settings})
 
 
 def assignment(text: str) -> tuple[str, Any]:
@@ -185,7 +192,7 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
         searchengine mine data/pairs.tsv --out triplets.tsv
         searchengine train-cross-encoder triplets.tsv --out my-cross-encoder
     """
-    from searchengine.cli.console import note, show_json, steps
+    from searchengine.cli.console import Pulse, note, show_json, steps
     from searchengine.trainer.model.source import check_installed
 
     check_installed(settings["base"])  # before the seconds that torch takes to start
@@ -193,10 +200,15 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
 
     started = time.monotonic()
     config = cross_encoder_training.CrossEncoderConfig(train=files, **settings)
+    pulse = Pulse()
     with steps() as show:
-        trained = cross_encoder_training.train_cross_encoder(
-            config, lambda update: show("Training", 1, update.steps)
-        )
+
+        def report(update: cross_encoder_training.Update) -> None:
+            show("Training", 1, update.steps)
+            if not sys.stderr.isatty():
+                pulse("Training", update.step, update.steps, f", loss {update.loss:.3f}")
+
+        trained = cross_encoder_training.train_cross_encoder(config, report)
     figures = {
         "out": str(config.out),
         "positive ranked first": round(trained.first, 4),

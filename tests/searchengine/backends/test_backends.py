@@ -17,6 +17,7 @@ from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, scan
 from searchengine.backends.mode import WEIGHT
 from searchengine.errors import CorpusError, EncoderMismatch, FilterError, QueryError, UnknownKey
+from searchengine.query.feedback import LIKED, UNLIKED
 
 DIM = 16
 NEAR = 2e-3  # float16
@@ -243,6 +244,68 @@ def test_texts_are_cut_encoded_and_found(where: str) -> None:
         assert len(grouped) == 4  # 1 and 1.0 are one kind, "x" another, two without
         facets = engine.search("bb", 1, facets=["of.kind"], mode="vector").facets
         assert facets == {"of.kind": {1: 2, "x": 1}}
+
+
+@pytest.mark.parametrize("question", [True, False])
+def test_examples_move_the_question(engine: SearchEngine, question: bool) -> None:
+    stored = entries()
+    engine.collection.upsert(stored)
+    query = units(1, seed=2)[0]
+    unit = {}
+    for entry in stored[:-1]:
+        mean = entry.vectors.mean(axis=0)
+        unit[entry.document.key] = mean / np.linalg.norm(mean)
+    moved = LIKED * (unit["k3"] + unit["k8"]) / 2 - UNLIKED * unit["k5"]
+    moved = moved + query if question else moved
+    options: dict[str, Any] = {"like": ["k3", "k8"], "unlike": ["k5"], "shortlist": 200}
+    hits = engine.search(7 * query if question else None, 30, **options)
+    check_ranked(hits, expected(stored, moved, lambda n: n not in (3, 5, 8)), 30)
+    pages = [
+        engine.search(7 * query if question else None, 10, offset=n, **options) for n in (0, 10)
+    ]
+    assert [hit.key for page in pages for hit in page] == [hit.key for hit in hits[:20]]
+    if not question:
+        assert engine.similar(["k3", "k8"], 30, unlike=["k5"], shortlist=200) == hits
+    with pytest.raises(QueryError, match="'k59' has no vector"):
+        engine.search(query, like=["k59"])
+    with pytest.raises(QueryError, match="has no document 'gone'"):
+        engine.search(query, unlike=["gone"])
+
+
+def test_boosts_multiply_the_scores(engine: SearchEngine) -> None:
+    fields = {"day": "2020-03-01", "tags": ["a"], "deep": {"x": 0.25}, "big": 2**70}
+    stored = entries()
+    for i, each in enumerate(stored[:40]):
+        metadata = {**each.document.metadata, **fields}
+        stored[i] = replace(each, document=replace(each.document, metadata=metadata))
+    engine.collection.upsert(stored[:40])
+    engine.collection.upsert(stored[40:])
+    query = units(1, seed=2)[0]
+    plain = {hit.key: hit.score for hit in engine.search(query, 59, shortlist=200)}
+    boost = "coalesce(deep.x, 2) * (n + 1) * (1 if even else 0.5) * min(1, age_days('2000') + n)"
+    factor = {
+        f"k{n}": (0.25 if n < 40 else 2) * (n + 1) * (1 if n % 2 == 0 else 0.5) for n in range(59)
+    }
+    wanted = {key: s * factor[key] if s > 0 else s for key, s in plain.items()}
+    order = sorted(wanted, key=lambda key: -wanted[key])
+    hits = engine.search(query, 59, shortlist=200, boost=boost)
+    assert [hit.key for hit in hits] == order
+    for hit in hits:
+        assert hit.score == pytest.approx(wanted[hit.key], rel=1e-12)
+        assert hit.scores == {"vector": plain[hit.key], "boost": pytest.approx(factor[hit.key])}
+    page = engine.search(query, 10, shortlist=200, boost=boost, offset=10)
+    assert [hit.key for hit in page] == order[10:20]
+    above = engine.search(query, 59, shortlist=200, boost=boost, min_score=0.2)
+    assert {hit.key for hit in above} == {key for key, score in plain.items() if score >= 0.2}
+    for wrong, message in (
+        ("deep.x", "has no deep.x; write coalesce"),
+        ("coalesce(tags, 1)", "has no number or text as tags"),
+        ("coalesce(day, 1)", "has the text '2020-03-01' where a number is needed"),
+        ("0 - coalesce(big, 0)", r"has the boost -1.18059e\+21"),
+        ("dya", "no document has a field dya; did you mean day"),
+    ):
+        with pytest.raises(QueryError, match=message):
+            engine.search(query, 59, boost=wrong)
 
 
 def test_words(engine: SearchEngine) -> None:

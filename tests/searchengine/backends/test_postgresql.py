@@ -1,12 +1,15 @@
 """PostgreSQL: filters, the index of vectors, errors, concurrent writers, a killed server."""
 
 import copy
+import itertools
 import os
 import pickle
+import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +21,12 @@ from filter_oracle import holds, records, trees
 from hypothesis import given
 from hypothesis import strategies as st
 from postgres_server import new_url
+from slow_wire import Wire, wire
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, as_json
 from searchengine.backends.filters.parser import parse
-from searchengine.backends.filters.sql import Filter
+from searchengine.backends.filters.sql import Filter, compile_sql
 from searchengine.backends.limits import Deadline, limited
 from searchengine.backends.postgresql import connections as connecting
 from searchengine.backends.postgresql import schema, writing
@@ -95,6 +99,17 @@ def select(connection: Any, node: Filter, rows: list[dict[str, Any]]) -> list[in
         return [i for (i,) in cursor.execute(sql, parameters)]
 
 
+def select_in_folder(node: Filter, rows: list[dict[str, Any]]) -> list[int]:
+    text, parameters = compile_sql(node)
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute("CREATE TABLE documents (id, metadata)")
+        db.executemany(
+            "INSERT INTO documents VALUES (?, ?)", [(i, as_json(row)) for i, row in enumerate(rows)]
+        )
+        sql = f"SELECT id FROM documents WHERE {text} ORDER BY id"
+        return [i for (i,) in db.execute(sql, parameters)]
+
+
 def storable(value: Any) -> bool:
     return "\\u0000" not in as_json({"": value}).replace("\\\\", "")
 
@@ -103,7 +118,8 @@ def storable(value: Any) -> bool:
 def test_a_filter_means_what_its_tree_means(
     connection: Any, tree: Filter, rows: list[dict[str, Any]]
 ) -> None:
-    assert select(connection, tree, rows) == [i for i, row in enumerate(rows) if holds(tree, row)]
+    expected = [i for i, row in enumerate(rows) if holds(tree, row)]
+    assert select(connection, tree, rows) == expected == select_in_folder(tree, rows)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +135,14 @@ def test_a_filter_means_what_its_tree_means(
         ("s like 'ÄB%'", [0]),
         (r"s like '100\%'", [1]),
         ("s >= 'Z'", [0, 2]),
+        ("at >= '2'", [0, 1]),
+        ("at < 3000", [2]),
+        ("o.p < 5", [0]),
+        ("o.p >= 1", [0]),
+        ("tags < 'b'", [1]),
+        ("tags", [1]),
+        ("o", []),
+        ("s between '0' and 'a'", [1]),
     ],
 )
 def test_filters(connection: Any, source: str, expected: list[int]) -> None:
@@ -191,6 +215,52 @@ def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
             assert len(engine.search(queries[0], 10, where=where)) == count
 
 
+def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
+    """Nothing is forced: the planner must expect what these filters match."""
+    rows = 30_000
+    stored = [
+        replace(
+            entry,
+            document=replace(
+                entry.document,
+                metadata={
+                    "n": i,
+                    "lang": ("en", "ko", "de", "fr")[i * 7919 % 10_007 % 4],
+                    "by": {"year": 2000 + i % 20},
+                    "at": f"{2000 + i % 20}-05",
+                },
+            ),
+        )
+        for i, entry in enumerate(entries(rows))
+    ]
+    with SearchEngine.create(url, None, {"prefix": 16, "shortlist": 60}, dim=DIM) as engine:
+        engine.collection.upsert(stored)
+        engine.collection.wait_ready(4 * DEADLINE)
+        query = units(1, seed=5)[0]
+        for where in (
+            "n >= 15000",
+            "n < 15000",
+            "n between 5000 and 20000",
+            "n >= 5000 and n <= 20000",
+            "by.year >= 2010",
+            "lang = 'ko'",
+            "lang in ('ko', 'de')",
+            f"by.year in ({', '.join(map(str, range(2005, 2015)))})",
+            "lang >= 'fr'",
+            "lang like 'F%'",
+            "at >= date('2010')",
+            "not (n < 15000)",
+            "n >= 15000 and lang != 'ko'",
+        ):
+            plan = engine.collection.explain(query, 10, where)
+            assert "Index Scan using passages_prefix" in plan, where
+            true = {hit.key for hit in engine.search(query, 10, exact=True, where=where)}
+            found = {hit.key for hit in engine.search(query, 10, where=where)}
+            assert len(found) == 10 and len(found & true) >= 8, where
+        for where in ("n >= 29950", "n between 100 and 130", "lang = 'no'", "n in (1, 2, 3)"):
+            assert "passages_prefix" not in engine.collection.explain(query, 10, where), where
+
+
 def test_fields_can_be_indexed(engine: SearchEngine) -> None:
     engine.collection.upsert(entries(50))
     engine.index_fields("n", "author.name")
@@ -235,7 +305,7 @@ def test_the_password_is_never_shown(url: str, expected: str) -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psycopg_pool", None)
+    monkeypatch.setitem(sys.modules, "pgvector.psycopg", None)
     with pytest.raises(ImportError, match=r"pip install 'searchengine\[postgresql\]'"):
         SearchEngine.open("postgresql://nowhere/db")
 
@@ -298,8 +368,9 @@ def test_an_old_extension_is_refused(url: str, found: Any, message: str) -> None
         def fetchone(self) -> Any:
             return found
 
-    with pytest.raises(CollectionError, match=message):
-        connecting.Connections(url)._check_extension(Old())  # type: ignore[arg-type]
+    with closing(connecting.Connections(url)) as connections:
+        with pytest.raises(CollectionError, match=message):
+            connections._check_extension(Old())  # type: ignore[arg-type]
 
 
 def test_tables_of_another_version_are_refused(engine: SearchEngine, url: str) -> None:
@@ -409,6 +480,70 @@ def test_an_unfinished_last_word(engine: SearchEngine) -> None:
         hits = engine.search(question, mode="text", as_you_type=True)
         assert sorted(hit.key for hit in hits) == list(expected), question
     assert not engine.search("whal", mode="text")
+
+
+# --- round trips ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def through(url: str, delay: float = 0.0) -> Iterator[tuple[Wire, str]]:
+    """A proxy before the server, and the URL that goes through it."""
+    uri, _, name = url.partition("#")
+    with wire(uri.partition("host=")[2], delay) as proxy:
+        yield proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres#{name}"
+
+
+def test_round_trips(url: str) -> None:
+    """How often a call waits for the server, by its time over a slow network."""
+    delay = 0.1
+    with SearchEngine.create(url, WordLengths(DIM)) as engine:
+        engine.add([{"_id": str(i), "text": "bb " * (i + 1), "n": i} for i in range(20)])
+    with (
+        through(url, delay) as (_, there),
+        SearchEngine.open(there, WordLengths(DIM)) as engine,
+    ):
+
+        def trips(work: Callable[[], object]) -> int:
+            """The least of three: other work of the machine takes time too."""
+            times = []
+            for _ in range(3):
+                began = time.monotonic()
+                work()
+                times.append(time.monotonic() - began)
+            return int(min(times) / (2 * delay))
+
+        (vector,) = engine.encode_questions(["bb"])
+        assert trips(lambda: engine.search(vector, 5)) == 1
+        assert trips(lambda: engine.search("bb", 5, mode="vector", where="n >= 3")) == 1
+        assert trips(lambda: engine.get("3")) <= 2
+        new = itertools.count(2)
+        assert trips(lambda: engine.add([{"_id": "3", "text": "bb " + "c" * next(new)}])) <= 4
+        assert trips(lambda: engine.add([{"_id": f"new{next(new)}", "text": "bb c"}])) <= 4
+        assert len(engine) == 23
+
+
+def test_a_server_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the connection open, as a stopped machine or a broken network does."""
+    monkeypatch.setattr(connecting, "_GRACE", 0.3)
+    SearchEngine.create(url, None, dim=DIM).close()
+    with through(url) as (proxy, there):
+        there = there.replace("#", "?connect_timeout=2&options=-c%20statement_timeout%3D200#")
+        with SearchEngine.open(there) as engine:
+            query = units(1)[0]
+            assert engine.search(query) == []
+            time.sleep(0.2)  # the end of the transaction has been answered
+            proxy.stalled = True
+            began = time.monotonic()
+            with pytest.raises(BackendUnavailable, match="no answer within"):
+                engine.search(query)
+            assert time.monotonic() - began < 2
+            with pytest.raises(BackendUnavailable, match="cannot be reached"):
+                engine.search(query)
+            with pytest.raises(SearchTimeout, match=r"0\.1 seconds"):
+                engine.search(query, timeout=0.1)
+            assert time.monotonic() - began < 10
+            proxy.stalled = False
+            assert engine.search(query) == []
 
 
 # --- several at a time ----------------------------------------------------------------------------
@@ -640,6 +775,61 @@ def test_a_killed_server_is_used_again_and_has_lost_nothing(
     assert all("again" in each or "cannot be reached" in each for each in load.failures)
     assert set(load.acknowledged) <= set(engine.keys())
     assert len(engine.search(units(1)[0], 5)) == 5
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+
+def test_searches_ask_a_replica_and_writes_go_to_the_primary(url: str) -> None:
+    with SearchEngine.create(url, None, dim=DIM) as engine:
+        engine.collection.upsert(entries(20))
+    server = postgres_server._server()
+    with postgres_server.replica(server) as folder:
+        uri, _, name = url.partition("#")
+        both = uri.replace("host=", f"host={folder},") + f"#{name}"
+        alone = uri.replace(str(server.pgdata), folder) + f"#{name}"
+        query = units(1)[0]
+        with SearchEngine.open(both) as engine, SearchEngine.open(alone) as reader:
+
+            def wait_for_replica() -> None:
+                deadline = time.monotonic() + DEADLINE
+                while len(reader) != len(engine.collection.known([f"k{i}" for i in range(99)])):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+
+            wait_for_replica()
+            on_replica = ("SELECT pg_is_in_recovery()", ())
+            with engine.collection.reading() as snapshot:
+                assert snapshot.transaction.run(on_replica) == [[(True,)]]
+            with engine.collection._connections.borrow() as connection:
+                assert connection.run(on_replica) == [[(False,)]]
+            engine.collection.upsert(entries(30))  # what is stored is read from the primary
+            engine.add([{"_id": "k3", "text": "new"}], units(1))
+            wait_for_replica()
+            assert len(engine.search(query, 40)) == len(reader.search(query, 40)) == 30
+            with pytest.raises(BackendUnavailable, match="this server is a replica"):
+                reader.delete(["k1"])
+            with engine.collection.reading() as snapshot:
+                snapshot.transaction.run(on_replica)
+        # Without the replica, the primary answers.
+    with SearchEngine.open(both) as engine:
+        assert len(engine.search(query, 40)) == 30
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("connection refused", "cannot be reached"),
+        ("FATAL:  the database system is starting up", "runs, but takes no connection now"),
+        ("FATAL:  sorry, too many clients already", "has no connection left"),
+        ("FATAL:  no pg_hba.conf entry for host", "refuses the user"),
+    ],
+)
+def test_a_dead_server_and_a_refusal_are_told_apart(url: str, reason: str, expected: str) -> None:
+    with closing(connecting.Connections(url)) as connections:
+        error = connections._not_connected(Exception(reason))
+    assert expected in str(error)
+    assert isinstance(error, BackendUnavailable) is not reason.endswith("for host")
 
 
 # --- a cluster ------------------------------------------------------------------------------------

@@ -7,9 +7,27 @@ import sys
 
 import pytest
 
-from searchengine.cli.console import stderr_console
+from searchengine.cli import console
+from searchengine.cli.console import Pulse, stderr_console
 from searchengine.cli.training.display import Display
 from searchengine.trainer.training.loop import Report
+
+
+def test_a_log_shows_that_a_run_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no terminal: the first update, then a line a minute."""
+    clock = iter([0.0, 30.0, 70.0, 80.0, 200.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    pulse = Pulse()
+    for done in (10, 20, 30, 40, 50):
+        pulse("Training", done, 110, ", loss 0.5")
+    assert capsys.readouterr().err.splitlines() == [
+        "Training: 10 of 110, loss 0.5",
+        "Training: 30 of 110, loss 0.5, 5 min left",
+        "Training: 50 of 110, loss 0.5, 5 min left",
+    ]
+
 
 PROGRAM = """
 import time
@@ -32,7 +50,8 @@ def trains():
     from searchengine.cli.training.display import Display
     with Display(stderr_console(), resume=True) as display:
         display(SimpleNamespace(
-            step=2, steps=5, loss=0.5, examples=9, excluded=0, scores=None, alignment=None
+            step=2, steps=5, loss=0.5, examples=9, excluded=0, scores=None, alignment=None,
+            unjudged="", fold=0,
         ))
         time.sleep(0.3)
         raise QueryError("it broke")
@@ -96,7 +115,8 @@ def test_an_error_leaves_no_bar_in_a_file(command: str) -> None:
         [sys.executable, "-c", PROGRAM, command], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.splitlines() == COMMANDS[command]
+    log = ["Training: 2 of 5, loss 0.500"] if command == "trains" else []
+    assert done.stderr.splitlines() == [*log, *COMMANDS[command]]
 
 
 @pytest.mark.parametrize(("excluded", "line"), [(0, "9 examples"), (2, "9 examples; 2 left out")])

@@ -140,13 +140,14 @@ def test_labels_and_their_map(folder: Path) -> None:
         *("train", "labelled.tsv", "--base", "base", "--out", "m", "--config", "c.json"),
     )
     assert done.returncode == 0, done.stderr
-    assert "The model is in m: step 30, the last: nothing to choose by" in done.stderr
+    assert "fewer than 2000 labels, which a cross-validation judges in the end" in done.stderr
+    assert "The model is in m: the base model with a logistic regression" in done.stderr
     judged = run(
         folder,
         *("train", "labelled.tsv", "--base", "base", "--out", "judged", "--config", "c.json"),
         *("--dev", "labelled.tsv"),
     )
-    assert "for step 0, a logistic regression on the base model's vectors" in judged.stderr
+    assert "trained against 1.0000 for a logistic regression" in judged.stderr
     (row,) = json.loads(
         run(folder, *"evaluate labels labelled.tsv --encoder m --json".split()).stdout
     )

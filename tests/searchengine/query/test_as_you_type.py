@@ -119,7 +119,7 @@ def test_both_ways_use_it_and_vectors_do_not(engines: dict[str, SearchEngine]) -
 def test_wrong_use_is_named(engines: dict[str, SearchEngine]) -> None:
     with pytest.raises(QueryError, match="as_you_type must be True or False, got 1"):
         engines["unicode"].search("whal", as_you_type=1)  # type: ignore[arg-type]
-    with pytest.raises(QueryError, match="similar takes no question; leave as_you_type out"):
+    with pytest.raises(QueryError, match="as_you_type needs a question; leave as_you_type out"):
         engines["unicode"].similar("café", as_you_type=True)
 
 

@@ -40,11 +40,11 @@ def test_by_vectors_where_words_cannot_help(tmp_path: Path) -> None:
         exact = engine.search("aa bb", exact=True)
         assert exact.exact and exact[0].scores.keys() == {"vector"}
         assert engine.similar("3", 2)[0].scores.keys() == {"vector"}
-        for options in ({"mode": "text"}, {"mode": "hybrid"}):
+        for mode, message in (("text", "mode text uses none"), ("hybrid", "the mode vector, got")):
             with pytest.raises(QueryError, match="needs questions as texts, got vectors"):
-                engine.search(vector, **options)  # type: ignore[arg-type]
-            with pytest.raises(QueryError, match="similar needs the mode vector"):
-                engine.similar("3", **options)  # type: ignore[arg-type]
+                engine.search(vector, mode=mode)
+            with pytest.raises(QueryError, match=message):
+                engine.similar("3", mode=mode)
 
 
 def test_without_an_index_of_words(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def test_its_methods_take_the_same_arguments(name: str) -> None:
             expected[option] = found[option]
             if option not in ("cross_encoder", "candidates"):  # the server is started with them
                 default = SearchRequest.model_fields[option].default
-                assert default == defaults[option].default or (default, option) == ([], "facets")
+                unset = defaults[option].default
+                assert default == unset or (default, unset) == ([], ())
     if name == "add":  # vectors alone would need the highest key
         expected["documents"] = expected["documents"][0], inspect.Parameter.empty
     for argument in LEFT_OUT.get(name, ()):
@@ -128,6 +129,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "search: more options": lambda e: e.search(
         "the cat", mode="vector", min_score=0.1, group_by="lang", diversity=0.5, shortlist=3
     ),
+    "search: boost": lambda e: e.search("a bee", boost="0.9 ** (year - 2000)", mode="hybrid"),
     "search: time": lambda e: e.search("a bee", timeout=60),
     "search: vector": lambda e: e.search(VECTOR, 1, exact=True),
     "search_batch": lambda e: e.search_batch(["a bee", "the cat sat"], 1, where="year > 2000"),
@@ -136,9 +138,16 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "search_batch: many": lambda e: e.search_batch(300 * ["a bee"], 2),
     "asearch": lambda e: asyncio.run(e.asearch("a bee", 2, facets=["year"])),
     "asearch_batch": lambda e: asyncio.run(e.asearch_batch(["a bee"], 2)),
+    "search: examples": lambda e: e.search("a bee", like=["cat"], unlike=("a/b c",)),
+    "search: examples alone": lambda e: e.search(like=["cat", "bee"]),
+    "asearch: examples alone": lambda e: asyncio.run(e.asearch(like=["cat"])),
+    "search_batch: examples": lambda e: e.search_batch(["a bee", "the cat"], like=["cat"]),
     "similar": lambda e: e.similar("cat", 2, where="year > 2000", facets=["lang"]),
+    "similar: several": lambda e: e.similar(["cat", "bee"], unlike=["a/b c"]),
     "explain": lambda e: [
         e.explain("a bee", "cat", 1, mode="vector"), e.explain(VECTOR, "bee", where="year > 2000"),
+        e.explain("a bee", "cat", boost="year"),
+        e.explain("a bee", "cat", like=["cat"]), e.explain(None, "bee", like=["cat"]),
     ],
     "encode_questions": lambda e: e.encode_questions(["a bee", "the cat"]).tolist(),
     "encode_documents": lambda e: e.encode_documents(["a bee"]).tolist(),
@@ -215,6 +224,13 @@ ERRORS: list[Callable[[Any], Any]] = [
     lambda e: e.encode_questions("bee"),
     lambda e: e.encode_documents("bee"),
     lambda e: e.similar(None),
+    lambda e: e.search(),
+    lambda e: e.search(unlike=["cat"]),
+    lambda e: e.search("a bee", like="cat"),
+    lambda e: e.search("a bee", boost="ln(year)"),
+    lambda e: e.search("a bee", boost=3),
+    lambda e: e.search("a bee", like=["cat"], unlike=["cat"]),
+    lambda e: e.search("a bee", mode="text", like=["cat"]),
     lambda e: e.explain("a bee", None),
     lambda e: e.explain("a bee", "cat", 0),
     lambda e: e.keys("year >"),

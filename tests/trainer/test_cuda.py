@@ -1,0 +1,375 @@
+"""Networks on a CUDA device: by what torch is asked for where there is none, and on one."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import MemoryWarning, ModelError
+from searchengine.trainer.model.modules import Batch, Normalize, Pooling, SentenceModule, lowered
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import Padded, TokenIds, Tokenization
+from searchengine.trainer.model.torch_model import read
+from searchengine.trainer.runtimes import torch_runtime
+from searchengine.trainer.runtimes.runtime_config import Precision
+from searchengine.trainer.runtimes.torch_runtime import Replay, TorchRuntime, pick_device
+from searchengine.trainer.runtimes.unpadded import Unpadded
+from tests.tiny_model import WORDS, write_sentence_transformer
+
+TEXTS = ["the dog sleeps", "a", "two big whales near the sea " * 9, "", "red blue"]
+SECOND = torch.device("cuda", 1)
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("m") / "tiny")
+
+
+def on_cpu(folder: Path) -> Encoder:
+    return Encoder.load(folder, runtime="torch", precision="fp32", device="cpu")
+
+
+def padded(folder: Path, texts: list[str]) -> Padded:
+    model = read(Source.find(folder))
+    tokens = TokenIds(Tokenization.of(model.tokenizer, model.max_tokens))
+    return tokens.pad(tokens(texts))
+
+
+# ------------------------------------------------------------------------ what torch is asked for
+
+
+class Cuda:
+    """torch.cuda in place of a device: what is asked for, in order, computed on the processor."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.asked: list[tuple[Any, ...]] = []
+        self.recording = 0
+        of = Batch.of.__func__  # type: ignore[attr-defined]
+        here = classmethod(lambda cls, batch, device: of(cls, batch, torch.device("cpu")))
+        monkeypatch.setattr(torch_runtime.Batch, "of", here)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("current", device))
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("new", device))
+        for name in ("device", "stream", "graph"):
+            monkeypatch.setattr(torch.cuda, name, self._context(name))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: self)
+
+    def _context(self, name: str) -> Callable[..., Any]:
+        @contextmanager
+        def entered(what: Any, **named: Any) -> Iterator[None]:
+            self.asked.append((name, what, named))
+            if name == "graph":
+                self.recording += 1
+                sleep(0.01)
+                assert self.recording == 1, "CUDA refuses to wait for a device that records"
+            yield
+            self.recording -= name == "graph"
+            self.asked.append((f"end of {name}",))
+
+        return entered
+
+    def replay(self) -> None:
+        self.asked.append(("replay",))
+
+
+class Stream:
+    """A CUDA stream that knows only its device."""
+
+    def __init__(self, name: str, device: torch.device):
+        self.name, self.device = name, device
+
+    def wait_stream(self, other: "Stream") -> None:
+        assert other.device == self.device
+
+
+def test_a_graph_is_recorded_on_the_device_and_stream_of_the_network(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda, module = Cuda(monkeypatch), read(Source.find(tiny)).module
+    question = padded(tiny, ["the dog"])
+    vectors = Replay(SECOND).run(module, question)
+    device, stream, graph, *others = cuda.asked
+    assert device == ("device", SECOND, {})
+    assert stream[:1] == ("stream",) and (stream[1].name, stream[1].device) == ("new", SECOND)
+    assert graph[0] == "graph" and graph[1] is cuda
+    assert graph[2] == {"stream": stream[1], "capture_error_mode": "thread_local"}
+    assert others == [("end of graph",), ("end of stream",), ("end of device",), ("replay",)]
+    expected = TorchRuntime(module, Precision.FP32, "cpu").run(question)
+    np.testing.assert_allclose(vectors.detach(), expected, atol=1e-6)
+
+
+def test_one_thread_at_a_time_records(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Cuda(monkeypatch)
+    module, question = read(Source.find(tiny)).module, padded(tiny, ["the dog"])
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(Replay(SECOND).run, module, question) for _ in range(8)]
+    assert len([each.result() for each in found]) == 8
+
+
+def test_cuda_is_known_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that encodes has another current device than the one that loaded the model."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    assert pick_device(None) == pick_device("cuda") == SECOND
+    assert pick_device("cuda:0") == torch.device("cuda", 0)
+
+
+def test_single_short_questions_are_replayed_on_cuda(tiny: Path) -> None:
+    short, two = padded(tiny, ["dog"]), padded(tiny, ["dog", "cat"])
+    assert not Replay(torch.device("cpu")).takes(short)
+    replay = Replay(SECOND)
+    assert replay.takes(short) and not replay.takes(two)
+    replay.stop()
+    assert not replay.takes(short)
+
+
+class Short:
+    """A runtime on a device with memory for `tokens` in a batch; on the processor in truth."""
+
+    def __init__(self, folder: Path, tokens: int, monkeypatch: pytest.MonkeyPatch):
+        Cuda(monkeypatch)
+        self.runtime = TorchRuntime(read(Source.find(folder)).module, Precision.FP32, "cpu")
+        self.sizes: list[int] = []
+        output = SentenceModule.output
+
+        def limited(module: SentenceModule, batch: Batch) -> torch.Tensor:
+            self.sizes.append(batch.ids.numel())
+            if batch.ids.numel() > tokens:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return output(module, batch)
+
+        monkeypatch.setattr(SentenceModule, "output", limited)
+
+    def on_cuda(self) -> TorchRuntime:
+        _ = self.runtime._running  # computed on the processor, whatever is said of it
+        self.runtime.device = SECOND
+        self.runtime._replay = Replay(SECOND)
+        return self.runtime
+
+
+def test_encoding_goes_on_with_less_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [" ".join(WORDS[i : i + 5]) for i in range(16)]
+    batch, expected = padded(tiny, texts), on_cpu(tiny).encode(texts)
+    width = batch.ids.shape[1]
+    short = Short(tiny, 5 * width, monkeypatch)
+    with pytest.warns(MemoryWarning) as warned:
+        np.testing.assert_allclose(short.runtime.run(batch), expected, atol=1e-6)
+    assert [str(warning.message) for warning in warned] == [
+        f"memory ran out on cpu: a batch has {rows * width} tokens, padding included"
+        for rows in (8, 4)
+    ]
+    assert short.runtime.token_budget == 4 * width
+    # Now that it is known, nothing larger is tried.
+    short.sizes.clear()
+    np.testing.assert_allclose(short.runtime.run(batch), expected, atol=1e-6)
+    assert short.sizes == [4 * width] * 4
+
+
+def test_a_text_that_never_fits_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = padded(tiny, ["the dog sleeps"])
+    short = Short(tiny, 2, monkeypatch)
+    with pytest.raises(ModelError, match=r"^cpu has too little memory for a text of 5 tokens in"):
+        short.runtime.run(batch)
+
+
+def test_other_errors_pass(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("expected a tensor")
+
+    runtime = TorchRuntime(read(Source.find(tiny)).module, Precision.FP32, "cpu")
+    monkeypatch.setattr(SentenceModule, "output", broken)
+    with pytest.raises(RuntimeError, match="expected a tensor"):
+        runtime.run(padded(tiny, ["dog", "cat"]))
+
+
+def test_batches_that_do_not_fit_are_not_measured(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_runtime, "CUDA_BUDGETS", (48, 96, 192, 384))
+    monkeypatch.setattr(torch_runtime, "PROBE_WIDTH", 16)
+    short = Short(tiny, 100, monkeypatch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert short.on_cuda().token_budget in (48, 96)
+    assert max(short.sizes) == 192 and short.sizes.count(192) == 1
+
+
+def test_a_question_without_room_for_its_graph_is_computed_directly(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = padded(tiny, ["the dog"])
+    expected = on_cpu(tiny).encode(["the dog"])
+    runtime = Short(tiny, 1000, monkeypatch).on_cuda()
+
+    @contextmanager
+    def full(*_: Any, **__: Any) -> Iterator[None]:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:  # as torch ends a recording that was spoilt
+            raise RuntimeError("operation failed due to a previous error during capture")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph", full)
+    with pytest.warns(MemoryWarning, match="cuda:1: questions are no longer replayed as graphs"):
+        np.testing.assert_allclose(runtime.run(question), expected, atol=1e-6)
+    np.testing.assert_allclose(runtime.run(question), expected, atol=1e-6)
+
+
+def decoder() -> SentenceModule:
+    """A small network with rotary positions, whose frequencies are in no model file."""
+    config = transformers.Qwen3Config(
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    network = transformers.AutoModel.from_config(config)
+    return SentenceModule(network, Pooling(32, ("mean",)), [Normalize()])  # type: ignore[arg-type]
+
+
+def test_a_copy_in_bf16_takes_its_device_alone() -> None:
+    module = decoder()
+    before = {name: weight.clone() for name, weight in module.state_dict().items()}
+    copy = lowered(module, torch.bfloat16, torch.device("meta"))
+    assert {(w.device.type, w.dtype) for w in copy.parameters()} == {("meta", torch.bfloat16)}
+    for name, weight in module.state_dict().items():
+        assert weight.device.type == "cpu" and weight.dtype == torch.float32
+        assert torch.equal(weight, before[name]), name
+
+
+def test_a_copy_in_bf16_keeps_the_frequencies_of_positions() -> None:
+    module = decoder()
+    copy = lowered(module, torch.bfloat16, torch.device("cpu"))
+    frequencies = dict(module.transformer.named_buffers())
+    assert frequencies
+    for name, buffer in copy.transformer.named_buffers():
+        assert torch.equal(buffer, frequencies[name]) and buffer.dtype == torch.float32, name
+    ids = torch.arange(400).reshape(2, 200) % 60  # far positions
+    batch = Batch(ids, torch.ones_like(ids))
+    with torch.inference_mode():
+        cosines = (copy.output(batch) * module.eval().output(batch)).sum(dim=1)
+    assert cosines.min() > 0.9998
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(1.0, "bf16"), (2.0, "fp32")])
+def test_the_precision_that_lost_leaves_the_device(
+    rate: float, expected: str, tiny: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[Precision] = []
+    monkeypatch.setattr(torch_runtime, "cpu_has_native_bf16", lambda: True)
+    monkeypatch.setattr(torch_runtime, "speeds", lambda *_: {"fast": 1.0, "exact": rate})
+    monkeypatch.setattr(TorchRuntime, "leave", lambda runtime: left.append(runtime.precision))
+    encoder = Encoder.load(tiny, runtime="torch", device="cpu")
+    encoder.encode(["the dog"])
+    assert encoder.precision == expected
+    handle: Any = encoder._handle
+    assert handle._torch is handle._runtime, "nothing else holds weights"
+    assert left == ([Precision.FP32] if expected == "bf16" else [])
+
+
+# --------------------------------------------------------------------------- on a CUDA device
+
+
+@needs_cuda
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_cuda_gives_what_the_processor_gives(tiny: Path, precision: str) -> None:
+    fast = Encoder.load(tiny, device="cuda", precision=precision)
+    assert (fast.runtime, fast.precision) == ("torch", precision)
+    cosines = (fast.encode(TEXTS) * on_cpu(tiny).encode(TEXTS)).sum(axis=1)
+    assert cosines.min() > 0.998
+    runtime: Any = fast._handle.runtime
+    assert isinstance(runtime._running.transformer, Unpadded) == (precision != "fp32")
+
+
+@needs_cuda
+def test_cuda_replays_single_questions(tiny: Path) -> None:
+    fast = Encoder.load(tiny, device="cuda", precision="fp32")
+    single = np.stack([fast.encode([text])[0] for text in [*TEXTS, *TEXTS]])
+    np.testing.assert_allclose(single, on_cpu(tiny).encode(TEXTS * 2), atol=1e-3)
+    assert fast._handle.runtime._replay._graphs  # type: ignore[union-attr]
+
+
+@needs_cuda
+def test_questions_are_replayed_while_other_threads_encode(tiny: Path) -> None:
+    """Memory that other threads take from the device does not end a recording."""
+    encoders = [Encoder.load(tiny, device="cuda", precision="fp32") for _ in range(4)]
+    questions = [" ".join(WORDS[i : i + 1 + i % 9]) for i in range(24)]
+    texts = [" ".join(WORDS[i % 30 : i % 30 + 8]) for i in range(3000)]
+    expected = on_cpu(tiny).encode(questions)
+
+    def ask(number: int) -> np.ndarray:
+        if number % 2:
+            encoders[number % 4].encode([f"{text} {number}" for text in texts])
+        return np.stack([encoders[number % 4].encode([text])[0] for text in questions])
+
+    with ThreadPoolExecutor(8) as callers:
+        for vectors in callers.map(ask, range(16)):
+            np.testing.assert_allclose(vectors, expected, atol=1e-3)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two CUDA devices")
+def test_a_second_device_answers_each_question(tiny: Path) -> None:
+    second = Encoder.load(tiny, device="cuda:1", precision="fp32")
+    with ThreadPoolExecutor(1) as thread:  # whose current device is the first
+        single = thread.submit(lambda: np.stack([second.encode([text])[0] for text in TEXTS]))
+        np.testing.assert_allclose(single.result(), on_cpu(tiny).encode(TEXTS), atol=1e-3)
+
+
+@needs_cuda
+def test_bf16_takes_no_float32_weights_to_the_device() -> None:
+    module, device = decoder(), pick_device("cuda")
+    big = torch.nn.Embedding(2**20, 32)  # 128 MB
+    module.transformer.embed_tokens = big  # type: ignore[union-attr]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    runtime = TorchRuntime(module, Precision.BF16, str(device))
+    ids = np.arange(48).reshape(2, 24)
+    runtime.run(Padded(ids, np.ones_like(ids)))
+    assert torch.cuda.max_memory_allocated() - before < 100 * 2**20
+    assert {weight.device.type for weight in module.parameters()} == {"cpu"}
+
+
+@needs_cuda
+def test_an_open_choice_leaves_one_set_of_weights(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_runtime, "speeds", lambda *_: {"fast": 1.0, "exact": 1.0})
+    encoder = Encoder.load(tiny, device="cuda")
+    encoder.encode(TEXTS)
+    if encoder.precision == "bf16":
+        assert {weight.device.type for weight in encoder.module.parameters()} == {"cpu"}
+
+
+@needs_cuda
+def test_a_device_that_is_full_is_used_as_far_as_it_goes(tiny: Path) -> None:
+    """Most of the memory is taken: batches become smaller, and the vectors are the same."""
+    device = pick_device("cuda")
+    runtime = TorchRuntime(read(Source.find(tiny)).module, Precision.FP32, str(device))
+    texts = [" ".join(WORDS[i % 30 : i % 30 + 8]) for i in range(60_000)]
+    batch = padded(tiny, texts)
+    runtime.run(padded(tiny, texts[:2]))
+    torch.cuda.empty_cache()
+    share = (torch.cuda.memory_reserved() + 150 * 2**20) / torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(share, device)
+    try:
+        with pytest.warns(MemoryWarning, match="memory ran out on cuda:"):
+            vectors = runtime.run(batch)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+    assert runtime._room < batch.ids.size
+    np.testing.assert_allclose(vectors[:100], on_cpu(tiny).encode(texts[:100]), atol=1e-3)

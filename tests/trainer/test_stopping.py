@@ -1,0 +1,156 @@
+"""A signal at any place of a run: what was trained is on the disk, and goes on as if unbroken."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from searchengine.trainer.errors import TrainingError
+from searchengine.trainer.training import checkpoint, loop
+from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.outcome import Run
+from searchengine.trainer.training.stopping import Signals, Stopped
+from searchengine.trainer.training.train_config import TrainConfig
+from tests.trainer.test_train_loop import (  # noqa: F401  (fixtures)
+    base,
+    config,
+    weights,
+    with_held_out,
+)
+
+
+class Ended(BaseException):
+    """What the handler of the program raises, as the command line's does."""
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    def end(number: int, _: Any) -> None:
+        raise Ended
+
+    before = signal.signal(signal.SIGTERM, end)
+    yield
+    assert signal.getsignal(signal.SIGTERM) is end  # a run puts it back
+    signal.signal(signal.SIGTERM, before)
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def ends_in(place: str, step: int, monkeypatch: pytest.MonkeyPatch, settings: TrainConfig) -> None:
+    """Train, with a signal at `step` updates: in an update, an evaluation, or between them."""
+
+    def ending(name: str, ends: Callable[[Run], bool]) -> None:
+        real = getattr(loop, name)
+
+        def call(run: Run, *others: Any) -> Any:
+            if ends(run):
+                terminate()
+            return real(run, *others)
+
+        monkeypatch.setattr(loop, name, call)
+
+    if place == "update":
+        ending("add_gradients", lambda run: run.step == step - 1)
+    if place == "evaluation":
+        ending("evaluate", lambda run: run.step == step)
+    with pytest.raises(Ended):
+        train(
+            settings, lambda line: terminate() if (place, line.step) == ("between", step) else None
+        )
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("place", "step"),
+    [
+        *(("update", step) for step in (1, 4, 7, 12)),
+        *(("evaluation", step) for step in (4, 12)),
+        *(("between", step) for step in (3, 8)),
+    ],
+)
+def test_a_signal_at_any_place_loses_nothing(
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    place: str,
+    step: int,
+) -> None:
+    short = replace(with_held_out(config), checkpoint_every=100, dropout=0.1)
+    whole = train(replace(short, out=tmp_path / "whole"))
+    ends_in(place, step, monkeypatch, short)
+    found = checkpoint.latest(short.out)
+    assert found is not None and found.name == f"step-{step:07d}"
+    resumed = train(short, resume=True)
+    ours, theirs = weights(resumed), weights(whole)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert resumed.model.history == whole.model.history
+    assert not checkpoint.folder_of(short.out).exists()
+
+
+def test_without_checkpoints_nothing_is_written(config: TrainConfig, monkeypatch: Any) -> None:  # noqa: F811
+    ends_in("update", 3, monkeypatch, replace(config, checkpoint_every=0))
+    assert not config.out.exists()
+
+
+def test_a_second_signal_ends_an_update_at_once() -> None:
+    with pytest.raises(Ended), Signals() as signals, signals.whole():
+        terminate()
+        terminate()
+        pytest.fail("the second one raises")
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_outside_an_update_comes_at_once() -> None:
+    reached = []
+    with pytest.raises(Ended), Signals():
+        try:
+            terminate()
+            pytest.fail("it raises here")
+        except Stopped:
+            reached.append("saved")
+            raise
+    assert reached == ["saved"]
+
+
+def test_slow_updates_are_saved_by_time(
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    saved: list[int] = []
+    real = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda *args: (saved.append(args[2].step), real(*args)))
+    seconds = iter(range(0, 100_000, 250))
+    monkeypatch.setattr(loop.time, "monotonic", lambda: next(seconds))
+    train(replace(config, checkpoint_every=100))
+    assert saved == [3, 6, 9]  # 750 seconds, 3 updates and the reading of the clock for each
+
+
+def test_the_last_two_checkpoints_are_kept(config: TrainConfig) -> None:  # noqa: F811
+    def stop(line: Report) -> None:
+        if line.step == 10:
+            terminate()
+
+    with pytest.raises(Ended):
+        train(replace(config, checkpoint_every=3), stop)
+    left = sorted(path.name for path in checkpoint.folder_of(config.out).iterdir())
+    assert left == ["step-0000009", "step-0000010"]
+    newest = checkpoint.latest(config.out)
+    assert newest is not None
+    (newest / "weights.safetensors").write_bytes(b"torn")
+    with pytest.raises(TrainingError, match="remove it to resume from the one before it"):
+        train(replace(config, checkpoint_every=3), resume=True)
