@@ -136,6 +136,7 @@ __all__ = [
 
 
 D = TypeVar("D")
+Encode = Callable[[Sequence[str]], Floats]
 
 
 class SearchEngine:
@@ -694,12 +695,7 @@ class SearchEngine:
                         raise
                     continue  # reindexed meanwhile
                 vector = None if vectors is None else vectors[0]
-                question = None
-                if questions:
-                    read = self._searched(request, questions)[0]
-                    question = read.question
-                    if encode is not None and read.replacements:
-                        encode = partial(_encode_instead, encode, request, read.to_encode)
+                question, encode = self._read(request, questions, encode)
                 with self.collection.reading() as snapshot:
                     if snapshot.settings["encoder"] != settings["encoder"]:
                         continue
@@ -813,6 +809,18 @@ class SearchEngine:
             [question], Query.from_options(10, options), settings, self._encoder.encodes(settings)
         )
         return self._searched(request, questions or ())[0]
+
+    def _read(
+        self, request: Query, questions: Sequence[str] | None, encode: Encode | None
+    ) -> tuple[str | None, Encode | None]:
+        """What is searched for in place of the first question, and what encodes that."""
+        if not questions:
+            return None, encode
+        (read,) = self._searched(request, questions[:1])
+        if encode is None or not read.replacements:
+            return read.question, encode
+        to_encode = request.to_encode([read.to_encode])
+        return read.question, lambda _: encode(to_encode)
 
     def _searched(self, request: Query, questions: Sequence[str]) -> list[Searched]:
         """What a search reads in place of questions."""
@@ -1247,13 +1255,6 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _encode_instead(
-    encode: Callable[[Sequence[str]], Floats], request: Query, text: str, _: Sequence[str]
-) -> Floats:
-    """The vector of a text in place of a question."""
-    return encode(request.to_encode([text]))
 
 
 def _shown(show: Callable[[Hits], Any], hits: Hits) -> Any:
