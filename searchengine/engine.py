@@ -684,7 +684,7 @@ class SearchEngine:
                 request, questions, vectors = split(queries, requested, settings, encodes)
                 scorer = self.cross_encoders.get(request.cross_encoder)
                 try:
-                    encode = None
+                    encode: Encode | None = None
                     if encodes and questions is not None:
                         encode = self._encoder.questions(request.layers, settings).encode
                 except EncoderMissing:
