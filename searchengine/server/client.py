@@ -111,6 +111,7 @@ UNAVAILABLE = {
         _RANKING,
     ),
     **dict.fromkeys(("encodes", "default_mode", "default_weight"), _STATISTICS),
+    "duplicates": "takes minutes: use SearchEngine or the command line where the collection is",
     "refresh": "is not needed: a server shows each commit by itself",
 }
 """What an engine has and a client has not, and why."""

@@ -14,10 +14,10 @@ from typing import Any
 
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.source import Starter, may_be_hub_name
+from searchengine.trainer.reading import HUB
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
-HUB = "hf:"  # before the name of a Hugging Face dataset
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
 
