@@ -66,7 +66,9 @@ class PostgresTables(Tables):
         return self._in_order({i: (key, title) for i, key, title in rows}, order, "document")
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
-        return dict(self.read("SELECT key, id FROM documents WHERE key = ANY(%s)", (_keys(keys),)))
+        if not (stored := _keys(keys)):
+            return {}
+        return dict(self.read("SELECT key, id FROM documents WHERE key = ANY(%s)", (stored,)))
 
     def highest_number(self) -> int:
         sql = "SELECT coalesce(max(key::bigint), -1) FROM documents WHERE key ~ '^[0-9]{1,18}$'"

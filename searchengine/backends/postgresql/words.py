@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _ALL = 1 << 62
 _MAX_TOTALS = 500  # rows of word_totals until a writer adds them up
+_TOTALS = (
+    "SELECT coalesce(sum(documents), 0)::int8, coalesce(sum(tokens), 0)::int8 FROM word_totals"
+)
 Posting = tuple[bytes, int, float, int]
 """A term, the place of the document among those given, frequency, length of the document."""
 
@@ -66,6 +69,7 @@ def search(
         for (word, times), of_word in zip(words.items(), cut, strict=True)
         for term in of_word
     }
+    index.prepare(list(terms))
     return lexical.ranked(index, terms, k)
 
 
@@ -80,6 +84,16 @@ class _Index:
         self._totals: tuple[int, int] | None = None
         self._known: dict[lexical.Key, int] = {}
 
+    def prepare(self, terms: Sequence[lexical.Key]) -> None:
+        """Read the totals, and the counts of terms up to half of the documents, at once."""
+        half = "(SELECT (sum(documents)::int8 + 1) / 2 FROM word_totals)"
+        missing = [term for term in terms if term not in self._known]
+        (totals,), *counts = self._transaction.run(
+            (_TOTALS, ()), *(self._count(term, half) for term in missing)
+        )
+        self._totals = totals
+        self._known |= {t: int(rows[0][0]) for t, rows in zip(missing, counts, strict=True)}
+
     @property
     def documents(self) -> int:
         """Number of documents in the collection."""
@@ -89,7 +103,7 @@ class _Index:
         """How many documents have each term, counted up to `limit`."""
         missing = [term for term in terms if self._known.get(term, -1) < 0]
         if missing:
-            statements = [self._count(term, limit) for term in missing]
+            statements = [self._count(term, str(int(limit))) for term in missing]
             rows = self._transaction.run(*statements)
             found = {term: int(counted[0][0]) for term, counted in zip(missing, rows, strict=True)}
             if limit == 1:
@@ -141,24 +155,18 @@ class _Index:
 
     def _sums(self) -> tuple[int, int]:
         if self._totals is None:
-            sql = (
-                "SELECT coalesce(sum(documents), 0)::int8, coalesce(sum(tokens), 0)::int8 "
-                "FROM word_totals"
-            )
-            (((documents, tokens),),) = self._transaction.run((sql, ()))
-            self._totals = documents, tokens
+            ((self._totals,),) = self._transaction.run((_TOTALS, ()))
+        assert self._totals is not None
         return self._totals
 
-    def _count(self, term: lexical.Key, limit: int) -> "Statement":
+    def _count(self, term: lexical.Key, limit: str) -> "Statement":
         text, begun = term
         where, bounds = ("term >= %s AND term < %s", (text, text + b"\xff")) if begun else (
             "term = %s", (text,)
         )  # fmt: skip
         rows = "DISTINCT document" if begun else "1"
-        return (
-            f"SELECT count(*) FROM (SELECT {rows} FROM postings WHERE {where} LIMIT %s) AS counted",
-            (*bounds, limit),
-        )
+        having = f"SELECT {rows} FROM postings WHERE {where} LIMIT {limit}"
+        return f"SELECT count(*) FROM ({having}) AS counted", bounds
 
 
 def insert(

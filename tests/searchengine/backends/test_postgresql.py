@@ -1,7 +1,6 @@
 """PostgreSQL: filters, the index of vectors, errors, concurrent writers, a killed server."""
 
 import copy
-import itertools
 import os
 import pickle
 import sqlite3
@@ -510,36 +509,29 @@ def through(url: str, delay: float = 0.0) -> Iterator[tuple[Wire, str]]:
     """A proxy before the server, and the URL that goes through it."""
     uri, _, name = url.partition("#")
     with wire(uri.partition("host=")[2], delay) as proxy:
-        yield proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres#{name}"
+        plain = "sslmode=disable&gssencmode=disable"  # which the proxy can read
+        yield proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?{plain}#{name}"
 
 
 def test_round_trips(url: str) -> None:
-    """How often a call waits for the server, by its time over a slow network."""
-    delay = 0.1
     with SearchEngine.create(url, WordLengths(DIM)) as engine:
         engine.add([{"_id": str(i), "text": "bb " * (i + 1), "n": i} for i in range(20)])
-    with (
-        through(url, delay) as (_, there),
-        SearchEngine.open(there, WordLengths(DIM)) as engine,
-    ):
+    with through(url) as (proxy, there), SearchEngine.open(there, WordLengths(DIM)) as engine:
 
         def trips(work: Callable[[], object]) -> int:
-            """The least of three: other work of the machine takes time too."""
-            times = []
-            for _ in range(3):
-                began = time.monotonic()
-                work()
-                times.append(time.monotonic() - began)
-            return int(min(times) / (2 * delay))
+            before = proxy.asked
+            work()
+            return proxy.asked - before
 
         (vector,) = engine.encode_questions(["bb"])
-        assert trips(lambda: engine.search(vector, 5)) == 1
-        assert trips(lambda: engine.search("bb", 5, mode="vector", where="n >= 3")) == 1
-        assert trips(lambda: engine.get("3")) <= 2
-        new = itertools.count(2)
-        assert trips(lambda: engine.add([{"_id": "3", "text": "bb " + "c" * next(new)}])) <= 4
-        assert trips(lambda: engine.add([{"_id": f"new{next(new)}", "text": "bb c"}])) <= 4
-        assert len(engine) == 23
+        for _ in range(3):
+            assert trips(lambda: engine.search(vector, 5)) == 1
+            assert trips(lambda: engine.search("bb", 5, mode="vector", where="n >= 3")) == 1
+        assert trips(lambda: engine.get("3")) == 2
+        assert trips(lambda: engine.search("bb", 5, mode="text")) <= 5
+        assert trips(lambda: engine.add([{"_id": "3", "text": "bb cc"}])) <= 4
+        assert trips(lambda: engine.add([{"_id": "new", "text": "bb cc"}])) <= 4
+        assert len(engine) == 21
 
 
 def test_a_server_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -547,7 +539,7 @@ def test_a_server_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(connecting, "_GRACE", 0.3)
     SearchEngine.create(url, None, dim=DIM).close()
     with through(url) as (proxy, there):
-        there = there.replace("#", "?connect_timeout=2&options=-c%20statement_timeout%3D200#")
+        there = there.replace("#", "&connect_timeout=2&options=-c%20statement_timeout%3D200#")
         with SearchEngine.open(there) as engine:
             query = units(1)[0]
             assert engine.search(query) == []
