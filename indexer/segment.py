@@ -17,7 +17,9 @@ import numpy.typing as npt
 from searchengine.indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers
 from searchengine.indexer.building.build import (
     Blocks,
+    Passages,
     Progress,
+    add_passages,
     check_same,
     rewrite_segment,
     write_segment,
@@ -36,6 +38,7 @@ from searchengine.indexer.search.segment_files import Parts, read_manifest
 from searchengine.indexer.storage.basis import Basis
 from searchengine.indexer.storage.durable import sha256
 from searchengine.indexer.storage.manifest import MANIFEST, ROTATION, Checksum, Manifest
+from searchengine.indexer.storage.passages_file import RowPassages
 from searchengine.indexer.storage.vectors_file import Prefixes
 from searchengine.indexer.storage.words_format import Postings
 
@@ -69,6 +72,7 @@ class Segment:
         provenance: Mapping[str, str] | None = None,
         progress: Progress | None = None,
         words: WriteWords | None = None,
+        passages: Passages | None = None,
     ) -> Self:
         """Write vectors into a new folder and open it.
 
@@ -83,6 +87,8 @@ class Segment:
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
             words: writes the words file (indexer.building.words_file), if there is to be one.
+            passages: returns the passage of each row (indexer.storage.passages_file), if the
+                segment is to tell them; called when the vectors are written.
 
         Raises:
             SegmentError: the folder exists, or the linked rotation was altered.
@@ -95,7 +101,8 @@ class Segment:
         if rotation_of is not None:
             check_same(rotation_of.manifest.config, config, ("rotation", "blocks"))
             adopted = rotation_of.basis()
-        write_segment(Path(path), vectors, config, dict(provenance or {}), progress, adopted, words)
+        noted = dict(provenance or {})
+        write_segment(Path(path), vectors, config, noted, progress, adopted, words, passages)
         return cls.open(path, rotation_of=rotation_of)
 
     @classmethod
@@ -110,6 +117,7 @@ class Segment:
         tuning: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
         words: WriteWords | None = None,
+        passages: Passages | None = None,
     ) -> Self:
         """Write rows of several segments into a new one and open it, safely as `build` does.
 
@@ -125,6 +133,7 @@ class Segment:
                 (indexer.building.merge.GROWTH), or no part has a rotation of this kind.
             provenance, tuning, progress: as for `build` and `rebuild`.
             words: writes the words file unless it can be merged from those of the parts.
+            passages: as for `build`.
 
         Raises as `build`; also SegmentError for a part that is closed or was altered, and
         VectorError for parts of different widths, or row numbers that a part lacks.
@@ -138,6 +147,7 @@ class Segment:
             tuning=tuning,
             progress=progress,
             words=words,
+            passages=passages,
         )
         equal = (s for s, _ in parts if s.manifest.rotation_sha256 == manifest.rotation_sha256)
         return cls.open(path, rotation_of=next(equal, None))
@@ -166,6 +176,15 @@ class Segment:
             shared = rotation_of._opened().rotation
         parts = Parts.open(folder, manifest, Device(device), shared, checksum)
         return cls(folder, manifest, manifest_sha256, parts)
+
+    @staticmethod
+    def add_passages(path: Path, passages: Passages) -> None:
+        """Add the passages of its rows to a segment that was built and is in use nowhere yet.
+
+        Raises VectorError (there are more passages than rows, or fewer), SegmentError and OSError.
+        """
+        manifest, _ = read_manifest(path)
+        add_passages(path, manifest, passages)
 
     def rebuild(
         self,
@@ -210,6 +229,11 @@ class Segment:
     def words(self) -> Postings | None:
         """Which documents have which terms; None if the segment was built without."""
         return self._opened().words
+
+    @property
+    def passages(self) -> RowPassages | None:
+        """The passages that its rows are the vectors of; None if the segment does not tell."""
+        return self._opened().passages
 
     @property
     def config(self) -> SegmentConfig:

@@ -85,6 +85,7 @@ from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSetti
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
 from searchengine.query.cross_encoding import CrossEncoding, reordered
+from searchengine.query.duplicates import Duplicates, check_cosine, duplicates
 from searchengine.query.explaining import Asked, explain
 from searchengine.query.explanation import Explanation, Stage
 from searchengine.query.feedback import moved, without_question
@@ -113,6 +114,7 @@ __all__ = [
     "CrossEncoders",
     "CrossEncoding",
     "Document",
+    "Duplicates",
     "Explanation",
     "FunctionEncoder",
     "Hit",
@@ -475,6 +477,7 @@ class SearchEngine:
         min_score: float | None = None,
         boost: str | None = None,
         group_by: str | None = None,
+        group_near: float | None = None,
         sort_by: str | None = None,
         facets: Sequence[str] = (),
         diversity: float = 0.0,
@@ -509,6 +512,8 @@ class SearchEngine:
                 next 600 and so on. `Hit.scores` has the factor and the score before.
             group_by: a metadata field; return only the best document for each of its values, and
                 all documents without the field.
+            group_near: leave out documents that are nearly the same as a hit before: those with at
+                least this cosine, such as 0.97, between the means of their passages.
             sort_by: a metadata field; show the hits, which are chosen by score, in its order:
                 numbers, then texts, then hits without a value. "-year" begins with the greatest.
             facets: metadata fields; count the values of each over all documents that match the
@@ -544,6 +549,7 @@ class SearchEngine:
             min_score=min_score,
             boost=boost,
             group_by=group_by,
+            group_near=group_near,
             sort_by=sort_by,
             facets=facets,
             diversity=diversity,
@@ -652,6 +658,26 @@ class SearchEngine:
             if not answer:
                 answer.notes = tuple(listing.unknown_fields(snapshot.store, request.where))
         return answer
+
+    def duplicates(
+        self,
+        above: float = 0.95,
+        *,
+        where: str | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Duplicates]:
+        """Groups of documents that are nearly the same, of all or of those that match a filter.
+
+        Documents are compared by the cosine of the means of their passages, all with all, exactly.
+        A document belongs to the earliest one that is first of a group and has at least the cosine
+        `above` to it: the first ones of all groups and the documents in none differ. Memory for a
+        float32 vector of each document. `progress`: progress callback: documents just compared,
+        and in all. Raises QueryError and FilterError.
+        """
+        check_cosine("above", above)
+        check_filter(where)
+        with self.collection.reading() as snapshot:
+            return duplicates(snapshot, above, where, progress or (lambda done, total: None))
 
     def explain(
         self, query: str | npt.ArrayLike | None, key: Key, k: int = 10, **options: Unpack[Options]

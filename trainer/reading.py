@@ -11,6 +11,9 @@ from typing import IO, Any, cast
 
 from searchengine.trainer.errors import DataError
 
+HUB = "hf:"
+"""What is put before the name of a Hugging Face dataset."""
+
 
 def integer(value: Any) -> int | None:
     """An integer of any type, such as numpy's, as an int; None for any other value and for bool."""

@@ -13,7 +13,13 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
+from searchengine.indexer.arrays import (
+    BLOCK_ROWS,
+    Floats,
+    RowNumbers,
+    evenly_in_blocks,
+    unit_rows,
+)
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.building.shortlist import measured_shortlist
 from searchengine.indexer.building.words_file import WriteWords
@@ -33,6 +39,7 @@ from searchengine.indexer.storage.manifest import (
     Manifest,
     link_verified,
 )
+from searchengine.indexer.storage.passages_file import PASSAGES, write_passages
 from searchengine.indexer.storage.vectors_file import (
     DTYPES,
     Prefixes,
@@ -50,6 +57,8 @@ ROTATION_SAMPLE = 100_000
 """Maximum rows that a rotation is fitted on; more are sampled evenly."""
 
 Blocks = npt.NDArray[np.floating] | Iterable[npt.NDArray[np.floating]]
+Passages = Callable[[int], RowNumbers]
+"""Number of rows to document, start and end of each row's passage: (3, rows)."""
 Progress = Callable[[str, int, int], None]
 """Called with the step, the rows just done and the total."""
 
@@ -101,11 +110,13 @@ def write_segment(
     progress: Progress | None = None,
     adopted: Basis | None = None,
     words: WriteWords | None = None,
+    passages: Passages | None = None,
 ) -> None:
     """Write a whole segment into a new folder; see Segment.build for the contract."""
     with new_folder(path) as folder:
         stored, entry, basis = _write_vectors(folder, vectors, config, progress or silent, adopted)
-        finish_segment(stored, entry, config, basis, provenance, progress=progress, words=words)
+        extras = optional_files(stored.rows, words, passages)
+        finish_segment(stored, entry, config, basis, provenance, progress=progress, extras=extras)
 
 
 def rewrite_segment(
@@ -128,10 +139,11 @@ def rewrite_segment(
         for i, rows in enumerate(linked.blocks()):
             numbers = np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows))
             check_unit(file.path, rows, file.storage, numbers)
-        words = None
-        if WORDS in manifest.files:
-            old = file.path.with_name(WORDS)
-            words = partial(link_verified, old, entry=manifest.files[WORDS])
+        extras = {
+            name: partial(link_verified, file.path.with_name(name), entry=manifest.files[name])
+            for name in (WORDS, PASSAGES)
+            if name in manifest.files
+        }
         finish_segment(
             linked,
             entry,
@@ -140,8 +152,31 @@ def rewrite_segment(
             manifest.provenance,
             tuning=tuning,
             progress=progress,
-            words=words,
+            extras=extras,
         )
+
+
+def add_passages(path: Path, manifest: Manifest, passages: Passages) -> None:
+    """Write the passages of the rows of a finished segment, which nobody else uses yet."""
+    write_passages(path / PASSAGES, passages(manifest.rows), manifest.rows)
+    sync_file(path / PASSAGES)
+    files = {**manifest.files, PASSAGES: FileEntry.from_file(path / PASSAGES)}
+    text = replace(manifest, files=files).to_json()
+    FileEntry.written(path / f"{MANIFEST}.new", text.encode())
+    (path / f"{MANIFEST}.new").replace(path / MANIFEST)
+    sync_folder(path)
+
+
+def optional_files(
+    rows: int, words: WriteWords | None, passages: Passages | None
+) -> dict[str, Callable[[Path], None]]:
+    """Name → what writes it, of the files that a segment of these rows may lack."""
+    files: dict[str, Callable[[Path], None]] = {}
+    if words is not None:
+        files[WORDS] = words
+    if passages is not None:
+        files[PASSAGES] = lambda path: write_passages(path, passages(rows), rows)
+    return files
 
 
 def check_same(stored: SegmentConfig, config: SegmentConfig, names: Iterable[str]) -> None:
@@ -190,7 +225,7 @@ def finish_segment(
     *,
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-    words: Callable[[Path], None] | None = None,
+    extras: Mapping[str, Callable[[Path], None]] | None = None,
 ) -> Manifest:
     """Build the coarse stage, the bounds and the manifest; measure a shortlist that is left open.
 
@@ -201,7 +236,7 @@ def finish_segment(
         basis: the basis of the rows; its file is in that folder too.
         provenance, tuning: for the manifest.
         progress: called with the step "Building".
-        words: writes the words file, if there is to be one.
+        extras: names of further files, and what writes them.
     """
     path = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
@@ -214,10 +249,10 @@ def finish_segment(
         Bounds.build(stored.blocks(), min(config.bounds, stored.dim), sample).save(path / BOUNDS)
         sync_file(path / BOUNDS)
         files[BOUNDS] = FileEntry.from_file(path / BOUNDS)
-    if words is not None:
-        words(path / WORDS)
-        sync_file(path / WORDS)
-        files[WORDS] = FileEntry.from_file(path / WORDS)
+    for name, write in (extras or {}).items():
+        write(path / name)
+        sync_file(path / name)
+        files[name] = FileEntry.from_file(path / name)
     if not config.shortlist:
         coarse = open_coarse(path / COARSE)
         config = replace(config, shortlist=measured_shortlist(stored, coarse, config))

@@ -12,9 +12,11 @@ import numpy.typing as npt
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly_in_blocks
 from searchengine.indexer.building.build import (
     ROTATION_SAMPLE,
+    Passages,
     Progress,
     finish_segment,
     new_folder,
+    optional_files,
     silent,
 )
 from searchengine.indexer.building.words_file import Moved, WriteWords, moved, write_postings
@@ -102,6 +104,7 @@ def write_merged(
     tuning: Mapping[str, Any] | None,
     progress: Progress | None,
     words: WriteWords | None = None,
+    passages: Passages | None = None,
 ) -> Manifest:
     """Write the rows of the parts, in that order, into a new folder; see Segment.merge."""
     parts = [part for part in parts if part.size]
@@ -132,7 +135,7 @@ def write_merged(
             provenance,
             tuning=tuning,
             progress=progress,
-            words=_merged_words(parts, words) or words,
+            extras=optional_files(stored.rows, _merged_words(parts, words) or words, passages),
         )
 
 

@@ -34,15 +34,22 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_rotate": (ctypes.c_double, [_INT, _POINTER, _POINTER, _POINTER]),
     "kernel_build": (
         _POINTER,
-        [_POINTER, _POINTER, _POINTER, _INT, _INT, ctypes.c_char_p, _LONG],
+        [_POINTER, _POINTER, _POINTER, _INT, _INT, _LONG, _INT, ctypes.c_char_p, _LONG],
     ),
-    "kernel_insert": (_LONG, [_POINTER, _POINTER, _LONG, _INT]),
+    "kernel_divide": (_LONG, [_POINTER, _POINTER, _LONG, _INT, _INT]),
+    "kernel_group": (_LONG, [_POINTER, _LONG]),
+    "kernel_compare": (_LONG, [_POINTER, _LONG, _LONG, _INT]),
+    "kernel_end": (_LONG, [_POINTER, _LONG, _INT]),
     "kernel_built": (None, [_POINTER]),
     "kernel_words_best": (_LONG, [_POINTER, _POINTER, _POINTER, _POINTER]),
     "kernel_words_unite": (_LONG, [_POINTER, _LONG, _LONG, _POINTER, _POINTER]),
     "kernel_words_count": (_LONG, [_POINTER, _LONG, _POINTER]),
     "kernel_work": (None, [_POINTER, _POINTER]),
     "kernel_score_codes": (None, [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, _POINTER]),
+    "kernel_score_block": (
+        ctypes.c_uint64,
+        [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, ctypes.c_int32, _POINTER],
+    ),
     "kernel_score_row": (ctypes.c_float, [_INT, _POINTER, _POINTER, _LONG, _INT]),
 }
 

@@ -38,10 +38,9 @@ from searchengine.indexer.storage.manifest import (
     Checksum,
     Manifest,
 )
+from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages, npy_start
 from searchengine.indexer.storage.vectors_file import Prefixes, VectorFile
 from searchengine.indexer.storage.words_format import WORDS, Postings
-
-_MAX_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
 
 GPU_MAX_SIZE = 2048
 """Maximum rows per query that faiss returns from a GPU."""
@@ -62,6 +61,7 @@ class Parts(NamedTuple):
     rotation: Rotation | None  # None is the identity
     level: int | None  # of the compiled kernel; None: faiss searches
     words: Postings | None  # None: the segment has no words file
+    passages: RowPassages | None  # None: it does not tell which passages its rows are
     gpu_full: CoarseIndex | None = None  # copies on a GPU, for scans without a filter
     gpu_coarse: CoarseIndex | None = None
     kept: Allowed | None = None  # the rows that a trial may find; None for all
@@ -90,7 +90,7 @@ class Parts(NamedTuple):
             needed.add(ROTATION)
         if manifest.config.bounds:
             needed.add(BOUNDS)
-        needed |= {WORDS} & manifest.files.keys()
+        needed |= {WORDS, PASSAGES} & manifest.files.keys()
         unread = {manifest.vectors_file} if shared is None else {manifest.vectors_file, ROTATION}
         for name in sorted(needed):
             check_file(folder, manifest, name, contents=name not in unread, checksum=checksum)
@@ -111,7 +111,10 @@ class Parts(NamedTuple):
         cascade = walked or Cascade(coarse, full)
         native = None if level is None else NativeRows(file, level)
         words = Postings.open(folder / WORDS, manifest.rows) if WORDS in needed else None
-        parts = cls(file, full, coarse, cascade, native, bounds, rotation, level, words)
+        passages = None
+        if PASSAGES in needed:
+            passages = RowPassages.open(folder / PASSAGES, manifest.rows)
+        parts = cls(file, full, coarse, cascade, native, bounds, rotation, level, words, passages)
         return parts.on_gpu() if device is Device.GPU else parts
 
     def remapped(self, path: Path) -> Self:
@@ -251,25 +254,13 @@ def check_file(
 def load_rotation(folder: Path, manifest: Manifest, level: int | None) -> Rotation | None:
     """The verified rotation, or None for the identity. `level`: of the compiled kernel.
 
-    The size and the header are compared with the expected ones, not obeyed: a header can request
-    any amount of memory, and numpy passes it to Python's parser. Versions of numpy differ only in
-    the number of spaces at its end.
-
     Raises:
         SegmentError: the file is not a .npy file of a float32 matrix (dim, dim) alone.
     """
     if manifest.config.rotation is RotationKind.IDENTITY:
         return None
     path, dim = folder / ROTATION, manifest.dim
-    start = path.stat().st_size - 4 * dim * dim
-    with path.open("rb") as file:
-        head = file.read(start) if 10 < start <= _MAX_HEADER else b""
-        text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }" % (dim, dim)
-        length = (start - 10).to_bytes(2, "little") if head else b""
-        if head[:10] != b"\x93NUMPY\x01\x00" + length or head[10:].rstrip(b" \n") != text:
-            raise SegmentError(
-                f"{path} must hold a float32 matrix of ({dim}, {dim}); restore it or index again"
-            )
+    start = npy_start(path, "<f4", (dim, dim))
     matrix: Floats = np.fromfile(path, "<f4", dim * dim, offset=start).reshape(dim, dim)
     if not np.isfinite(matrix).all():
         raise SegmentError(f"{path} holds NaN or infinity; restore it or index again")

@@ -65,6 +65,13 @@ class Passage(NamedTuple):
     end: int
 
 
+class Place(NamedTuple):
+    """A passage and its document, by their ids; −1 in place of a passage: the whole document."""
+
+    id: int
+    document: int
+
+
 class Coarse(NamedTuple):
     """What the coarse stage of a search does with a passage.
 
@@ -148,17 +155,20 @@ class WordScores(list[tuple[int, float]]):
         scale: the BM25 score that weighs as much as a cosine of 1: the best, or `most` if that is
             more. So the best document has the full share if it has all of these words, and less if
             it has few of them. What phrases add exceeds it.
+        first: document → its first passage, if the ranking has told.
     """
 
-    __slots__ = ("most", "scale")
+    __slots__ = ("first", "most", "scale")
 
     def __init__(
         self,
         scored: Iterable[tuple[int, float]] = (),
         most: float = 0.0,
         scale: float | None = None,
+        first: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__(scored)
+        self.first = {} if first is None else first
         self.most = most
         best = self[0][1] if self else 0.0
         self.scale = (max(best, most) or 1.0) if scale is None else scale
@@ -266,6 +276,21 @@ class Snapshot(ABC):
     def cuts(self) -> bool:
         """Whether a document may have several passages."""
         return self.settings.get("passages") is not None
+
+    def documents_of(self, passages: Ids) -> list[int]:
+        """The documents of passages (n,), in their order."""
+        return [passage.document for passage in self.store.passages(passages.tolist())]
+
+    def spans_of(self, passages: Sequence[int]) -> list[Span]:
+        """The offsets of passages, in their order."""
+        return [(passage.start, passage.end) for passage in self.store.passages(passages)]
+
+    def passages_of(self, documents: Sequence[int], first: Mapping[int, int]) -> dict[int, int]:
+        """Passage → document, of all passages of these documents; those of each by id.
+
+        `first`: document → its first passage, of those for which it is known.
+        """
+        return {passage.id: passage.document for passage in self.store.passages_of(documents)}
 
     @property
     def unrelated(self) -> float:

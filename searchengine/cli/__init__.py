@@ -187,6 +187,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         documents.get,
         documents.list_documents,
         documents.count,
+        documents.duplicates,
         documents.update,
         documents.delete,
         serve.serve,

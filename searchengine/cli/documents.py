@@ -14,6 +14,7 @@ from searchengine.cli.console import (
     show_json_items,
     show_json_line,
     show_result,
+    steps,
 )
 from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, open_engine
 from searchengine.errors import QueryError
@@ -111,6 +112,41 @@ def count(collection: Path | str, where: str | None, as_json: bool) -> None:
         show_json({"collection": str(collection), "documents": documents})
     else:
         say(str(documents))
+
+
+@click.command()
+@COLLECTION
+@click.option(
+    "--above",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.95,
+    help="Minimum cosine to the first document of a group.",
+)
+@_WHERE
+@AS_JSON
+def duplicates(collection: Path | str, above: float, where: str | None, as_json: bool) -> None:
+    """Print groups of documents that are nearly the same.
+
+    The first of each group is the one that was added first. Deleting the others leaves no two
+    documents that are nearer than the cosine of --above.
+
+    \b
+    Example:
+        searchengine duplicates notes.index --above 0.97
+    """
+    with open_engine(collection) as engine, steps() as step:
+        groups = engine.duplicates(
+            above, where=where, progress=lambda done, total: step("compare", done, total)
+        )
+    if as_json:
+        show_json({"groups": [group.as_dict() for group in groups]})
+        return
+    for group in groups:
+        for key, cosine in zip(group.keys, group.cosines, strict=True):
+            say(f"{cosine:.3f}  {key}")
+        say("")
+    more = sum(len(group.keys) - 1 for group in groups)
+    note(f"{counted(len(groups), 'group')}, {counted(more, 'document')} nearly the same as another")
 
 
 @click.command()

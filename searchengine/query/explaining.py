@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Coarse, Ids, Passage, Snapshot
+from searchengine.backends.contract import Coarse, Ids, Passage, Place, Snapshot, Span
 from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.sql import fields_of
 from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
 from searchengine.query.boosting import BOOST
 from searchengine.query.cross_encoding import CROSS_ENCODER, Scorer, reordered
+from searchengine.query.duplicates import firsts
 from searchengine.query.explanation import Explanation, Stage
 from searchengine.query.feedback import examples, moved
 from searchengine.query.nearest import labels, nearest, rows_of_part
@@ -28,6 +29,7 @@ from searchengine.query.request import Phrases, Query
 
 _GROWTH = 4  # of the depth in which a document is sought
 _MOST_WALKED = 4096  # candidates of a walk that is tried
+_ORDERING = ("boost", "group_by", "group_near", "min_score", "diversity")
 _WORDLESS = "no word of the question"
 
 
@@ -80,16 +82,16 @@ def explain(asked: Asked, query: Query, key: str) -> Explanation:
         last = _Trace(asked, replace(query, **settings), document).follow()
     names = {stage.name for stage in first.stages}
     later = (stage for stage in last.stages if stage.name not in names)
-    passage = last.passage
-    spans = passage is not None and passage.id >= 0
+    span: Span | tuple[None, None] = None, None
+    if last.passage is not None and last.passage.id >= 0:
+        [span] = asked.snapshot.spans_of([last.passage.id])
     return Explanation(
         key,
         (*first.stages, *later),
         first.lost,
         last.rank if last.lost is None else None,
         settings,
-        passage.start if passage is not None and spans else None,
-        passage.end if passage is not None and spans else None,
+        *span,
     )
 
 
@@ -115,7 +117,7 @@ class _Trace:
     lost: str | None = None
     way: dict[str, Any] = field(default_factory=dict)
     rank: int | None = None
-    passage: Passage | None = None
+    passage: Place | None = None
     row: int = 0
     ranked: tuple[int | None, Ranking] = (None, Ranking(()))
     uncounted: bool = False
@@ -147,6 +149,7 @@ class _Trace:
             min_score=None,
             boost=None,
             group_by=None,
+            group_near=None,
             diversity=0.0,
             sort_by=None,
         )
@@ -469,7 +472,9 @@ class _Trace:
                 note = f"its score {score:.6g} is below {base.min_score:.6g}"
                 return self._lose(replace(stage, note=note), min_score=score)
             self.stages.append(stage)
-        if base.group_by is not None or base.diversity or base.min_score is not None or base.boost:
+        if not self._apart(place):
+            return False
+        if any(getattr(base, name) not in (None, 0) for name in _ORDERING):
             place, ranking = self._ranked(replace(base, k=base.depth, offset=0))
             if place is None:
                 return self._lose(self.stages.pop())
@@ -479,6 +484,24 @@ class _Trace:
                 last = self.stages[-1]
         self.passage = ranking.documents[place - 1].passage
         return self._cut(place, last, "candidates" if self.query.cross_encoder else "k", base)
+
+    def _apart(self, place: int) -> bool:
+        """Whether no document before it is nearly the same. `place`: of it without folding."""
+        base = self.base
+        if base.group_near is None:
+            return True
+        ungrouped = replace(self.plain, k=place, boost=base.boost, group_by=base.group_by)
+        documents = self._search(replace(ungrouped, min_score=base.min_score)).documents
+        ids = [ranked.passage.document for ranked in documents]
+        if self.document in ids:
+            ids = ids[: ids.index(self.document) + 1]
+            first = firsts(self.asked.snapshot, ids, base.group_near)[-1]
+            if first < len(ids) - 1:
+                (key,) = self.asked.snapshot.store.keys_of([ids[first]])
+                note = f"{key!r} is nearly the same and ranks higher"
+                return self._lose(Stage("near", False, note=note), group_near=None)
+        self.stages.append(Stage("near", True))
+        return True
 
     def _before_it_in_group(self, ranking: Ranking, place: int) -> str | None:
         """The key of the first document of its group, if that ranks before it."""

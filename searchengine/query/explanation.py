@@ -23,6 +23,7 @@ PLACES = {
     "fusion": "in the fusion",
     "boost": "by the boost",
     "group": "in its group",
+    "near": "among near duplicates",
     "min_score": "below the minimum score",
     "diversity": "in the diversity",
     "page": "on another page",
@@ -37,7 +38,13 @@ _BY = {
     "diversity": "by diversity",
     "cross_encoder": "by the cross-encoder",
 }
-_FLAGS = {"k": "-k", "group_by": "--group-by", "where": "--where", "exact": "--exact"}
+_FLAGS = {
+    "k": "-k",
+    "group_by": "--group-by",
+    "group_near": "--group-near",
+    "where": "--where",
+    "exact": "--exact",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from searchengine.backends.mode import Mode
 from searchengine.corpus.documents import Key
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
+from searchengine.query.duplicates import means
 from searchengine.query.request import Query
 
 LIKED, UNLIKED = 0.75, 0.1
@@ -72,18 +73,13 @@ def weight_beside(vector: Floats, weight: float) -> float:
 
 def _means(snapshot: Snapshot, keys: Sequence[Key]) -> Floats:
     """The unit vector of each document, (n, D)."""
-    ids = _ids(snapshot, keys)
-    passages = snapshot.store.passages_of(ids)
-    documents = np.array([passage.document for passage in passages])
-    for key, document in zip(keys, ids, strict=True):
-        if document not in documents:
+    vectors = means(snapshot, _ids(snapshot, keys))
+    for key, vector in zip(keys, vectors, strict=True):
+        if not vector.any():
             raise QueryError(
                 f"the document {key!r} has no vector; search for its words instead: mode='text'"
             )
-    vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
-    means: Floats = np.stack([vectors[documents == document].mean(axis=0) for document in ids])
-    means /= np.linalg.norm(means, axis=1, keepdims=True).clip(_CANCELLED)
-    return means
+    return vectors
 
 
 def _ids(snapshot: Snapshot, keys: Sequence[Key]) -> list[int]:

@@ -1,13 +1,13 @@
 """Documents by the cosine of their best passage: parts of the order of a question."""
 
-from collections.abc import Hashable, Iterable, Mapping, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Passage, Snapshot
+from searchengine.backends.contract import Place, Snapshot
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.query.paging import MIN_FIRST, Label, Ranked, part_size
 from searchengine.query.request import Query
@@ -82,8 +82,9 @@ def nearest(
     while pending:
         limits.check()
         rows = [result.rows[i, start : min(enough, valid[i])] for i in pending]
-        passages = iter(snapshot.store.passages(np.concatenate(rows)))
-        read = [list(islice(passages, len(group))) for group in rows]
+        ids = np.concatenate(rows)
+        places = map(Place, ids.tolist(), snapshot.documents_of(ids))
+        read = [list(islice(places, len(group))) for group in rows]
         named = label({passage.document for group in read for passage in group})
         for i, group in zip(pending, read, strict=True):
             scores = cosines[i, start : start + len(group)].tolist()
@@ -129,23 +130,28 @@ def labels(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
 
 
 def cosines_of(
-    snapshot: Snapshot, documents: Iterable[int], vector: Floats, by_vector: Nearest
-) -> Mapping[int, tuple[float, Passage]]:
+    snapshot: Snapshot,
+    documents: Sequence[int],
+    first: Mapping[int, int],
+    vector: Floats,
+    by_vector: Nearest,
+) -> Mapping[int, tuple[float, Place]]:
     """Documents with vectors: the highest cosine to a vector (D,), and the passage that has it.
 
     Cosines that `by_vector` has are taken from there: computed again they could differ in the last
-    bit, and so could the order of documents.
+    bit, and so could the order of documents. `documents`, `first`: as Snapshot.passages_of.
     """
-    passages = {passage.id: passage for passage in snapshot.store.passages_of(documents)}
-    best: dict[int, tuple[float, Passage]] = {}
-    known = np.flatnonzero(np.isin(by_vector.rows, np.fromiter(passages, np.int64)))
-    for i in known.tolist():
-        passage = passages[int(by_vector.rows[i])]
-        best.setdefault(passage.document, (float(by_vector.cosines[i]), passage))
-    missing = [row for row, passage in passages.items() if passage.document not in best]
+    passages = snapshot.passages_of(documents, first)
+    best: dict[int, tuple[float, Place]] = {}
+
+    def add(rows: RowNumbers, cosines: Floats) -> None:
+        for row, cosine in zip(rows.tolist(), cosines.tolist(), strict=True):
+            if (document := passages.get(row)) is not None:
+                best.setdefault(document, (cosine, Place(row, document)))
+
+    add(by_vector.rows, by_vector.cosines)
+    missing = [row for row, document in passages.items() if document not in best]
     if missing:
         result = snapshot.cosines(vector, np.array(missing, np.int64))
-        cosines = result.scores[0].clip(-1, 1).tolist()
-        for row, cosine in zip(result.rows[0].tolist(), cosines, strict=True):
-            best.setdefault(passages[row].document, (cosine, passages[row]))
+        add(result.rows[0], result.scores[0].clip(-1, 1))
     return best

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Passage
+from searchengine.backends.contract import Place
 
 MIN_FIRST, MIN_SECOND, GROWTH = 10, 100, 4
 """Minimum rows of the first part and of the second; factor from each part to the next one."""
@@ -25,7 +25,7 @@ class Ranked(NamedTuple):
     """A document in a ranking: its score, its best passage, and the scores that it is made of."""
 
     score: float
-    passage: Passage
+    passage: Place
     scores: Mapping[str, float]
 
 

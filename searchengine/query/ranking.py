@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Passage, Snapshot, WordScores
+from searchengine.backends.contract import Place, Snapshot, Span, WordScores
 from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
@@ -16,6 +16,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.diversity import mmr
 from searchengine.query import fusion
 from searchengine.query.boosting import parse
+from searchengine.query.duplicates import firsts
 from searchengine.query.feedback import examples, weight_beside
 from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
@@ -37,6 +38,7 @@ FUSED = 100
 else the scores, and so the order, would depend on the page."""
 BOOSTED = 200
 """Documents of the first part with a boost: the others do not rise into it."""
+_FIRST_FOLDED = 50  # documents of the first part where near duplicates are folded
 _FIRST_DIVERSE = 10  # documents of the first part with diversity
 _MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
 
@@ -69,6 +71,8 @@ def rank(
         part = _above(part, query.min_score)
     if query.boost is not None:
         part = _boosted(snapshot, query, part)
+    if query.group_near is not None:
+        part = _folded(snapshot, query, part)
     if query.diversity:
         part = _diverse(snapshot, query, part)
     rankings = in_parts(part, count, min(query.depth, MAX_DEPTH), labels(snapshot, query)[0])
@@ -96,16 +100,24 @@ def _by_text(snapshot: Snapshot, query: Query, questions: Sequence[str]) -> Part
 
     def ranking(question: str, depth: int) -> Ranking:
         best = scored_by_words(snapshot, query, question, depth)
-        passages = snapshot.store.passages_of(document for document, _ in best)
-        first = {passage.document: passage for passage in reversed(passages)}
+        first = _first_passages(snapshot, best)
         return Ranking(
             [
-                Ranked(score, first.get(document, _whole(document)), {"text": score})
+                Ranked(score, Place(first.get(document, -1), document), {"text": score})
                 for document, score in best
             ]
         )
 
     return lambda positions, _, depth: [ranking(questions[i], depth) for i in positions]
+
+
+def _first_passages(snapshot: Snapshot, scored: WordScores) -> Mapping[int, int]:
+    """Document → its first passage, of those that have one."""
+    others = [document for document, _ in scored if document not in scored.first]
+    if not others:
+        return scored.first
+    passages = reversed(snapshot.passages_of(others, {}).items())
+    return {**scored.first, **{document: passage for passage, document in passages}}
 
 
 def scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> WordScores:
@@ -124,7 +136,7 @@ def scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int)
         named = label(document for document, _ in scored)
         best = distinct(scored, (named[document] for document, _ in scored), depth)
         if len(best) == depth or len(scored) < count:
-            return WordScores(best, scored.most, scored.scale)
+            return WordScores(best, scored.most, scored.scale, scored.first)
         count *= 4
 
 
@@ -133,7 +145,7 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
     ungrouped, without = replace(query, group_by=None), examples(snapshot, query)
 
     @cache
-    def by_words(i: int) -> tuple[dict[int, float], fusion.Fusion]:
+    def by_words(i: int) -> tuple[WordScores, fusion.Fusion]:
         return worded(snapshot, ungrouped, questions[i], vectors[i], without)
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
@@ -146,9 +158,9 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
             )
             for i, by_vector in zip(group, parts, strict=True):
                 limits.check()
-                bm25, scoring = by_words(i)
-                fused = _fused(snapshot, by_vector, bm25, scoring, vectors[i], enough)
-                if by_vector.last and len(fused.documents) < depth and len(bm25) == FUSED:
+                scored, scoring = by_words(i)
+                fused = _fused(snapshot, by_vector, scored, scoring, vectors[i], enough)
+                if by_vector.last and len(fused.documents) < depth and len(scored) == FUSED:
                     fused = _with_all_by_words(
                         snapshot, ungrouped, questions[i], fused, scoring, without
                     )
@@ -164,7 +176,7 @@ def worded(
     question: str,
     vector: Floats,
     without: Set[int] = frozenset(),
-) -> tuple[dict[int, float], fusion.Fusion]:
+) -> tuple[WordScores, fusion.Fusion]:
     """The best documents by words, with their BM25, and what fuses it with cosines.
 
     `vector`: of the question, (D,). `without`: documents to leave out.
@@ -174,7 +186,8 @@ def worded(
     weight = weight_of(snapshot.settings)
     if query.like or query.unlike:
         weight = weight_beside(vector, weight)
-    return dict(best[:FUSED]), fusion.Fusion(scored.scale, snapshot.unrelated, weight)
+    kept = WordScores(best[:FUSED], scored.most, scored.scale, scored.first)
+    return kept, fusion.Fusion(scored.scale, snapshot.unrelated, weight)
 
 
 def rank_by_weights(
@@ -189,8 +202,9 @@ def rank_by_weights(
     for question, vector in zip(questions, vectors, strict=True):
         required = query.required(question)
         (match,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
-        bm25, scoring = worded(snapshot, query, question, vector)
-        cosines, _ = _with_words(snapshot, match, bm25, vector)
+        scored, scoring = worded(snapshot, query, question, vector)
+        cosines, _ = _with_words(snapshot, match, scored, vector)
+        bm25 = dict(scored)
         alone = {0.0: list(bm25), 1.0: [found.passage.document for found in match.documents]}
         ranked.append(
             {
@@ -222,7 +236,7 @@ def _by_phrases(
 def _fused(
     snapshot: Snapshot,
     by_vector: Nearest,
-    bm25: Mapping[int, float],
+    scored: WordScores,
     scoring: fusion.Fusion,
     vector: Floats,
     depth: int,
@@ -232,8 +246,8 @@ def _fused(
     Without those that documents of the next part may exceed: these have no word that counts, and at
     most the last cosine of this part.
     """
-    cosines, passages = _with_words(snapshot, by_vector, bm25, vector)
-    lowest = -np.inf, -np.inf
+    cosines, passages = _with_words(snapshot, by_vector, scored, vector)
+    bm25, lowest = dict(scored), (-np.inf, -np.inf)
     if not by_vector.last:
         lowest = scoring.score(float(by_vector.cosines[-1]), 0.0), float(by_vector.cosines[-1])
     documents = [
@@ -249,13 +263,14 @@ def _fused(
 
 
 def _with_words(
-    snapshot: Snapshot, by_vector: Nearest, bm25: Iterable[int], vector: Floats
-) -> tuple[dict[int, float], dict[int, Passage]]:
+    snapshot: Snapshot, by_vector: Nearest, scored: WordScores, vector: Floats
+) -> tuple[dict[int, float], dict[int, Place]]:
     """The cosine and the best passage of documents by vectors, and of those by words."""
     passages = {ranked.passage.document: ranked.passage for ranked in by_vector.documents}
     cosines = {ranked.passage.document: ranked.score for ranked in by_vector.documents}
-    others = [document for document in bm25 if document not in passages]
-    for document, (cosine, passage) in cosines_of(snapshot, others, vector, by_vector).items():
+    others = [document for document, _ in scored if document not in passages]
+    found = cosines_of(snapshot, others, scored.first, vector, by_vector)
+    for document, (cosine, passage) in found.items():
         cosines[document], passages[document] = cosine, passage
     return cosines, passages
 
@@ -337,6 +352,24 @@ def _boosted(snapshot: Snapshot, query: Query, part: Part) -> Part:
     return boosted
 
 
+def _folded(snapshot: Snapshot, query: Query, part: Part) -> Part:
+    """The documents that are not nearly the same as one before them."""
+    assert query.group_near is not None
+    above, (label, _) = query.group_near, labels(snapshot, query)
+
+    def folded(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        size = part_size(_FIRST_FOLDED, number)
+        rankings = []
+        for pool in _of_first(part, positions, size, label):
+            first = firsts(snapshot, [ranked.passage.document for ranked in pool.documents], above)
+            kept = [each for i, each in enumerate(pool.documents) if first[i] == i]
+            last = len(pool.documents) < size
+            rankings.append(replace(pool, documents=kept, exact=False, last=last))
+        return rankings
+
+    return folded
+
+
 def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
     """The best candidates by maximal marginal relevance: in parts, from longer and longer lists."""
     label, _ = labels(snapshot, query)
@@ -364,6 +397,8 @@ def candidates(query: Query) -> int:
     depth = query.depth
     if query.diversity:
         depth = _candidates(_enough(_FIRST_DIVERSE, depth))
+    if query.group_near is not None:
+        depth = _enough(_FIRST_FOLDED, depth)
     return depth if query.boost is None else _enough(BOOSTED, depth)
 
 
@@ -389,9 +424,9 @@ def _chosen(snapshot: Snapshot, query: Query, pool: Ranking, count: int) -> Rank
     return Ranking([pool.documents[i] for i in chosen])
 
 
-def _whole(document: int) -> Passage:
-    """In place of a passage, for a document without vectors; its text is not known yet."""
-    return Passage(-1, document, 0, 0)
+def _whole(document: int) -> Place:
+    """In place of a passage, for a document without vectors."""
+    return Place(-1, document)
 
 
 def hits(
@@ -401,23 +436,16 @@ def hits(
     questions: Sequence[str] | None,
 ) -> list[Hits]:
     """The hits of several questions (None: vectors), with their documents."""
-    ids = [ranked.passage.document for ranking in rankings for ranked in ranking.documents]
-    documents = iter(snapshot.store.documents(ids))
+    places = [ranked.passage for ranking in rankings for ranked in ranking.documents]
+    documents = iter(snapshot.store.documents(place.document for place in places))
     facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
-    several: dict[int, list[Passage]] = {}
-    if query.by_words:  # the ranking chose no passages: take those with most words of the question
-        for passage in snapshot.store.passages_of(set(ids)):
-            several.setdefault(passage.document, []).append(passage)
+    spans = _spans(snapshot, query, [place for place in places if place.id >= 0])
 
     def hit(ranked: Ranked, document: Document, question: str) -> Hit:
         limits.check()
-        passage = ranked.passage
-        start, end = passage.start, passage.end
-        if passage.id < 0:
-            start, end = 0, len(document.text)
-        elif query.by_words and len(several[passage.document]) > 1:
-            spans = [(other.start, other.end) for other in several[passage.document]]
-            start, end = best_passage(document.text, question, spans)
+        choice = spans.get(ranked.passage, [(0, len(document.text))])
+        several = len(choice) > 1
+        start, end = best_passage(document.text, question, choice) if several else choice[0]
         return Hit(
             ranked.score, document.key, document.title, document.text, document.metadata,
             start, end, question, ranked.scores,
@@ -433,3 +461,24 @@ def hits(
         present(ranking, question)
         for ranking, question in zip(rankings, questions or [""] * len(rankings), strict=True)
     ]
+
+
+def _spans(
+    snapshot: Snapshot, query: Query, places: Sequence[Place]
+) -> Mapping[Place, Sequence[Span]]:
+    """The offsets of the passages to show.
+
+    A ranking by words chose none: they are those of the whole document, of which the one with most
+    words of the question is shown.
+    """
+    if not query.by_words:
+        spans = snapshot.spans_of([place.id for place in places])
+        return {place: [span] for place, span in zip(places, spans, strict=True)}
+    first = {place.document: place for place in places}
+    known = {document: place.id for document, place in first.items()}
+    passages = snapshot.passages_of(list(first), known)
+    cut: dict[Place, list[Span]] = {}
+    spans = snapshot.spans_of(list(passages))
+    for document, span in zip(passages.values(), spans, strict=True):
+        cut.setdefault(first[document], []).append(span)
+    return cut

@@ -19,6 +19,7 @@ from searchengine.errors import OPTIONS, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
 from searchengine.query import boosting
+from searchengine.query.duplicates import check_cosine
 
 
 class Phrases(StrEnum):
@@ -47,6 +48,7 @@ class CommonOptions(TypedDict, total=False):
     like: Sequence[Key]
     unlike: Sequence[Key]
     boost: str | None
+    group_near: float | None
 
 
 class Options(CommonOptions, total=False):
@@ -84,6 +86,7 @@ class Query:
     like: Sequence[Key] = ()
     unlike: Sequence[Key] = ()
     boost: str | None = None
+    group_near: float | None = None
 
     @classmethod
     def from_options(cls, k: int, options: Options) -> Self:
@@ -144,6 +147,8 @@ class Query:
             raise QueryError(f"mode must be one of {', '.join(Mode)}, got {self.mode!r}")
         if type(self.diversity) not in (int, float) or not 0 <= self.diversity <= 1:
             raise QueryError(f"diversity must be a number from 0 to 1, got {self.diversity!r}")
+        if self.group_near is not None:
+            check_cosine("group_near", self.group_near)
         if self.exact:
             self._check_exact()
         if self.where is not None:

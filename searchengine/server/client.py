@@ -109,6 +109,7 @@ UNAVAILABLE = {
         ("asearch_shown", "rank", "rank_by_weights", "to_encode", "required_phrases"), _RANKING
     ),
     **dict.fromkeys(("encodes", "default_mode", "default_weight"), _STATISTICS),
+    "duplicates": "takes minutes: use SearchEngine or the command line where the collection is",
     "refresh": "is not needed: a server shows each commit by itself",
 }
 """What an engine has and a client has not, and why."""

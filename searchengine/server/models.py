@@ -106,6 +106,9 @@ class SearchOptions(Strict):
     exact: bool = Field(False, description="Return the true nearest documents.")
     diversity: float = Field(0.0, ge=0, le=1, description="Weight of diversity.")
     group_by: FieldName | None = Field(None, description="One hit per value of a field.")
+    group_near: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Leave out near duplicates: hits with this cosine to one before."
+    )
     offset: Annotated[int, _between(0, limits.MAX_OFFSET), _WHOLE] = Field(
         0, description="Hits to skip."
     )

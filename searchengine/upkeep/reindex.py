@@ -532,6 +532,7 @@ class Reindexing:
         path, folder = self.collection.path, self.owner.folder / f"segment-{len(self.segments)}"
         described = self.blocks.work.details["settings"]
         largest = Segment.open(self.segments[0][0]) if self.segments else None
+        first = self.blocks.work.first + done
         with os_errors(path), segment_errors(path):
             Segment.build(
                 folder,
@@ -541,6 +542,7 @@ class Reindexing:
                 provenance={"encoder": described["encoder"]["fingerprint"]},
                 progress=self.progress,
                 words=terms.writer(self.store.read, lambda: self.blocks.documents()[done:]),
+                passages=lambda rows: self.store.columns(np.arange(first, first + rows)),
             ).close()
             # Its checksums are computed and remembered now, not while others wait.
             Segment.open(folder, checksum=checksum).close()

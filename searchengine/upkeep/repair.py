@@ -36,6 +36,7 @@ from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.passages_file import PASSAGES
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import CollectionSettings
@@ -95,7 +96,9 @@ def reconcile(path: Path, store: Store) -> Plan:
         _indexes(store, plan)
         _documents(store, plan)
         segments = _segments(path, store, plan)
+        _moved(store, plan)
         _passages(store, plan)
+        _spans(store, plan)
         if store.read(BEHIND)[0][0]:
             catch_up(store.connection)
             plan.report.damage.append(f"{store.path.name}: next ids are used already")
@@ -286,6 +289,24 @@ def _passages(store: Store, plan: Plan) -> None:
         sql = "SELECT document FROM passages WHERE id IN (?, ?)"
         plan.documents |= _numbers(store, sql, (number - 1, number + 1))
     connection.executemany("INSERT INTO tombstones (passage) VALUES (?)", ((i,) for i in unknown))
+
+
+def _moved(store: Store, plan: Plan) -> None:
+    """Remove passages that are of another document in their segment's file; encode both again."""
+    documents = _numbers(store, "SELECT id FROM documents")
+    for row, segment in plan.opened.items():
+        for passage, *owners in verify.differing(store, row, segment).tolist():
+            if owners[0] != owners[1] and owners[0] in documents:
+                store.connection.execute("DELETE FROM passages WHERE id = ?", (passage,))
+                plan.documents |= {*owners} & documents
+
+
+def _spans(store: Store, plan: Plan) -> None:
+    """Report segments whose passages files have other offsets than the table, which counts."""
+    for row, segment in plan.opened.items():
+        if set(verify.differing(store, row, segment)[:, 1].tolist()) - plan.documents:
+            plan.report.damage.append(f"segment {row.id:06d} has other passages in {PASSAGES}")
+            plan.report.repaired.append(f"segment {row.id:06d} was written again")
 
 
 def _count(plan: Plan, connection: Any, sql: str, what: str) -> None:
@@ -491,6 +512,9 @@ def _mend(
                     _encode(writer, plan, reader, spool, progress)
                     if spool.rows:
                         writer.append(spool.vectors([(0, spool.rows)]))
+            for row, segment in plan.opened.items():
+                if verify.differing(store, row, segment).size:
+                    writer.merge([row])
         plan.close()
         for segment in writer.opened.values():
             segment.close()

@@ -21,7 +21,9 @@ from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.manifest import MANIFEST, altered
+from searchengine.indexer.storage.passages_file import PASSAGES
 from searchengine.ingest.passages import BATCH, PassageReader
 from searchengine.ingest.settings import CollectionSettings
 
@@ -90,6 +92,8 @@ def _opened(collection: Collection, snapshot: Snapshot, stack: ExitStack) -> Ite
             yield HeldFile(row, path, checksum, file)
 
 
+_ROWS = 1 << 16  # passages compared at a time
+
 # SQLite's length of a text ends at a NUL; the length of its bytes does not.
 _INVARIANTS = {
     "SELECT count(*) FROM live_passages AS p WHERE NOT EXISTS (SELECT 1 FROM segments WHERE p.id "
@@ -128,6 +132,9 @@ def verify(collection: Collection) -> None:
             if count:
                 raise damaged(path, f"it has {count} {what}")
         check_texts(snapshot.store)
+        for row, segment in snapshot.segments.items():
+            if differing(snapshot.store, row, segment).size:
+                raise damaged(path, f"segment {row.id:06d} has other passages in {PASSAGES}")
         # FTS5 checks its index by a statement that takes the write lock: run it on a copy.
         with TemporaryDirectory() as scratch:
             copy = Path(scratch) / "documents.db"
@@ -157,6 +164,23 @@ def check_texts(store: Store) -> None:
             "restore it from a copy, add the document again, or encode the present text "
             f"with: searchengine repair {store.path.parent}"
         )
+
+
+def differing(store: Store, row: SegmentRow, segment: Segment) -> Ids:
+    """The passages that differ from those in the segment's passages file, if it has one.
+
+    Returns (n, 3): the id, and the document in the table and in the file.
+    """
+    found, file = [np.empty((0, 3), np.int64)], segment.passages
+    if file is None:
+        return found[0]
+    for low in range(0, row.rows, _ROWS):
+        told = file.columns[:, low : low + _ROWS]
+        ids = np.arange(low, low + told.shape[1]) + row.base
+        stored = store.columns(ids)
+        differs = (stored[0] >= 0) & (stored != told).any(axis=0)
+        found.append(np.stack([ids, stored[0], told[0]])[:, differs].T)
+    return np.concatenate(found)
 
 
 def damaged(path: Path, how: str) -> CollectionError:

@@ -66,6 +66,34 @@ def test_levels_score_codes_as_integers(width: int, count: int, extreme: bool, s
 
 
 @given(
+    width=st.integers(1, 300) | st.sampled_from([64, 128, 192, 256, 768]),
+    count=st.integers(0, 64),
+    extreme=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_levels_score_blocks_as_integers(width: int, count: int, extreme: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 256, (70, width), np.uint8)
+    query = np.zeros(-(-width // 64) * 64, np.int8)
+    query[:width] = rng.integers(-127, 128, width)
+    if extreme:
+        codes[:] = 255
+        query[:width] = rng.choice([-127, 127])
+    rows = rng.integers(0, 70, count).astype(np.int32)
+    expected = np.zeros(64, np.int64)
+    expected[:count] = codes[rows].astype(np.int64) @ query[:width].astype(np.int64)
+    least = int(rng.choice(expected))
+    at = [address(array) for array in (codes, query, rows)]
+    for level in range(len(LEVELS)):
+        scores = np.empty(64, np.int32)
+        above = library.load().kernel_score_block(
+            level, at[0], width, at[1], at[2], count, least, address(scores)
+        )
+        np.testing.assert_array_equal(scores, expected)
+        assert above == sum(1 << i for i in range(64) if expected[i] > least)
+
+
+@given(
     dim=st.integers(1, 200) | st.sampled_from([256, 768]),
     half=st.booleans(),
     shift=st.integers(0, 3),

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from tiny_model import WORDS, write_cross_encoder, write_plain
 
 from searchengine.cli import cli
+from searchengine.measure.reranking import Reranking
 from searchengine.trainer.cross_encoder import CrossEncoder
 from searchengine.trainer.errors import (
     ConfigError,
@@ -27,6 +29,7 @@ from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfi
 from searchengine.trainer.training import cross_encoder_training
 from searchengine.trainer.training.cross_encoder_training import (
     CrossEncoderConfig,
+    Order,
     train_cross_encoder,
 )
 
@@ -245,6 +248,59 @@ def test_one_process_trains_it(triplets: Path, tmp_path: Path, monkeypatch: Any)
         train_cross_encoder(CrossEncoderConfig([triplets], tmp_path / "new"))
 
 
+def test_a_model_that_a_search_is_worse_with_is_not_written(triplets: Path, tmp_path: Path) -> None:
+    base = str(write_plain(tmp_path / "base"))
+    asked: list[Any] = []
+
+    def judge(after: float) -> Any:
+        def of(answers: Any, texts: Any, scorer: Any) -> Order:
+            asked.append((answers, texts, scorer.score(["dog"], ["sea"]).shape))
+            return Order("nDCG@10", np.array([0.5, 0.7] * 6), np.array([after, 0.7] * 6))
+
+        return of
+
+    config = CrossEncoderConfig([triplets], tmp_path / "out", base, max_tokens=16)
+    with pytest.raises(TrainingError) as error:
+        train_cross_encoder(config, judge=judge(0.1))
+    said = str(error.value)
+    assert "out was not written, for a search orders its hits worse with it: nDCG@10 0.4000" in said
+    assert "0.6000 without (12 held-out questions; difference -0.2000, 95 % interval -0" in said
+    assert "more examples than the 180 that it learnt from, more questions to judge by" in said
+    assert "hard negatives" not in said and not (tmp_path / "out").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base"]
+    answers, texts, shape = asked[0]
+    held = [text for found in answers.values() for text in found]
+    assert len(answers) == len(held) == 20 and texts[:1] == held[:1] and set(held) < set(texts)
+    assert shape == (1,)
+    written = train_cross_encoder(replace(config, keep_worse=True), judge=judge(0.1))
+    assert written.order is not None and (tmp_path / "out" / "config.json").exists()
+    equal = replace(config, out=tmp_path / "equal")
+    assert train_cross_encoder(equal, judge=judge(0.5)).order is not None
+
+
+def test_the_order_of_a_search_before_and_after() -> None:
+    """A scorer that knows the answers puts each first; one that knows the others puts it last."""
+    from conftest import WordLengths
+
+    texts = ["a" * n + " bee" for n in range(1, 31)]
+    answers = {"aaa bee": [texts[20]], "aaaaa bee": [texts[4]]}
+
+    class Knowing:
+        def __init__(self, sign: float) -> None:
+            self.sign = sign
+
+        def score(self, questions: Any, found: Any) -> Any:
+            right = [text in answers[q] for q, text in zip(questions, found, strict=True)]
+            return self.sign * np.array(right, dtype=np.float32)
+
+    judge = Reranking(WordLengths())
+    first = judge(answers, texts, Knowing(1))
+    last = judge(answers, texts, Knowing(-1))
+    assert first.measure == "nDCG@10" and first.after.tolist() == [1, 1]
+    assert last.after.tolist() == [0, 0]
+    assert first.before.tolist() == last.before.tolist() and first.before[1] > first.before[0]
+
+
 def test_bad_settings_and_files(triplets: Path, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
@@ -278,9 +334,11 @@ def test_bad_settings_and_files(triplets: Path, tmp_path: Path, monkeypatch: Any
 def test_on_the_command_line(triplets: Path, tmp_path: Path) -> None:
     base = write_plain(tmp_path / "base")
     options = ["--base", str(base), "--max-tokens", "16", "--out", str(tmp_path / "out")]
+    options.append("--keep-worse")
     result = CliRunner().invoke(cli, ["train-cross-encoder", str(triplets), *options, "--json"])
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout)
     assert figures["held-out questions"] == 20 and (tmp_path / "out" / "config.json").exists()
+    assert 0 <= figures["nDCG@10 without"] <= 1 and 0 <= figures["nDCG@10 with"] <= 1
     result = CliRunner().invoke(cli, ["train-cross-encoder", str(triplets), *options])
     assert result.exit_code == 2 and "name a new folder" in result.output

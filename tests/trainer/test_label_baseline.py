@@ -105,6 +105,8 @@ def test_a_training_that_wins_is_kept(few: TrainConfig, monkeypatch: pytest.Monk
     assert figures["trained"] > 0.9 and 0.4 < figures["base"] < 0.6 and figures["p"] < 0.001
     assert "step 4, the last" in encoder.recipe["chosen"]
     assert "in 3-fold cross-validation, n 240; difference +0.4" in encoder.recipe["chosen"]
+    card = (few.out / "README.md").read_text()
+    assert "- Accuracy in 3-fold cross-validation (240 texts): " in card and "+0.4" in card
     assert encoder.recipe["best_step"] == 4 and encoder.recipe["examples"] == 241
 
 

@@ -132,9 +132,10 @@ def test_a_changed_setting_of_the_objective_is_on_the_card() -> None:
     in_the_loss_line = {"objective", "temperature", "label_weight", "label_temperature"}
     in_the_loss_line |= {"similarity_loss", "distillation_loss", "teacher"}
     about_prefixes = {"nested", "prefixes", "rotate"}
+    judges = {"folds"}
     names = [field.name for field in fields(TrainConfig)]
     of_the_loss = names[names.index("objective") : names.index("batch_size")]
-    assert set(of_the_loss) - CARD.keys() == in_the_loss_line | about_prefixes
+    assert set(of_the_loss) - CARD.keys() == in_the_loss_line | about_prefixes | judges
     config = replace(config, mask_above=0.9, hard_negative_weight=2, prefixes_per_step=1)
     assert card_lines(config, CARD) == [
         "An anchor's own negatives weigh 2",

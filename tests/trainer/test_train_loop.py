@@ -116,10 +116,14 @@ def test_training_learns_saves_and_reports(config: TrainConfig) -> None:
     means = {step: sum(scores.values()) / 2 for step, scores in judged.items()}
     best = lines[-1].best_step
     assert means[best] == max(means.values()) > means[0]
-    assert encoder.recipe["chosen"] == (
+    chosen, _, interval = encoder.recipe["chosen"].partition(", 95 % interval ")
+    assert chosen == (
         f"step {best}, the best: {means[best]:.4f} against {means[0]:.4f} for step 0, before "
-        "training (top-1 accuracy on held-out examples, mean over the prefixes)"
+        "training (top-1 accuracy on held-out examples, mean over the prefixes; n 21, difference "
+        f"{means[best] - means[0]:+.4f}"
     )
+    low, high = map(float, interval.removesuffix(")").split(" to "))
+    assert low < means[best] - means[0] < high < low + 0.7
     assert encoder.recipe["held_out"] == 21
     assert lines[0].loss is None and lines[0].examples == 189 and lines[0].steps == 120
     again = Encoder.load(config.out, precision="fp32")

@@ -24,7 +24,7 @@ from searchengine.trainer.evaluation.sts import (
     unit_prefix,
 )
 from searchengine.trainer.training.rows import Row
-from searchengine.trainer.training.step_judging import top1_accuracy
+from searchengine.trainer.training.step_judging import top1_right
 from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
 
@@ -144,10 +144,12 @@ def test_top1_by_hand() -> None:
         Row("0 1 0", "0 1 5"),
     ]
     held.append(Row("0 1 1", "1 0 0"))  # nearer to the other positive
-    assert top1_accuracy(Numbers(), held) == {3: 0.75, 2: 0.75}  # type: ignore[arg-type]
+    found = top1_right(Numbers(), held)  # type: ignore[arg-type]
+    assert {dim: right.mean() for dim, right in found.items()} == {3: 0.75, 2: 0.75}
     hidden = [Row("0 1 9", "0 1 9"), Row("1 0 9", "1 0.1 0")]
     # At full width the third number misleads; the first two are right.
-    assert top1_accuracy(Numbers(), hidden) == {3: 0.5, 2: 1.0}  # type: ignore[arg-type]
+    found = top1_right(Numbers(), hidden)  # type: ignore[arg-type]
+    assert {dim: right.mean() for dim, right in found.items()} == {3: 0.5, 2: 1.0}
 
 
 def write(path: Path, text: str) -> Path:

@@ -14,10 +14,10 @@ from typing import Any
 
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.source import Starter, may_be_hub_name
+from searchengine.trainer.reading import HUB
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
-HUB = "hf:"  # before the name of a Hugging Face dataset
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
 
@@ -273,9 +273,21 @@ def _training(recipe: Recipe) -> str:
         f"{number('learning_rate'):g}, seed {number('seed'):g}.",
         f"The weights kept are those of step {results.get('best_step')}; judged by "
         f"{results.get('judged_by')}.",
+        *_against_base(results.get("against_base") or {}),
         f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.",
     ]
     return "## How it was made\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def _against_base(figures: Mapping[str, Any]) -> Iterable[str]:
+    """What training on labels gained over a regression on the base's vectors."""
+    if figures:
+        yield (
+            f"Accuracy {figures['where']} ({figures['n']} texts): {figures['trained']:.4f} "
+            f"trained, {figures['base']:.4f} for a logistic regression on the base model's "
+            f"vectors; difference {figures['difference']:+.4f}, 95 % interval "
+            f"{figures['low']:+.4f} to {figures['high']:+.4f}."
+        )
 
 
 def _again(recipe: Recipe) -> str:

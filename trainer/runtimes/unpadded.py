@@ -77,10 +77,10 @@ def unpadded(module: SentenceModule) -> SentenceModule:
     AttentionMaskInterface.register(UNPADDED, _mask)
     batch = _sample(network)
     expected = module.output(batch)
-    with quiet():
-        network.set_attn_implementation(UNPADDED)
-    changed = module.changed(transformer=Unpadded(network))
     try:
+        with quiet():
+            network.set_attn_implementation(UNPADDED)
+        changed = module.changed(transformer=Unpadded(network))
         cosine = float((changed.output(batch) * expected).sum(dim=1).min())
         if cosine >= MIN_COSINE:
             return changed

@@ -79,7 +79,8 @@ class Progress:
 
     step: updates done. best_step: the step with the best scores. losses: of every update. judged:
     evaluations in order; step 0 is the base model, twice if the run rotates it. evaluated: the last
-    step that was evaluated.
+    step that was evaluated. right: of the steps 0 and best_step, by their number as text, the share
+    of prefixes by which each held-out anchor finds its positive.
     """
 
     step: int = 0
@@ -87,6 +88,7 @@ class Progress:
     losses: list[float] = field(default_factory=list)
     judged: list[JudgedStep] = field(default_factory=list)
     evaluated: int = 0
+    right: dict[str, list[float]] = field(default_factory=dict)
 
 
 def folder_of(out: Path) -> Path:

@@ -10,18 +10,21 @@ them, and texts of other examples drawn at random where the file has too few.
 
 import math
 import random
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from searchengine.trainer.cross_encoder import CrossEncoder
 from searchengine.trainer.errors import ConfigError, ModelError, TrainingError, first_line
+from searchengine.trainer.evaluation.significance import compare
 from searchengine.trainer.model.disk import new_folder
 from searchengine.trainer.model.layout import require_safetensors
 from searchengine.trainer.model.network import max_tokens, quiet
@@ -50,6 +53,7 @@ _UNREADABLE = (
 _WARM_UP = 0.1  # share of the updates
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 500  # share of the examples that judge the model, and most
 _MAX_NORM = 1.0  # of the gradient
+_MANY = 50  # questions: with fewer, a difference of some points is chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class CrossEncoderConfig:
         learning_rate: peak, after a linear warm-up and before a linear decay.
         max_tokens: maximum of a pair; longer pairs are cut. At most what the network reads.
         seed: of the order, the random negatives and the new output.
+        keep_worse: write a model even if a search orders its hits worse with it.
     """
 
     train: Sequence[str | Path]
@@ -79,6 +84,7 @@ class CrossEncoderConfig:
     learning_rate: Positive = 5e-5
     max_tokens: PositiveInt = 256
     seed: Annotated[int, SEED] = 0
+    keep_worse: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in kinds(CrossEncoderConfig).items():
@@ -105,24 +111,57 @@ class Trained(NamedTuple):
         first: share of the held-out questions whose positive has the highest score.
         by_chance: what random scores give.
         held_out: number of these questions; no training used them.
+        order: of a search, if one judged the model.
     """
 
     scorer: CrossEncoder
     first: float
     by_chance: float
     held_out: int
+    order: "Order | None" = None
 
+
+class Order(NamedTuple):
+    """The order of a search for each of n held-out questions, without a cross-encoder and with it.
+
+    Attributes:
+        measure: name of the values.
+        before, after: (n,), higher is better.
+    """
+
+    measure: str
+    before: NDArray[np.float64]
+    after: NDArray[np.float64]
+
+    def __str__(self) -> str:
+        found = compare(self.after, self.before)
+        return (
+            f"{self.measure} {self.after.mean():.4f} with it, {self.before.mean():.4f} without "
+            f"({len(self.before)} held-out questions; difference {found.difference:+.4f}, 95 % "
+            f"interval {found.low:+.4f} to {found.high:+.4f}, p {found.p:.2g})"
+        )
+
+
+Judge = Callable[[Mapping[str, Sequence[str]], Sequence[str], CrossEncoder], Order]
+"""Orders the results of a search with a cross-encoder: `searchengine.measure.reranking.Reranking`.
+
+Its arguments: held-out questions with the texts that answer each, all texts, the cross-encoder.
+"""
 
 Group = tuple[str, list[str]]
 """A question, and its texts; the first one answers it."""
 
 
 def train_cross_encoder(
-    config: CrossEncoderConfig, report: Callable[[Update], None] | None = None
+    config: CrossEncoderConfig,
+    report: Callable[[Update], None] | None = None,
+    judge: Judge | None = None,
 ) -> Trained:
     """Train and write a cross-encoder, which CrossEncoder and sentence-transformers load.
 
-    Raises ConfigError, DataError, ModelError, and TrainingError for a loss that is not a number.
+    judge: compares a search without it and with it on the held-out questions. A model that lowers
+    the mean is not written, unless the configuration says `keep_worse`. Raises ConfigError,
+    DataError, ModelError, and TrainingError for such a model, or a loss that is not a number.
     """
     paths, exclude = [Path(path) for path in config.train], [Path(p) for p in config.exclude]
     if launched_count() > 1:
@@ -146,9 +185,47 @@ def train_cross_encoder(
     attention.use_plain(network)
     _fit(network.to(device), tokenizer, learn, config, report)
     attention.restore(network)
-    _write(network.cpu(), tokenizer, Path(config.out))
-    scorer = CrossEncoder.load(config.out, RuntimeConfig(RuntimeKind.TORCH, Precision.FP32))
-    return Trained(scorer, *_judged(scorer, held_out), len(held_out))
+    network, order = network.cpu(), None
+    if judge is not None:
+        with tempfile.TemporaryDirectory(dir=Path(config.out).absolute().parent) as scratch:
+            _write(network, tokenizer, Path(scratch) / "model")
+            scorer = _loaded(Path(scratch) / "model")
+            order = judge(_answers(held), _texts(held, rest), scorer)
+        if order.after.mean() < order.before.mean() and not config.keep_worse:
+            raise TrainingError(_refusal(config, order, rest))
+    _write(network, tokenizer, Path(config.out))
+    scorer = _loaded(Path(config.out))
+    return Trained(scorer, *_judged(scorer, held_out), len(held_out), order)
+
+
+def _loaded(folder: Path) -> CrossEncoder:
+    return CrossEncoder.load(folder, RuntimeConfig(RuntimeKind.TORCH, Precision.FP32))
+
+
+def _answers(held: Sequence[Texts]) -> dict[str, list[str]]:
+    """The held-out questions, each with all texts that answer it."""
+    answers: dict[str, list[str]] = {}
+    for question, positive, *_ in held:
+        answers.setdefault(question, []).append(positive)
+    return answers
+
+
+def _texts(held: Sequence[Texts], rest: Sequence[Texts]) -> list[str]:
+    """All texts of the examples, those of the held-out ones first."""
+    return list(dict.fromkeys(text for row in (*held, *rest) for text in row[1:]))
+
+
+def _refusal(config: CrossEncoderConfig, order: Order, rest: Sequence[Texts]) -> str:
+    """Why a model was not written, and what is missing."""
+    missing = [f"more examples than the {len(rest)} that it learnt from"]
+    if not any(len(row) > 2 for row in rest):
+        missing.insert(0, "hard negatives, as `searchengine mine` finds them")
+    if len(order.before) < _MANY:
+        missing.append(f"more questions to judge by than {len(order.before)}")
+    return (
+        f"{config.out} was not written, for a search orders its hits worse with it: {order}. What "
+        f"may be missing: {', '.join(missing)}; or start from a cross-encoder made elsewhere"
+    )
 
 
 def _network(config: CrossEncoderConfig) -> tuple[Any, Any]:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from searchengine.trainer.errors import DataError, install_line
-from searchengine.trainer.model.card import HUB
-from searchengine.trainer.reading import open_text
+from searchengine.trainer.reading import HUB, open_text
 from searchengine.trainer.training.rows import (
     Example,
     Header,

@@ -473,6 +473,11 @@ def evaluate(run: Run) -> None:
                     run.step, judgement.scores, judgement.alignment, judgement.uniformity, rate
                 )
             )
+        if judgement is not None and judgement.right and (better or run.step == 0):
+            weights = [run.weights[dim] for dim in judgement.right]
+            right = np.average(list(judgement.right.values()), axis=0, weights=weights)
+            kept = {"0": run.right["0"]} if run.step else {}
+            run.right = kept | {str(run.step): right.tolist()}
         if better:
             run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
 

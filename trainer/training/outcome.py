@@ -11,6 +11,7 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
+from searchengine.trainer.evaluation.significance import compare
 from searchengine.trainer.model.card import read_base_card
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.source import Source
@@ -223,8 +224,20 @@ def choice(run: Run) -> tuple[str, bool]:
     ]
     return (
         f"step {run.best_step}, {why}: {kept:.4f} against {before:.4f} for step 0, before training "
-        f"({'; '.join([measure, *fell])})"
+        f"({'; '.join([measure, *fell, *_interval(run)])})"
     ), kept >= before
+
+
+def _interval(run: Run) -> list[str]:
+    """The interval of the difference to step 0, in words, where single anchors were judged."""
+    before, after = run.right.get("0"), run.right.get(str(run.best_step))
+    if before is None or after is None or run.best_step == 0:
+        return []
+    found = compare(after, before)
+    return [
+        f"n {len(before)}, difference {found.difference:+.4f}, 95 % interval {found.low:+.4f} to "
+        f"{found.high:+.4f}"
+    ]
 
 
 def mean(scores: Scores, weights: Mapping[int, float]) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
@@ -56,12 +57,13 @@ class Judgement:
     alignment, uniformity: None without STS files; alignment also if no pair is scored 4 or more.
     Scores are Spearman's correlation on STS files and on held-out scored pairs, the accuracy on
     labelled files, and without dev files the share of held-out anchors whose own positive is
-    nearest.
+    nearest. right: where scores are shares of held-out anchors, which of them are right, (n,).
     """
 
     scores: Scores = field(default_factory=dict)
     alignment: float | None = None
     uniformity: float | None = None
+    right: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def _judge_data_set(data: DataSet, measure: Measure | None) -> tuple[Judge | Non
         held_pairs = [(row.scores[0], row.anchor, row.positive) for row in split.rows]
         return lambda encoder: Judgement(spearmans(encoder, held_pairs)), split
     known = None if teacher is None else Remembered(teacher)
-    return lambda encoder: Judgement(top1_accuracy(encoder, split.rows, known)), split
+    return lambda encoder: _judge_anchors(top1_right(encoder, split.rows, known)), split
 
 
 def _of_documents(config: TrainConfig, fixed: Fixed) -> Encoder | None:
@@ -194,10 +196,14 @@ def _judge_labels(encoder: Encoder, labelled: Sequence[LabelledText]) -> Judgeme
     return Judgement({row.dim: row.accuracy for row in accuracy(encoder, labelled)})
 
 
-def top1_accuracy(
+def _judge_anchors(right: Mapping[int, NDArray[np.bool_]]) -> Judgement:
+    return Judgement({dim: float(found.mean()) for dim, found in right.items()}, right=right)
+
+
+def top1_right(
     encoder: Encoder, rows: Sequence[Row], documents: Remembered | None = None
-) -> dict[int, float]:
-    """Share of anchors whose nearest positive is their own, by prefix length.
+) -> dict[int, NDArray[np.bool_]]:
+    """Whether the nearest positive of each anchor is its own, (n,), by prefix length.
 
     Equal positives count once, so a positive with the same text is no mistake. documents: the
     encoder of the positives, if it is another one.
@@ -207,13 +213,13 @@ def top1_accuracy(
     expected = np.array([place[row.positive] for row in rows])
     queries = encoder.encode([row.anchor for row in rows], role="query")
     vectors = (documents or encoder).encode(positives, role="document")
-    scores = {}
+    right = {}
     for dim in encoder.matryoshka_dims:
         a, b = queries[:, :dim], vectors[:, :dim]
         lengths = np.linalg.norm(b, axis=1)
         cosines = (a @ b.T) / np.maximum(lengths, 1e-12)  # the anchor's length changes no ranking
-        scores[dim] = float(np.mean(cosines.argmax(axis=1) == expected))
-    return scores
+        right[dim] = cosines.argmax(axis=1) == expected
+    return right
 
 
 def cross_validates(

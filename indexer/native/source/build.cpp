@@ -1,79 +1,54 @@
 #include "build.h"
 #include "run.h"
+#include "walk.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 
 namespace kernel {
 namespace {
 
-constexpr int kChunk = 15;          // neighbours that a candidate is compared with at once
+constexpr int kChunk = 15;         // neighbours that a candidate is compared with at once
+constexpr int64_t kPart = 256;     // nodes that a thread takes at once
+constexpr int64_t kGroup = 1000;   // nodes of a group, at most
+constexpr int64_t kLeaders = 2000; // groups that nodes are divided into at once, at most
+constexpr int kFound = 13;         // candidates from a group; about half are found in others too
+constexpr double kNew = 6.4;       // and so many are not
+constexpr int64_t kFewest = 4;     // groups that a node is in, if its level has more than one
 
 } // namespace
 
-// Held while the links of a node are changed.
-class Builder::Lock {
-  public:
-    explicit Lock(std::atomic<uint8_t>& flag) : flag_(flag) {
-        while (flag_.exchange(1, std::memory_order_acquire)) std::this_thread::yield();
-    }
-    ~Lock() { flag_.store(0, std::memory_order_release); }
-
-  private:
-    std::atomic<uint8_t>& flag_;
+struct Builder::Scratch {
+    std::vector<int32_t> candidates, kept, scores;
+    std::vector<std::pair<int32_t, int32_t>> sorted; // (-score, node)
+    std::vector<float> values;
+    std::vector<uint8_t> block;
+    std::vector<std::pair<int32_t, int32_t>> best; // see `nearest`
 };
 
-Builder::Builder(const Graph& graph, Link* links, const float* lowest, const Level& level, int ef)
-    : graph_(graph), links_(links), level_(level), ef_(ef),
+Builder::Builder(const Graph& graph, Link* links, const float* lowest, const Level& level,
+                 int candidates, int64_t bytes, int threads)
+    : graph_(graph), links_(links), level_(level), most_(candidates), bytes_(bytes),
       stride_(padded(graph.width, kCodeBlock)), lowest_(lowest, lowest + graph.width),
-      queries_(graph.size * stride_), locks_(new std::atomic<uint8_t>[graph.size]()) {
-    std::vector<float> values(graph.width);
-    quantize(int32_t(graph.entry), values);
+      queries_(graph.size * stride_), nodes_(graph.size) {
+    std::iota(nodes_.begin(), nodes_.end(), 0);
+    for_nodes(threads, [&](int64_t i, Scratch& scratch) {
+        scratch.values.resize(graph_.width);
+        quantize(int32_t(i), scratch.values);
+    });
 }
 
-void Builder::insert(const int32_t* nodes, int64_t count, int threads) {
+// Calls each(number among the nodes, scratch).
+template <class Each> void Builder::for_nodes(int threads, const Each& each) const {
+    const int64_t count = nodes_.size();
     std::atomic<int64_t> taken{0};
-    run_in_threads(threads, [&](int) { run(nodes, count, taken); });
-}
-
-void Builder::run(const int32_t* nodes, int64_t count, std::atomic<int64_t>& taken) {
-    struct Turn {
-        std::unique_ptr<Walk> walk;
-        int32_t node = 0;
-        int level = 0;
-        bool gathered = false;
-    };
-    Scratch scratch;
-    scratch.candidates.resize(std::max(ef_, kMaxDegree + 1));
-    scratch.values.resize(graph_.width);
-    Turn turns[kInterleaved];
-    auto start = [&](Turn& turn, int level) {
-        turn.level = level;
-        turn.gathered = false;
-        turn.walk->start(query(turn.node), ef_, level);
-    };
-    auto draw = [&](Turn& turn) { // false after the last
-        do {
-            const int64_t i = taken.fetch_add(1);
-            if (i >= count) return false;
-            turn.node = nodes[i];
-        } while (turn.node == graph_.entry); // linked by the others
-        quantize(turn.node, scratch.values);
-        start(turn, 0);
-        return true;
-    };
-    int active = 0;
-    while (active < kInterleaved) {
-        if (!turns[active].walk) turns[active].walk = std::make_unique<Walk>(graph_, level_);
-        if (!draw(turns[active])) break;
-        active++;
-    }
-    take_turns(turns, active, [&](Turn& turn) {
-        link(turn.node, turn.level, turn.walk->best(scratch.candidates.data()), scratch);
-        if (turn.level + 1 == graph_.node_levels[turn.node]) return draw(turn);
-        // Upwards: whoever comes from above to a node finds its links below.
-        start(turn, turn.level + 1);
-        return true;
+    run_in_threads(threads, [&](int) {
+        Scratch scratch;
+        for (int64_t first; (first = taken.fetch_add(kPart)) < count;)
+            for (int64_t i = first; i < std::min(first + kPart, count); i++) each(i, scratch);
     });
 }
 
@@ -84,52 +59,158 @@ void Builder::quantize(int32_t node, std::vector<float>& values) {
     kernel::quantize(values.data(), graph_.scales, graph_.width, queries_.data() + node * stride_);
 }
 
-// Links a node on a level to its neighbours among `found` candidates, and them to it.
-void Builder::link(int32_t node, int level, int found, Scratch& scratch) {
-    const int degree = graph_.degree(level);
-    choose(node, scratch.candidates.data(), found, degree, scratch);
-    scratch.neighbours.assign(scratch.kept.begin() + 1, scratch.kept.end());
-    {
-        const Lock lock(locks_[node]);
-        write(links_of(node, level), degree, scratch);
+// best: for each of the nodes `from` the `most` of `among` that are nearest to it, itself excepted,
+// as (-score, place) in that order, with a place of -1 where there are no more.
+void Builder::nearest(const int32_t* from, int64_t count, const int32_t* among, int64_t size,
+                      int most, Scratch& scratch) const {
+    scratch.best.assign(count * most, {INT32_MAX, -1});
+    scratch.block.resize(kBlockCodes * stride_);
+    int32_t scores[kBlockCodes];
+    for (int64_t first = 0; first < size; first += kBlockCodes) {
+        const int some = int(std::min<int64_t>(kBlockCodes, size - first));
+        const uint64_t filled = ~uint64_t(0) >> (kBlockCodes - some);
+        pack_codes(graph_.codes, graph_.width, among + first, some, scratch.block.data());
+        for (int64_t i = 0; i < count; i++) {
+            auto* best = scratch.best.data() + i * most;
+            const auto& last = best[most - 1];
+            uint64_t better = filled & level_.block(scratch.block.data(), graph_.width,
+                                                    query(from[i]), -last.first, scores);
+            for (; better; better &= better - 1) {
+                const int j = __builtin_ctzll(better);
+                if (scores[j] <= -last.first || among[first + j] == from[i]) continue;
+                int at = most - 1;
+                for (; at > 0 && -best[at - 1].first < scores[j]; at--) best[at] = best[at - 1];
+                best[at] = {-scores[j], int32_t(first + j)};
+            }
+        }
     }
-    for (int32_t each : scratch.neighbours)
-        __builtin_prefetch(graph_.links_of(each, level) + degree - 1);
-    for (int32_t each : scratch.neighbours) link_back(each, node, level, scratch);
 }
 
-void Builder::link_back(int32_t from, int32_t to, int level, Scratch& scratch) {
-    const Lock lock(locks_[from]);
-    const int degree = graph_.degree(level);
-    Link* links = links_of(from, level);
-    int count = degree;
-    while (count > 0 && links[count - 1] < 0) count--;
-    if (count < degree) {
-        links[count] = to;
+int64_t Builder::divide(const int32_t* nodes, int64_t count, int at_level, int threads) {
+    nodes_.assign(nodes, nodes + count);
+    at_level_ = at_level;
+    degree_ = graph_.degree(at_level);
+    if (count <= kGroup) {
+        memberships_ = per_round_ = 1;
+        found_ = std::max(1, std::min(most_, int(count) - 1));
+        leader_of_.assign(count, 0);
+        leaders_.clear();
+        return 1;
+    }
+    memberships_ = int(std::max<int64_t>(kFewest, std::lround(most_ / kNew)));
+    found_ = kFound;
+    const int64_t fitting = bytes_ / (count * found_ * int64_t(sizeof(int32_t)));
+    per_round_ = int(std::max<int64_t>(1, std::min<int64_t>(fitting, memberships_)));
+    // Groups are around nodes that are spread evenly. A node goes to the nearest of these.
+    const int64_t groups =
+        std::max<int64_t>(memberships_ + 1, std::min(kLeaders, count * memberships_ / kGroup));
+    leaders_.resize(groups);
+    for (int64_t i = 0; i < groups; i++) leaders_[i] = nodes_[count * i / groups];
+    leader_of_.resize(count * memberships_);
+    std::atomic<int64_t> taken{0};
+    run_in_threads(threads, [&](int) {
+        Scratch scratch;
+        for (int64_t first; (first = taken.fetch_add(kPart)) < count;) {
+            const int64_t some = std::min(kPart, count - first);
+            nearest(nodes_.data() + first, some, leaders_.data(), groups, memberships_, scratch);
+            for (int64_t i = 0; i < some * memberships_; i++)
+                leader_of_[first * memberships_ + i] = uint16_t(scratch.best[i].second);
+        }
+    });
+    return (memberships_ + per_round_ - 1) / per_round_;
+}
+
+int64_t Builder::group(int64_t round) {
+    const int64_t count = nodes_.size(), first = round * per_round_;
+    const int64_t last = std::min<int64_t>(first + per_round_, memberships_);
+    entries_.clear();
+    starts_.assign(1, 0);
+    candidates_.assign(count * per_round_ * found_, -1);
+    std::vector<Entries> parts;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t each = first; each < last; each++) {
+            const size_t leader = leader_of_[i * memberships_ + each];
+            if (leader >= parts.size()) parts.resize(leader + 1);
+            parts[leader].push_back(int32_t(i * per_round_ + each - first));
+        }
+    for (Entries& part : parts) split(std::move(part));
+    return int64_t(starts_.size()) - 1;
+}
+
+void Builder::add_group(const int32_t* entries, int64_t count) {
+    entries_.insert(entries_.end(), entries, entries + count);
+    starts_.push_back(int64_t(entries_.size()));
+}
+
+// Adds entries as one group, or as several that do not overlap.
+void Builder::split(Entries entries) {
+    const int64_t count = entries.size();
+    if (count <= kGroup) {
+        if (count > 0) add_group(entries.data(), count);
         return;
     }
-    std::vector<int32_t>& nodes = scratch.candidates;
-    std::copy(links, links + degree, nodes.begin());
-    nodes[degree] = to;
-    scratch.scores.resize(degree + 1);
-    level_.codes(graph_.codes, graph_.width, query(from), nodes.data(), degree + 1,
-                 scratch.scores.data());
-    scratch.sorted.resize(degree + 1);
-    for (int j = 0; j <= degree; j++) scratch.sorted[j] = {-scratch.scores[j], nodes[j]};
-    std::sort(scratch.sorted.begin(), scratch.sorted.end());
-    for (int j = 0; j <= degree; j++) nodes[j] = scratch.sorted[j].second;
-    choose(from, nodes.data(), degree + 1, degree, scratch);
-    write(links, degree, scratch);
+    const int64_t groups = std::min(kLeaders, 2 * count / kGroup);
+    std::vector<int32_t> leaders(groups), nodes(count);
+    for (int64_t i = 0; i < count; i++) nodes[i] = node_of(entries[i]);
+    for (int64_t i = 0; i < groups; i++) leaders[i] = nodes[count * i / groups];
+    Scratch scratch;
+    nearest(nodes.data(), count, leaders.data(), groups, 1, scratch);
+    std::vector<Entries> parts(groups);
+    for (int64_t i = 0; i < count; i++) parts[scratch.best[i].second].push_back(entries[i]);
+    for (Entries& part : parts) {
+        const int64_t size = part.size();
+        if (size <= count - count / 4) {
+            split(std::move(part));
+        } else { // they are all alike
+            for (int64_t first = 0; first < size; first += kGroup)
+                add_group(part.data() + first, std::min(kGroup, size - first));
+        }
+    }
 }
 
-// kept: the node, then at most `most` candidates, best first, that are at least as near to the
-// node as to any that is kept.
-void Builder::choose(int32_t node, const int32_t* candidates, int count, int most,
-                     Scratch& scratch) {
-    std::vector<int32_t>& kept = scratch.kept;
+void Builder::compare(int64_t first, int64_t last, int threads) {
+    std::atomic<int64_t> taken{first};
+    run_in_threads(threads, [&](int) {
+        Scratch scratch;
+        std::vector<int32_t> nodes;
+        for (int64_t group; (group = taken.fetch_add(1)) < last;) {
+            const int32_t* entries = entries_.data() + starts_[group];
+            const int64_t count = starts_[group + 1] - starts_[group];
+            nodes.resize(count);
+            for (int64_t i = 0; i < count; i++) nodes[i] = node_of(entries[i]);
+            nearest(nodes.data(), count, nodes.data(), count, found_, scratch);
+            for (int64_t i = 0; i < count; i++)
+                for (int j = 0; j < found_; j++) {
+                    const int32_t place = scratch.best[i * found_ + j].second;
+                    if (place >= 0) candidates_[int64_t(entries[i]) * found_ + j] = nodes[place];
+                }
+        }
+    });
+}
+
+// Sorts candidates by their similarity to a node, and removes those that are there twice.
+void Builder::sort_candidates(int32_t node, Scratch& scratch) const {
+    std::vector<int32_t>& nodes = scratch.candidates;
+    std::sort(nodes.begin(), nodes.end());
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+    scratch.scores.resize(nodes.size());
+    level_.codes(graph_.codes, graph_.width, query(node), nodes.data(), int(nodes.size()),
+                 scratch.scores.data());
+    scratch.sorted.resize(nodes.size());
+    for (size_t j = 0; j < nodes.size(); j++) scratch.sorted[j] = {-scratch.scores[j], nodes[j]};
+    std::sort(scratch.sorted.begin(), scratch.sorted.end());
+    for (size_t j = 0; j < nodes.size(); j++) nodes[j] = scratch.sorted[j].second;
+}
+
+// Links a node to those candidates, best first, that are at least as near to it as to any that it
+// is linked to already.
+void Builder::choose(int32_t node, Scratch& scratch) const {
+    const std::vector<int32_t>& candidates = scratch.candidates;
+    std::vector<int32_t>& kept = scratch.kept; // behind the node itself
     kept.assign(1, node);
     int32_t scores[kChunk + 1];
-    for (int i = 0; i < count && int(kept.size()) <= most; i++) {
+    const int count = int(candidates.size());
+    for (int i = 0; i < count && int(kept.size()) <= degree_; i++) {
         if (i + 4 < count) {
             const int8_t* next = query(candidates[i + 4]);
             for (int64_t j = 0; j < stride_; j += 64) __builtin_prefetch(next + j);
@@ -146,12 +227,137 @@ void Builder::choose(int32_t node, const int32_t* candidates, int count, int mos
         }
         if (good) kept.push_back(candidate);
     }
+    Link* links = links_of(node);
+    std::copy(kept.begin() + 1, kept.end(), links);
+    std::fill(links + kept.size() - 1, links + degree_, -1);
 }
 
-void Builder::write(Link* links, int degree, const Scratch& scratch) {
-    const int count = int(scratch.kept.size()) - 1;
-    for (int j = 0; j < count; j++) links[j] = scratch.kept[j + 1];
-    for (int j = count; j < degree; j++) links[j] = -1;
+void Builder::end(int64_t round, int threads) {
+    const int64_t each = int64_t(per_round_) * found_;
+    const bool last = (round + 1) * per_round_ >= memberships_;
+    for_nodes(threads, [&](int64_t i, Scratch& scratch) {
+        const int32_t node = nodes_[i];
+        const auto found = candidates_.begin() + i * each;
+        std::vector<int32_t>& nodes = scratch.candidates;
+        nodes.assign(links_of(node), links_of(node) + count_of(node));
+        std::copy_if(found, found + each, std::back_inserter(nodes), [](int32_t n) { return n >= 0; });
+        sort_candidates(node, scratch);
+        if (last) {
+            if (int(nodes.size()) > most_) nodes.resize(most_);
+            add_leaders(i, nodes);
+            choose(node, scratch);
+        } else { // kept as links until then
+            std::copy_n(nodes.begin(), std::min<size_t>(nodes.size(), degree_), links_of(node));
+        }
+    });
+    if (!last) return;
+    std::vector<int32_t>().swap(candidates_);
+    link_back(threads);
+    reach_all();
+}
+
+// Adds the nodes that the groups of a node are around: they are further away than the others, so
+// that links to them lead out of a cluster.
+void Builder::add_leaders(int64_t number, std::vector<int32_t>& nodes) const {
+    if (leaders_.empty()) return;
+    const auto near = nodes.end() - nodes.begin();
+    for (int j = 0; j < memberships_; j++) {
+        const int32_t leader = leaders_[leader_of_[number * memberships_ + j]];
+        const auto end = nodes.begin() + near;
+        if (std::find(nodes.begin(), end, leader) == end) nodes.push_back(leader);
+    }
+}
+
+// Links every node to those that are linked to it; of too many, it chooses.
+void Builder::link_back(int threads) {
+    std::vector<int64_t> ends(graph_.size + 1);
+    auto for_links = [&](const auto& each) {
+        for (int32_t node : nodes_) {
+            const Link* links = links_of(node);
+            for (int j = 0; j < degree_ && links[j] >= 0; j++) each(node, links[j]);
+        }
+    };
+    for_links([&](int32_t, int32_t to) { ends[to + 1]++; });
+    std::partial_sum(ends.begin(), ends.end(), ends.begin()); // where the sources of a node start
+    std::vector<int32_t> sources(ends[graph_.size]);
+    for_links([&](int32_t from, int32_t to) { sources[ends[to]++] = from; }); // and now their end
+    for_nodes(threads, [&](int64_t i, Scratch& scratch) {
+        const int32_t node = nodes_[i];
+        Link* links = links_of(node);
+        std::vector<int32_t>& nodes = scratch.candidates;
+        nodes.assign(links, links + count_of(node));
+        nodes.insert(nodes.end(), sources.begin() + (node ? ends[node - 1] : 0),
+                     sources.begin() + ends[node]);
+        sort_candidates(node, scratch);
+        if (int(nodes.size()) > degree_) return choose(node, scratch);
+        std::copy(nodes.begin(), nodes.end(), links);
+    });
+}
+
+int Builder::count_of(int32_t node) const {
+    const Link* links = links_of(node);
+    int count = 0;
+    while (count < degree_ && links[count] >= 0) count++;
+    return count;
+}
+
+// Adds a link to each node that the entry does not reach.
+void Builder::reach_all() {
+    std::vector<bool> reached(graph_.size);
+    std::vector<int32_t> next;
+    auto reach = [&](int32_t node) {
+        reached[node] = true;
+        next.push_back(node);
+        while (!next.empty()) {
+            const Link* links = links_of(next.back());
+            next.pop_back();
+            for (int j = 0; j < degree_ && links[j] >= 0; j++)
+                if (!reached[links[j]]) {
+                    reached[links[j]] = true;
+                    next.push_back(links[j]);
+                }
+        }
+    };
+    Scratch scratch;
+    reach(int32_t(graph_.entry));
+    for (int32_t node : nodes_)
+        if (!reached[node]) {
+            attach(way_to(node, reached, scratch), node);
+            reach(node);
+        }
+}
+
+// The nearest of the nodes that a node is linked to and that are reached; if none is, the nearest
+// of some nodes that are.
+int32_t Builder::way_to(int32_t node, const std::vector<bool>& reached, Scratch& scratch) const {
+    const Link* links = links_of(node);
+    for (int j = 0; j < degree_ && links[j] >= 0; j++)
+        if (reached[links[j]]) return links[j];
+    std::vector<int32_t>& nodes = scratch.candidates;
+    nodes.assign(1, int32_t(graph_.entry));
+    const int64_t count = nodes_.size(), some = std::min(kLeaders, count);
+    for (int64_t i = 0; i < some; i++) {
+        const int32_t other = nodes_[count * i / some];
+        if (reached[other]) nodes.push_back(other);
+    }
+    sort_candidates(node, scratch);
+    return nodes[0];
+}
+
+// Adds a link. If there is no room, it replaces another, which then leads on from `to`: what was
+// reached still is, and what `to` alone led to was not reached before.
+void Builder::attach(int32_t from, int32_t to) {
+    Link* links = links_of(from);
+    const int count = count_of(from);
+    if (count < degree_) {
+        links[count] = to;
+        return;
+    }
+    Link* onward = links_of(to);
+    const int32_t replaced = links[degree_ - 1];
+    links[degree_ - 1] = to;
+    if (std::find(onward, onward + degree_, replaced) == onward + degree_)
+        onward[std::min(count_of(to), degree_ - 1)] = replaced;
 }
 
 } // namespace kernel

@@ -217,22 +217,48 @@ int64_t kernel_scan(void* searcher, const float* queries, int64_t count, const P
 }
 
 // A builder of a graph whose links are all -1, or null with what is wrong as in `kernel_open`.
-void* kernel_build(const Graph* graph, int32_t* links, const float* lowest, int level, int ef,
-                   char* message, int64_t size) {
+void* kernel_build(const Graph* graph, int32_t* links, const float* lowest, int level,
+                   int candidates, int64_t bytes, int threads, char* message, int64_t size) {
     message[0] = 0;
     try {
         const std::string wrong = defect(*graph);
-        if (wrong.empty()) return new Builder(*graph, links, lowest, levels()[level], ef);
+        if (wrong.empty())
+            return new Builder(*graph, links, lowest, levels()[level], candidates, bytes, threads);
         std::snprintf(message, size, "%s", wrong.c_str());
     } catch (const std::bad_alloc&) {
     }
     return nullptr;
 }
 
-// Adds nodes; 0, or -1 if there is not enough memory.
-int64_t kernel_insert(void* builder, const int32_t* nodes, int64_t count, int threads) {
+// The steps of linking the nodes of a level, see build.h; -1 if there is not enough memory.
+int64_t kernel_divide(void* builder, const int32_t* nodes, int64_t count, int level, int threads) {
     try {
-        static_cast<Builder*>(builder)->insert(nodes, count, threads);
+        return static_cast<Builder*>(builder)->divide(nodes, count, level, threads);
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+int64_t kernel_group(void* builder, int64_t round) {
+    try {
+        return static_cast<Builder*>(builder)->group(round);
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+int64_t kernel_compare(void* builder, int64_t first, int64_t last, int threads) {
+    try {
+        static_cast<Builder*>(builder)->compare(first, last, threads);
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+int64_t kernel_end(void* builder, int64_t round, int threads) {
+    try {
+        static_cast<Builder*>(builder)->end(round, threads);
         return 0;
     } catch (const std::bad_alloc&) {
         return -1;
@@ -305,6 +331,14 @@ int64_t kernel_words_count(const Postings* postings, int64_t term, const uint8_t
 void kernel_score_codes(int level, const uint8_t* codes, int64_t width, const int8_t* query,
                         const int32_t* rows, int count, int32_t* scores) {
     levels()[level].codes(codes, width, query, rows, count, scores);
+}
+
+// As `kernel_score_codes` for a block of these rows; returns which scores are above `least`.
+uint64_t kernel_score_block(int level, const uint8_t* codes, int64_t width, const int8_t* query,
+                            const int32_t* rows, int count, int32_t least, int32_t* scores) {
+    std::vector<uint8_t> block(padded(width, kCodeBlock) * kBlockCodes);
+    pack_codes(codes, width, rows, count, block.data());
+    return levels()[level].block(block.data(), width, query, least, scores);
 }
 
 float kernel_score_row(int level, const uint8_t* row, const float* query, int64_t dim, int half) {

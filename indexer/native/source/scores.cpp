@@ -37,6 +37,11 @@ void score_codes(const uint8_t* codes, int64_t width, const int8_t* query, const
     }
 }
 
+uint64_t score_block(const uint8_t* block, int64_t width, const int8_t* query, int32_t least,
+                     int32_t* scores) {
+    return block_scores(block, width, query, least, scores);
+}
+
 template <float (*load)(const uint8_t*), int bytes>
 float score_row(const uint8_t* row, const float* query, int64_t dim) {
     float lanes[kLanes] = {};
@@ -58,12 +63,23 @@ void subtract_scalar(const float* rows, int64_t stride, const float* weights, in
 
 std::vector<Level> all_levels() {
     std::vector<Level> found = vector_levels();
-    found.push_back({"scalar", "scalar code", score_codes, score_row<load_half, 2>,
+    found.push_back({"scalar", "scalar code", score_codes, score_block, score_row<load_half, 2>,
                      score_row<load_single, 4>, subtract_scalar, nullptr});
     return found;
 }
 
 } // namespace
+
+void pack_codes(const uint8_t* codes, int64_t width, const int32_t* rows, int count,
+                uint8_t* block) {
+    std::memset(block, 0, (width + 3) / 4 * 4 * kBlockCodes);
+    for (int i = 0; i < count; i++) {
+        const uint8_t* code = codes + rows[i] * width;
+        int64_t j = 0;
+        for (; j + 4 <= width; j += 4) std::memcpy(block + j * kBlockCodes + 4 * i, code + j, 4);
+        if (j < width) std::memcpy(block + j * kBlockCodes + 4 * i, code + j, width - j);
+    }
+}
 
 void widen_row(const uint8_t* row, int64_t dim, float* floats) {
     for (int64_t j = 0; j < dim; j++) floats[j] = load_half(row + 2 * j);

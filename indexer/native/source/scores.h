@@ -18,6 +18,18 @@ constexpr int kCodeBlock = 64; // quantized queries are padded with zeros to a m
 using ScoreCodes = void (*)(const uint8_t* codes, int64_t width, const int8_t* query,
                             const int32_t* rows, int count, int32_t* scores);
 
+constexpr int kBlockCodes = 64; // codes of a block
+
+// Codes of these rows, at most kBlockCodes, as a block: bytes 0 to 3 of each code, then bytes 4 to 7
+// and so on, with zeros behind `count` and `width`. `block` has room for kBlockCodes codes, each
+// padded to a multiple of kCodeBlock.
+void pack_codes(const uint8_t* codes, int64_t width, const int32_t* rows, int count,
+                uint8_t* block);
+
+// scores[i] of all codes of a block, as ScoreCodes; returns which of them are above `least`.
+using ScoreBlock = uint64_t (*)(const uint8_t* block, int64_t width, const int8_t* query,
+                                int32_t least, int32_t* scores);
+
 // The inner product of a stored row of `dim` numbers, at any byte address, and a query, which is
 // padded with zeros to a multiple of kLanes.
 using ScoreRow = float (*)(const uint8_t* row, const float* query, int64_t dim);
@@ -46,6 +58,19 @@ __attribute__((always_inline)) inline void subtract_rows(const float* rows, int6
         for (int64_t j = 0; j < dim; j++) out[j] = out[j] - weights[i] * rows[i * stride + j];
 }
 
+// The loop of ScoreBlock, which the compiler vectorises for the instruction set of its caller.
+__attribute__((always_inline)) inline uint64_t block_scores(const uint8_t* block, int64_t width,
+                                                            const int8_t* query, int32_t least,
+                                                            int32_t* __restrict scores) {
+    for (int i = 0; i < kBlockCodes; i++) scores[i] = 0;
+    for (int64_t j = 0; j < width; j += 4, block += 4 * kBlockCodes)
+        for (int i = 0; i < kBlockCodes; i++)
+            for (int b = 0; b < 4; b++) scores[i] += int32_t(block[4 * i + b]) * query[j + b];
+    uint64_t above = 0;
+    for (int i = 0; i < kBlockCodes; i++) above |= uint64_t(scores[i] > least) << i;
+    return above;
+}
+
 // `dim` numbers of float16, at any byte address, as floats.
 void widen_row(const uint8_t* row, int64_t dim, float* floats);
 
@@ -53,6 +78,7 @@ struct Level {
     const char* name;  // how a user chooses it
     const char* title; // how it is shown
     ScoreCodes codes;
+    ScoreBlock block;
     ScoreRow half;   // rows of float16
     ScoreRow single; // rows of float32
     SubtractRows subtract;

@@ -86,11 +86,16 @@ bool has_dot_products() {
 #endif
 }
 
+uint64_t block_neon(const uint8_t* block, int64_t width, const int8_t* query, int32_t least,
+                    int32_t* scores) {
+    return block_scores(block, width, query, least, scores);
+}
+
 } // namespace
 
 std::vector<Level> vector_levels() {
     if (!has_dot_products()) return {};
-    return {{"neon", "NEON", codes_neon, row_neon<true>, row_neon<false>, subtract_neon,
+    return {{"neon", "NEON", codes_neon, block_neon, row_neon<true>, row_neon<false>, subtract_neon,
              nullptr}};
 }
 

@@ -76,6 +76,26 @@ AVX512 void codes_512(const uint8_t* codes, int64_t width, const int8_t* query,
     fitting(codes, width, query, rows, count, scores);
 }
 
+AVX512 uint64_t block_512(const uint8_t* block, int64_t width, const int8_t* query, int32_t least,
+                          int32_t* scores) {
+    __m512i sums[4];
+    for (__m512i& sum : sums) sum = _mm512_setzero_si512();
+    for (int64_t j = 0; j < width; j += 4, block += 4 * kBlockCodes) {
+        int32_t four;
+        std::memcpy(&four, query + j, 4);
+        const __m512i each = _mm512_set1_epi32(four);
+        for (int s = 0; s < 4; s++)
+            sums[s] = _mm512_dpbusd_epi32(sums[s], _mm512_loadu_si512(block + 64 * s), each);
+    }
+    uint64_t above = 0;
+    const __m512i limit = _mm512_set1_epi32(least);
+    for (int s = 0; s < 4; s++) {
+        _mm512_storeu_si512(scores + 16 * s, sums[s]);
+        above |= uint64_t(_mm512_cmpgt_epi32_mask(sums[s], limit)) << (16 * s);
+    }
+    return above;
+}
+
 AVX2 inline float folded(__m256 sums) {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
     __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -138,6 +158,39 @@ AVX512 void four_512(const float* row, const float* const* queries, int64_t dim,
 AVX2 inline __m256i products(__m128i code, __m128i query) {
     // Widened first: the instruction that multiplies bytes saturates sums of two.
     return _mm256_madd_epi16(_mm256_cvtepu8_epi16(code), _mm256_cvtepi8_epi16(query));
+}
+
+AVX2 uint64_t block_256(const uint8_t* block, int64_t width, const int8_t* query, int32_t least,
+                        int32_t* scores) {
+    const __m256i low = _mm256_set1_epi16(0xff), limit = _mm256_set1_epi32(least);
+    uint64_t above = 0;
+    for (int first = 0; first < kBlockCodes; first += 32) {
+        const uint8_t* from = block + 4 * first;
+        __m256i sums[4];
+        for (__m256i& sum : sums) sum = _mm256_setzero_si256();
+        for (int64_t j = 0; j < width; j += 4, from += 4 * kBlockCodes) {
+            int32_t four;
+            std::memcpy(&four, query + j, 4);
+            const __m256i each = _mm256_set1_epi32(four);
+            const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(each, 8), 8);
+            const __m256i odd = _mm256_srai_epi16(each, 8);
+            for (int s = 0; s < 4; s++) {
+                const __m256i codes =
+                    _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32 * s));
+                sums[s] = _mm256_add_epi32(
+                    sums[s], _mm256_add_epi32(
+                                 _mm256_madd_epi16(_mm256_and_si256(codes, low), even),
+                                 _mm256_madd_epi16(_mm256_srli_epi16(codes, 8), odd)));
+            }
+        }
+        for (int s = 0; s < 4; s++) {
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(scores + first + 8 * s), sums[s]);
+            const __m256i more = _mm256_cmpgt_epi32(sums[s], limit);
+            above |= uint64_t(uint8_t(_mm256_movemask_ps(_mm256_castsi256_ps(more))))
+                     << (first + 8 * s);
+        }
+    }
+    return above;
 }
 
 AVX2 inline __m128i load_128(const void* at) {
@@ -209,9 +262,9 @@ std::vector<Level> vector_levels() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vnni"))
-        found.push_back({"avx512vnni", "AVX-512 VNNI", codes_512, row_512<true>, row_512<false>,
+        found.push_back({"avx512vnni", "AVX-512 VNNI", codes_512, block_512, row_512<true>, row_512<false>,
                          subtract_512, four_512});
-    found.push_back({"avx2", "AVX2", codes_256, row_256<true>, row_256<false>, subtract_256, nullptr});
+    found.push_back({"avx2", "AVX2", codes_256, block_256, row_256<true>, row_256<false>, subtract_256, nullptr});
     return found;
 }
 

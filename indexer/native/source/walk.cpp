@@ -48,7 +48,6 @@ Walk::Walk(const Graph& graph, const Level& level)
 
 void Walk::start(const float* query, const Point& point) {
     point_ = point;
-    last_level_ = 0;
     std::copy(query, query + graph_.dim, query_.begin());
     quantize(query, graph_.scales, graph_.width, quantized_.data());
     if (point_.mask) {
@@ -85,13 +84,6 @@ void Walk::scan(const float* query, const Point& point, const int32_t* nodes, in
     compared_ += count;
 }
 
-void Walk::start(const int8_t* quantized, int ef, int level) {
-    point_ = {1, 1, ef, nullptr, 0, 0};
-    last_level_ = level;
-    std::copy(quantized, quantized + graph_.width, quantized_.begin());
-    enter();
-}
-
 void Walk::enter() {
     for (int32_t node : visited_) seen_[node >> 6] = 0;
     visited_.clear();
@@ -101,7 +93,7 @@ void Walk::enter() {
     level_.codes(graph_.codes, graph_.width, quantized_.data(), &node_, 1, &node_score_);
     at_level_ = int(graph_.entry_level);
     crossing_ = crossed_ = gave_up_ = false;
-    if (at_level_ == last_level_) enter_last();
+    if (at_level_ == 0) enter_base();
     beam_size_ = 0;
     follow(node_);
 }
@@ -126,12 +118,11 @@ void Walk::gather() {
         crossed_ = false;
         return;
     }
-    if (point_.mask && at_level_ == last_level_) return gather_masked();
+    if (point_.mask && at_level_ == 0) return gather_masked();
     const int degree = graph_.degree(at_level_);
     count_ = 0;
-    // Each link is read once: while a graph is built, another thread may be writing it.
-    if (at_level_ > last_level_) {
-        const volatile Link* links = graph_.links_of(node_, at_level_);
+    if (at_level_ > 0) {
+        const Link* links = graph_.links_of(node_, at_level_);
         for (; count_ < degree; count_++) {
             const int32_t node = links[count_];
             if (node < 0) break;
@@ -139,7 +130,7 @@ void Walk::gather() {
         }
     } else {
         for (int i = 0; i < beam_size_; i++) {
-            const volatile Link* links = graph_.links_of(beam_[i], at_level_);
+            const Link* links = graph_.links_of(beam_[i], at_level_);
             for (int j = 0; j < degree; j++) {
                 const int32_t node = links[j];
                 if (node < 0) break;
@@ -226,7 +217,7 @@ bool Walk::score() {
     followed_ += beam_size_;
     level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
                  scores_.data());
-    if (at_level_ > last_level_) {
+    if (at_level_ > 0) {
         descend();
         beam_size_ = 0;
         follow(node_);
@@ -246,12 +237,12 @@ void Walk::descend() {
         }
     if (best >= 0) {
         node_ = best;
-    } else if (--at_level_ == last_level_) {
-        enter_last();
+    } else if (--at_level_ == 0) {
+        enter_base();
     }
 }
 
-void Walk::enter_last() {
+void Walk::enter_base() {
     seen_[node_ >> 6] |= uint64_t(1) << (node_ & 63);
     visited_.push_back(node_);
     next_ = 0;
@@ -344,11 +335,6 @@ int Walk::candidates() {
     for (int j = 0; j < count; j++) __builtin_prefetch(graph_.ids + node_of(pool_[j]));
     for (int j = 0; j < count; j++) found_[j] = graph_.ids[node_of(pool_[j])];
     return count;
-}
-
-int Walk::best(int32_t* nodes) const {
-    for (int i = 0; i < pool_size_; i++) nodes[i] = node_of(pool_[i]);
-    return pool_size_;
 }
 
 int Walk::finish(int64_t* rows, float* scores) {

@@ -44,8 +44,6 @@ void quantize(const float* values, const float* scales, int64_t width, int8_t* o
 // other, and their links do not lead from one to the next. It also does if it finds fewer than
 // `shortlist`.
 //
-// A walk for building the graph ends on a higher level, with the best nodes of that one.
-//
 // `gather` and `score` alternate until `score` returns false. Each ends with prefetches of what the
 // other reads: in between, the caller lets other walks work, and the memory answers meanwhile.
 class Walk {
@@ -54,8 +52,6 @@ class Walk {
 
     void start(const float* query, const Point& point);
 
-    // For a quantized query of `width` numbers, to the best `ef` nodes of a level.
-    void start(const int8_t* quantized, int ef, int level);
     void gather();
     bool score();
 
@@ -66,9 +62,6 @@ class Walk {
     // With `scores` null: the shortlist by (-coarse score, node). Returns the number of rows.
     int finish(int64_t* rows, float* scores);
 
-    // The nodes of a finished walk without a mask, best first, into room for `ef`; their number.
-    int best(int32_t* nodes) const;
-
     // The codes scored and the nodes whose links were followed since the last call.
     int64_t take_compared() { return std::exchange(compared_, 0); }
     int64_t take_followed() { return std::exchange(followed_, 0); }
@@ -76,7 +69,7 @@ class Walk {
   private:
     void enter();
     void descend();
-    void enter_last();
+    void enter_base();
     void insert();
     uint64_t* place_of(uint64_t entry);
     void enter_masked();
@@ -97,8 +90,8 @@ class Walk {
     std::vector<int8_t> quantized_;
     std::vector<float> query_;
 
-    int at_level_ = 0, last_level_ = 0;
-    int32_t node_ = 0; // the best so far of the levels above the last
+    int at_level_ = 0;
+    int32_t node_ = 0; // the best so far of the upper levels
     int32_t node_score_ = 0;
     int32_t beam_[kBeam] = {}; // whose links are gathered next
     int beam_size_ = 0;

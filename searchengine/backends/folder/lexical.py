@@ -22,7 +22,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from searchengine.backends.contract import EXPECTED, Scored, WordScores
+from searchengine.backends.contract import EXPECTED, Ids, Scored, WordScores
 from searchengine.backends.folder.documents import text_index
 from searchengine.backends.folder.documents.questions import (
     WORDS,
@@ -128,9 +128,14 @@ class WordIndex:
         largest = sorted(parts.items(), key=lambda item: -item[1].documents)
         return cls(dict(largest), documents, tokens / max(1, documents) or 1.0, analyzer)
 
-    def ranker(self, store: Store, allowed: Mapping[SegmentRow, Allowed] | None = None) -> "Ranker":
-        """Ranks the documents with allowed rows; None: all documents."""
-        return Ranker(self, store, allowed)
+    def ranker(
+        self,
+        documents_of: Callable[[Ids], list[int]],
+        allowed: Mapping[SegmentRow, Allowed] | None,
+        first: dict[int, int],
+    ) -> "Ranker":
+        """Ranks the documents with allowed rows; None: all documents. Others: see Ranker."""
+        return Ranker(self, documents_of, allowed, first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +144,15 @@ class Ranker:
 
     Attributes:
         index: the words files.
-        store: the tables of the snapshot.
+        documents_of: the documents of passages (n,), in their order.
         allowed: the rows that may be found; None for all.
+        first: document → its first passage, of those that were found.
     """
 
     index: WordIndex
-    store: Store
+    documents_of: Callable[[Ids], list[int]]
     allowed: Mapping[SegmentRow, Allowed] | None
+    first: dict[int, int]
 
     @property
     def documents(self) -> int:
@@ -190,7 +197,9 @@ class Ranker:
             rows, scores = part.best(numbers, weights, self.index.average, k, only, floor)
             listed = zip((-scores).tolist(), (rows + row.base).tolist(), strict=True)
             best = sorted([*best, *listed])[:k]
-        documents = self.store.documents_of(passage for _, passage in best)
+        passages = [passage for _, passage in best]
+        documents = self.documents_of(np.array(passages, np.int64))
+        self.first.update(zip(documents, passages, strict=True))
         ranked = sorted(zip((score for score, _ in best), documents, strict=True))
         return [(document, -score) for score, document in ranked]
 

@@ -290,6 +290,7 @@ class Merging:
                     tuning=tuning,
                     progress=self.progress,
                     words=terms.writer(self.store.read, partial(self._documents, ids)),
+                    passages=lambda _: self.store.columns(ids),
                 ).close()
         except CollectionError:
             self._check_inputs(work)  # replaced and removed meanwhile: no fault
@@ -314,14 +315,7 @@ class Merging:
 
     def _documents(self, ids: Ids) -> Ids:
         """The documents of passages, ascending; −1 for those that were deleted meanwhile."""
-        documents = np.full(len(ids), -1, np.int64)
-        for start in range(0, len(ids), SLICE):
-            part = ids[start : start + SLICE]
-            sql = "SELECT id, document FROM passages WHERE id BETWEEN ? AND ?"
-            for passage, document in self.store.read(sql, (int(part[0]), int(part[-1]))):
-                at = int(np.searchsorted(part, passage))
-                if at < len(part) and part[at] == passage:
-                    documents[start + at] = document
+        documents: Ids = self.store.columns(ids)[0]
         return documents
 
     def _move(self, owner: Owner, work: Work) -> Work:

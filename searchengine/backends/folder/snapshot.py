@@ -1,7 +1,8 @@
 """Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
 
+from bisect import bisect_right
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends import contract, limits
-from searchengine.backends.contract import Coarse, Ids, WordScores
+from searchengine.backends.contract import Coarse, Ids, Span, WordScores
 from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import joins_words
 from searchengine.backends.folder.documents.questions import phrases as quoted
@@ -25,6 +26,7 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.search.rotating import Queries
 from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.storage.passages_file import RowPassages
 from searchengine.indexer.storage.words_format import weight
 from searchengine.indexer.tuning.cost import footprint
 
@@ -44,6 +46,13 @@ MAX_UNRELATED = 0.95
 """Maximum of that mean: among nearly equal texts, cosines would count without limit."""
 _Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
+
+
+def _passages(segments: Mapping[SegmentRow, Segment]) -> dict[SegmentRow, RowPassages] | None:
+    """The passages of all rows; None unless all segments tell them: then the tables do."""
+    files = {row: segment.passages for row, segment in segments.items()}
+    told = {row: file for row, file in files.items() if file is not None}
+    return told if len(told) == len(files) else None
 
 
 def _checked(store: Store) -> dict[str, Any]:
@@ -102,6 +111,9 @@ class Snapshot(contract.Snapshot):
                 row: open_segment(row) for row in self.store.segments()
             }
             self.live = {row: self._live(row, before) for row in self.segments}
+            self._passages = _passages(self.segments)
+            self._files = list((self._passages or {}).items())
+            self._bases = [row.base for row in self.segments]
         except BaseException:
             self.store.close()
             raise
@@ -212,6 +224,38 @@ class Snapshot(contract.Snapshot):
                 bases.append(row.base)
         return merge(results, bases, len(passages))
 
+    def documents_of(self, passages: Ids) -> list[int]:
+        if self._passages is None:
+            return self.store.documents_of(passages.tolist())
+        documents = np.full(passages.size, -1)
+        for row, file in self._passages.items():
+            inside = (passages >= row.base) & (passages < row.base + row.rows)
+            documents[inside] = file.columns[0, passages[inside] - row.base]
+        return documents.tolist()
+
+    def spans_of(self, passages: Sequence[int]) -> list[Span]:
+        if self._passages is None:
+            return super().spans_of(passages)
+        places = map(self._place, passages)
+        return [(file.starts[row], file.ends[row]) for _, file, row in places]
+
+    def passages_of(self, documents: Sequence[int], first: Mapping[int, int]) -> dict[int, int]:
+        if self._passages is None or not first.keys() >= set(documents):
+            return super().passages_of(documents, first)
+        passages: dict[int, int] = {}
+        for document in documents:
+            segment, file, row = self._place(first[document])
+            live = self.live[segment]
+            for i in file.of_document(row):
+                if live is None or live.mask[i]:
+                    passages[segment.base + i] = document
+        return passages
+
+    def _place(self, passage: int) -> tuple[SegmentRow, RowPassages, int]:
+        """The segment of a passage, its passages file, and the row there."""
+        segment, file = self._files[bisect_right(self._bases, passage) - 1]
+        return segment, file, passage - segment.base
+
     @property
     def words(self) -> WordIndex | None:
         """The words files of the segments; None: FTS5 ranks by words."""
@@ -236,15 +280,19 @@ class Snapshot(contract.Snapshot):
         `as_you_type`: its last word may be unfinished.
         """
 
+        first: dict[int, int] = {}
+
         def best(k: int, phrases: tuple[str, ...]) -> WordScores:
             words = self.words
             ranker = None
             if words is not None:
-                ranker = words.ranker(self.store, self._matching(where, phrases))
+                ranker = words.ranker(self.documents_of, self._matching(where, phrases), first)
             condition = self.store.condition(where, phrases)
-            return lexical.search(
+            scored = lexical.search(
                 self.store.scan, question, k, *condition, ranker, as_you_type=as_you_type
             )
+            scored.first = first
+            return scored
 
         scored = best(k, required)
         added = self._added_by(text for text, _ in quoted(question) if text not in required)
@@ -257,7 +305,7 @@ class Snapshot(contract.Snapshot):
                 gains[document] += gain
         sums = sorted((-score - gains[document], document) for document, score in scores.items())
         best_sums = ((document, -total) for total, document in sums[:k])
-        return WordScores(best_sums, scored.most, scored.scale)
+        return WordScores(best_sums, scored.most, scored.scale, first)
 
     def _added_by(self, phrases: Iterable[str]) -> dict[str, float]:
         """Phrase → what it adds to the score of a document: PHRASE of a word as rare.
@@ -320,7 +368,7 @@ class Snapshot(contract.Snapshot):
             passages.append(row.base + (inside if live is None else live.rows[inside]))
             start += count
         all_passages = np.concatenate(passages)
-        _, first = np.unique(self.store.documents_of(all_passages), return_index=True)
+        _, first = np.unique(self.documents_of(all_passages), return_index=True)
         return all_passages[first]
 
     @property

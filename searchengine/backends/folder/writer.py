@@ -41,7 +41,7 @@ from searchengine.backends.folder.pending import Owner
 from searchengine.backends.folder.view import View
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
-from searchengine.indexer.building.build import Blocks, Progress
+from searchengine.indexer.building.build import Blocks, Passages, Progress
 from searchengine.indexer.building.words_file import WriteWords
 from searchengine.indexer.config import Device
 from searchengine.indexer.search.allowed import Allowed
@@ -118,6 +118,8 @@ class Writer:
         base = self.changes.next_passage()
         plan, largest = build_plan(self.store, rows)
         if ahead is not None and ahead.plan == plan:
+            with os_errors(self.path), segment_errors(self.path):
+                Segment.add_passages(ahead.path, self._passages(base))
             self.adopt(ahead.path, base)
             return
 
@@ -130,6 +132,7 @@ class Writer:
                 progress=progress,
                 rotation_of=None if largest is None else self._open_segment(largest),
                 words=self._words(base),
+                passages=self._passages(base),
             )
 
         self._add(base, build)
@@ -176,6 +179,7 @@ class Writer:
                 tuning=tuning,
                 progress=progress,
                 words=self._words(base),
+                passages=self._passages(base),
             )
 
         if parts:
@@ -243,6 +247,10 @@ class Writer:
         row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
         self.opened[row] = segment
         self.changes.add_segment(row)
+
+    def _passages(self, base: int) -> Passages:
+        """The passages from `base` on."""
+        return lambda rows: self.store.columns(np.arange(base, base + rows))
 
     def _words(self, base: int) -> WriteWords | None:
         """Writes the words of the passages from `base` on."""

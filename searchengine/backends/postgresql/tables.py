@@ -35,16 +35,17 @@ class PostgresTables(Tables):
     def passages(self, ids: Iterable[int]) -> list[Passage]:
         order = [int(i) for i in ids]
         sql = "SELECT id, document, first, last FROM passages WHERE id = ANY(%s)"
-        stored = {i: self._passages[i] for i in order if i in self._passages}
-        if missing := [i for i in order if i not in stored]:
-            stored |= {row[0]: Passage(*row) for row in self.read(sql, (missing,))}
-        return self._in_order(stored, order, "passage")
+        if missing := [i for i in order if i not in self._passages]:
+            self.keep((Passage(*row) for row in self.read(sql, (missing,))), {})
+        return self._in_order(self._passages, order, "passage")
 
     def passages_of(self, documents: Iterable[int]) -> list[Passage]:
         sql = "SELECT id, document, first, last FROM passages WHERE document = ANY(%s) ORDER BY id"
         if not (numbers := [int(i) for i in documents]):
             return []
-        return [Passage(*row) for row in self.read(sql, (numbers,))]
+        passages = [Passage(*row) for row in self.read(sql, (numbers,))]
+        self.keep(passages, {})
+        return passages
 
     def documents(self, ids: Iterable[int]) -> list[Document]:
         order = [int(i) for i in ids]
@@ -66,9 +67,9 @@ class PostgresTables(Tables):
         return self._in_order({i: (key, title) for i, key, title in rows}, order, "document")
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
-        if not (stored := _keys(keys)):
+        if not (names := _keys(keys)):
             return {}
-        return dict(self.read("SELECT key, id FROM documents WHERE key = ANY(%s)", (stored,)))
+        return dict(self.read("SELECT key, id FROM documents WHERE key = ANY(%s)", (names,)))
 
     def highest_number(self) -> int:
         sql = "SELECT coalesce(max(key::bigint), -1) FROM documents WHERE key ~ '^[0-9]{1,18}$'"

@@ -179,13 +179,25 @@ def assignment(text: str) -> tuple[str, Any]:
 @click.option("--learning-rate", default=5e-5, help="Peak learning rate.")
 @click.option("--max-tokens", default=256, help="Maximum tokens of a pair; longer pairs are cut.")
 @click.option("--seed", default=0, help="Seed of all random choices.")
+@click.option(
+    "--encoder",
+    default="starter",
+    shell_complete=complete_path,
+    help="Encoder of the search that it must improve.",
+)
+@click.option("--keep-worse", is_flag=True, help="Write the model even if the search gets worse.")
 @AS_JSON
-def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any) -> None:
+def train_cross_encoder(
+    files: tuple[Path, ...], encoder: str, as_json: bool, **settings: Any
+) -> None:
     """Train a cross-encoder on FILES of pairs or triplets (TSV or JSONL, .gz too).
 
     It reads a question and a text together, and scores whether one answers the other:
     `search --cross-encoder` lets it order the best hits again. The wrong texts are the
     negatives in the files, such as those of `mine`, and others drawn at random.
+
+    A tenth of the questions is held out. All texts are searched for them, without the
+    cross-encoder and with it; a model that orders the hits worse is not written.
 
     \b
     Example:
@@ -196,6 +208,8 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
     from searchengine.trainer.model.source import check_installed
 
     check_installed(settings["base"])  # before the seconds that torch takes to start
+    from searchengine.measure.reranking import Reranking
+    from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.training import cross_encoder_training
 
     started = time.monotonic()
@@ -208,12 +222,17 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
             if not sys.stderr.isatty():
                 pulse("Training", update.step, update.steps, f", loss {update.loss:.3f}")
 
-        trained = cross_encoder_training.train_cross_encoder(config, report)
+        judge = Reranking(Encoder.load(encoder))
+        trained = cross_encoder_training.train_cross_encoder(config, report, judge)
+    order = trained.order
+    assert order is not None  # there was a judge
     figures = {
         "out": str(config.out),
         "positive ranked first": round(trained.first, 4),
         "by chance": round(trained.by_chance, 4),
         "held-out questions": trained.held_out,
+        "nDCG@10 without": round(float(order.before.mean()), 4),
+        "nDCG@10 with": round(float(order.after.mean()), 4),
         "seconds": round(time.monotonic() - started, 2),
     }
     if as_json:
@@ -223,6 +242,7 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
         f"{config.out}: of {trained.held_out} held-out questions, {trained.first:.1%} rank their "
         f"text first (by chance {trained.by_chance:.1%}), {figures['seconds']} s"
     )
+    note(f"The search: {order}")
 
 
 @click.command()

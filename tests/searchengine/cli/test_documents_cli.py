@@ -73,6 +73,12 @@ def test_a_missing_collection(tmp_path: Path) -> None:
 
 
 def test_pages_order_and_facets(collection: Path) -> None:
+    found = run_json("duplicates", collection, "--above", "0.0001")["groups"]
+    assert [group["keys"][0] for group in found] == ["a"] and found[0]["cosines"][0] == 1
+    done = run("duplicates", collection, "--above", "0.0001", "--where", "_id in ('b', 'c')")
+    assert done.stdout.startswith("1.000  b\n") and "1 group, 1 document nearly" in done.stderr
+    assert run("duplicates", collection, "--above", "1").stdout == ""
+    assert run("duplicates", collection, "--above", "0").returncode == 2
     similar = ["similar", collection, "a"]
     whole = [hit["key"] for hit in run_json(*similar)["hits"]]
     assert [hit["key"] for hit in run_json(*similar, "--offset", "1")["hits"]] == whole[1:]

@@ -55,7 +55,16 @@ def test_the_stage_of_each_planted_loss(planted: Planted, tmp_path: Path) -> Non
                 assert explanation.settings == {} and explanation.rank is None
             else:
                 check_least(engine, loss, explanation)
-    others = {"examples", "boost", "phrases", "language", "walk", "diversity", "cross_encoder"}
+    others = {
+        "examples",
+        "boost",
+        "near",
+        "phrases",
+        "language",
+        "walk",
+        "diversity",
+        "cross_encoder",
+    }
     assert seen == PLACES.keys() - others
 
 

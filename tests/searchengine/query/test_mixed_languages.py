@@ -83,7 +83,8 @@ def test_words_are_found_by_the_stems_of_each_document(tmp_path: Path) -> None:
             index, read = snapshot.words, snapshot.store.read
             assert index is not None
             for question in ("wo fliegen die Vögel", "Vogel whale", "oiseau dans le ciel"):
-                ranked = lexical.search(read, question, 9, ranker=index.ranker(snapshot.store))
+                ranker = index.ranker(snapshot.documents_of, None, {})
+                ranked = lexical.search(read, question, 9, ranker=ranker)
                 by_fts5 = lexical.search(read, question, 9)
                 assert [i for i, _ in ranked] == [i for i, _ in by_fts5]
                 np.testing.assert_allclose([s for _, s in ranked], [s for _, s in by_fts5])

@@ -130,6 +130,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         "the cat", mode="vector", min_score=0.1, group_by="lang", diversity=0.5, shortlist=3
     ),
     "search: boost": lambda e: e.search("a bee", boost="0.9 ** (year - 2000)", mode="hybrid"),
+    "search: near": lambda e: e.search("a bee", group_near=0.5, mode="vector"),
     "search: time": lambda e: e.search("a bee", timeout=60),
     "search: vector": lambda e: e.search(VECTOR, 1, exact=True),
     "search_batch": lambda e: e.search_batch(["a bee", "the cat sat"], 1, where="year > 2000"),
@@ -229,6 +230,8 @@ ERRORS: list[Callable[[Any], Any]] = [
     lambda e: e.search("a bee", like="cat"),
     lambda e: e.search("a bee", boost="ln(year)"),
     lambda e: e.search("a bee", boost=3),
+    lambda e: e.search("a bee", group_near=2),
+    lambda e: e.search("a bee", group_near=True),
     lambda e: e.search("a bee", like=["cat"], unlike=["cat"]),
     lambda e: e.search("a bee", mode="text", like=["cat"]),
     lambda e: e.explain("a bee", None),

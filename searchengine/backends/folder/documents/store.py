@@ -241,6 +241,22 @@ class Store(Database, Tables):
         paths = (json_path(field), json_path(field))
         return self.scan(sql, (*paths, *parameters))
 
+    def columns(self, ids: Ids) -> Ids:
+        """Document, start and end of passages, hidden ones too: ids (n,), rising, to (3, n).
+
+        −1 for those that are not stored.
+        """
+        columns = np.full((3, len(ids)), -1, np.int64)
+        for low in range(0, len(ids), _CHUNK):
+            part = ids[low : low + _CHUNK]
+            sql = "SELECT id, document, start, end FROM passages WHERE id BETWEEN ? AND ?"
+            rows = self._passages(self.read(sql, (int(part[0]), int(part[-1]))))
+            stored = np.array(rows, np.int64).reshape(-1, 4).T
+            at = np.searchsorted(part, stored[0]).clip(max=len(part) - 1)
+            known = part[at] == stored[0]
+            columns[:, low + at[known]] = stored[1:, known]
+        return columns
+
     def counts(self) -> tuple[int, int]:
         documents, passages = self.scan(
             "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM live_passages)"

@@ -155,10 +155,10 @@ def test_rotations_are_read_however_their_header_is_padded(ending: bytes, tmp_pa
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"<f4", b"<i4", "must hold a float32 matrix"),
-        (b"False", b"True ", "must hold a float32 matrix"),
-        (b"(8, 8)", b"(4,16)", "must hold a float32 matrix"),
-        (b"\x93NUMPY\x01", b"\x93NUMPY\x02", "must hold a float32 matrix"),
+        (b"<f4", b"<i4", "must hold a matrix .* of float32"),
+        (b"False", b"True ", "must hold a matrix .* of float32"),
+        (b"(8, 8)", b"(4,16)", "must hold a matrix .* of float32"),
+        (b"\x93NUMPY\x01", b"\x93NUMPY\x02", "must hold a matrix .* of float32"),
         (segment()["rotation.npy"][-4:], b"\0\0\xc0\x7f", "holds NaN"),
     ],
 )

@@ -1,0 +1,85 @@
+"""Documents that are nearly the same: by the cosine of the means of their passages."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from searchengine.backends import limits, listing
+from searchengine.backends.contract import Snapshot
+from searchengine.errors import QueryError
+from searchengine.indexer.arrays import Floats
+from searchengine.indexer.search.near_duplicates import leaders
+
+_READ = 2000  # documents whose passages are read at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """A group of documents that are nearly the same.
+
+    Attributes:
+        keys: of the documents, in the order in which they were first added.
+        cosines: of each of them to the first.
+    """
+
+    keys: tuple[str, ...]
+    cosines: tuple[float, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
+        return asdict(self)
+
+
+def check_cosine(name: str, value: object) -> None:
+    """Raise QueryError for what is no cosine above 0."""
+    if type(value) not in (int, float) or not 0 < value <= 1:  # type: ignore[operator]
+        raise QueryError(f"{name} must be a cosine above 0 and at most 1, got {value!r}")
+
+
+def duplicates(
+    snapshot: Snapshot, above: float, where: str | None, progress: Callable[[int, int], None]
+) -> list[Duplicates]:
+    """The groups of at least two documents, by their first documents.
+
+    `progress`: called with the number of documents just compared, and in all. Keeps a vector of
+    each document in memory.
+    """
+    ids: list[int] = [int(i) for block in listing.ids(snapshot.store, where) for i in block]
+    if not ids:
+        return []
+    vectors = np.concatenate(
+        [means(snapshot, ids[start : start + _READ]) for start in range(0, len(ids), _READ)]
+    )
+    leader, cosines = leaders(vectors, above, lambda done: progress(done, len(ids)))
+    groups: dict[int, list[int]] = {}
+    for position in np.flatnonzero(leader != np.arange(len(ids))).tolist():
+        groups.setdefault(int(leader[position]), []).append(position)
+    found = []
+    for first in sorted(groups):
+        members = [first, *groups[first]]
+        keys = snapshot.store.keys_of(ids[position] for position in members)
+        rest = cosines[members[1:]].clip(-1, 1).tolist()
+        found.append(Duplicates(tuple(keys), (1.0, *rest)))
+    return found
+
+
+def firsts(snapshot: Snapshot, ids: Sequence[int], above: float) -> list[int]:
+    """For each document, in order, the position of the first one that it is nearly the same as."""
+    leader, _ = leaders(means(snapshot, ids), above, lambda _: limits.check())
+    return [int(first) for first in leader]
+
+
+def means(snapshot: Snapshot, ids: Sequence[int]) -> Floats:
+    """The mean of the passages of each document, as a unit row, (n, D); zeros if it has none."""
+    passages = snapshot.store.passages_of(set(ids))
+    sums = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
+    if passages:
+        place = {document: position for position, document in enumerate(ids)}
+        places = [place[passage.document] for passage in passages]
+        vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
+        np.add.at(sums, places, vectors)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    sums /= np.where(lengths > 0, lengths, np.float32(1))
+    return sums

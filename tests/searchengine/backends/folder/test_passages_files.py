@@ -1,0 +1,193 @@
+"""The passages files of segments against the tables, which they must agree with."""
+
+import sqlite3
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cut_documents import Words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine import SearchEngine
+from searchengine.backends import contract
+from searchengine.backends.folder import writer as ahead
+from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.errors import CollectionError
+from searchengine.indexer.storage.manifest import MANIFEST, Manifest
+from searchengine.indexer.storage.passages_file import PASSAGES
+from searchengine.ingest.passages import PassageConfig
+from searchengine.upkeep.repair import repair
+
+CUT = PassageConfig(tokens=4, overlap=0)
+TEXTS = ["whale sea " * 5, "bread dough", "star planet light " * 3, "river", "whale star bread"]
+
+
+def create(path: Path) -> SearchEngine:
+    return SearchEngine.create(path, Words(), passages=CUT, tokenizer="porter")
+
+
+def add(engine: SearchEngine, *numbers: int, suffix: str = "") -> None:
+    engine.add([{"_id": str(i), "text": TEXTS[i % len(TEXTS)] + suffix} for i in numbers])
+
+
+def agree(snapshot: Snapshot) -> None:
+    """What the files tell is what the tables hold."""
+    assert snapshot._passages is not None
+    stored = snapshot.store.scan("SELECT id, document FROM live_passages ORDER BY id")
+    ids = [passage for passage, _ in stored]
+    first = {document: passage for passage, document in reversed(stored)}
+    tables = contract.Snapshot
+    assert snapshot.documents_of(np.array(ids, np.int64)) == [document for _, document in stored]
+    assert snapshot.spans_of(ids) == tables.spans_of(snapshot, ids)
+    assert snapshot.passages_of(list(first), first) == tables.passages_of(snapshot, list(first), {})
+
+
+steps = st.one_of(
+    st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True),
+    st.integers(0, 12),
+    st.just("optimize"),
+)
+
+
+@given(st.lists(steps, min_size=1, max_size=6))
+def test_files_agree_with_tables(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[Any]
+) -> None:
+    """Whatever was added, changed, deleted and merged."""
+    with create(tmp_path_factory.mktemp("passages") / "c") as engine:
+        for number, change in enumerate(changes):
+            if change == "optimize":
+                engine.optimize()
+            elif isinstance(change, int):
+                engine.delete([str(change)])
+            else:
+                add(engine, *change, suffix=" again" * number)
+            with engine.reading() as snapshot:
+                agree(snapshot)
+        engine.verify()
+
+
+def test_a_search_reads_only_the_documents_that_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    read = Store._read
+
+    def noted(store: Store, sql: str, *rest: Any, **options: Any) -> Any:
+        statements.append(sql)
+        return read(store, sql, *rest, **options)
+
+    with create(tmp_path / "c") as engine:
+        add(engine, *range(5))
+        add(engine, 5, 6, 7)
+        for mode in ("vector", "text", "hybrid"):
+            engine.search("whale star", mode=mode)  # opens what later searches share
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "_read", noted)
+            for mode in ("vector", "text", "hybrid"):
+                assert len(engine.search("whale star", 3, mode=mode)) == 3
+    assert len(statements) == 3 and not any("passages" in sql for sql in statements)
+    assert all("FROM documents" in sql for sql in statements)
+
+
+def without_files(path: Path) -> None:
+    """As a collection of an earlier version: its segments have no passages files."""
+    with sqlite3.connect(path / "documents.db") as db:
+        for (number,) in db.execute("SELECT id FROM segments").fetchall():
+            folder = path / "segments" / f"{number:06d}"
+            (folder / PASSAGES).unlink()
+            manifest = Manifest.from_json((folder / MANIFEST).read_bytes())
+            del manifest.files[PASSAGES]  # type: ignore[attr-defined]
+            text = manifest.to_json().encode()
+            (folder / MANIFEST).write_bytes(text)
+            db.execute(
+                "UPDATE segments SET manifest_sha256 = ? WHERE id = ?",
+                (sha256(text).hexdigest(), number),
+            )
+    db.close()
+
+
+def test_a_collection_without_files_answers_alike(tmp_path: Path) -> None:
+    """Also where only its newer segments have them; `optimize` writes one."""
+    path, questions = tmp_path / "c", ("whale", "star bread", "river light")
+
+    def results(engine: SearchEngine) -> list[Any]:
+        return [
+            [
+                (hit.key, round(hit.score, 2), hit.start, hit.end)
+                for hit in engine.search(text, 8, mode=mode)
+            ]
+            for text in questions
+            for mode in ("vector", "text", "hybrid")
+        ]
+
+    with create(path) as engine:
+        add(engine, *range(9))
+        engine.delete(["3"])
+        expected = results(engine)
+    without_files(path)
+    with SearchEngine.open(path, Words()) as engine:
+        with engine.reading() as snapshot:
+            assert snapshot._passages is None
+        assert results(engine) == expected
+        engine.verify()
+        add(engine, 20)
+        engine.delete(["20"])
+        with engine.reading() as snapshot:
+            assert snapshot._passages is None
+        assert results(engine) == expected
+        engine.optimize()
+        with engine.reading() as snapshot:
+            agree(snapshot)
+        assert results(engine) == expected
+
+
+def test_a_segment_built_ahead_gets_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Documents are numbered when they are committed: later than it is built."""
+    monkeypatch.setattr(ahead, "MIN_ROWS", 1)
+    adopted: list[Path] = []
+    adopt = ahead.Writer.adopt
+
+    def noted(writer: ahead.Writer, built: Path, base: int) -> None:
+        adopted.append(built)
+        adopt(writer, built, base)
+
+    monkeypatch.setattr(ahead.Writer, "adopt", noted)
+    with create(tmp_path / "c") as engine:
+        add(engine, *range(4))
+        add(engine, 2, 7, 8, suffix=" new")
+        assert len(adopted) == 1
+        with engine.reading() as snapshot:
+            agree(snapshot)
+        engine.verify()
+
+
+@pytest.mark.parametrize(
+    ("change", "encoded"),
+    [
+        ("UPDATE passages SET end = end - 1 WHERE id = 4", 0),
+        ("UPDATE passages SET document = 2 WHERE id = 1", 2),
+    ],
+)
+def test_repair_of_passages_that_differ(tmp_path: Path, change: str, encoded: int) -> None:
+    """Offsets of the table count; documents that lack a passage are encoded again."""
+    path = tmp_path / "c"
+    with create(path) as engine:
+        add(engine, *range(6))
+    with sqlite3.connect(path / "documents.db") as db:
+        db.execute(change)
+    db.close()
+    with SearchEngine.open(path, Words()) as engine:
+        with pytest.raises(CollectionError, match="segment 000001 has other passages in"):
+            engine.verify()
+    report = repair(path, Words())
+    assert report.whole and report.damage and report.encoded == encoded
+    with SearchEngine.open(path, Words()) as engine, engine.reading() as snapshot:
+        agree(snapshot)
+        assert [row.id for row in snapshot.segments] == ([1, 2] if encoded else [2])
