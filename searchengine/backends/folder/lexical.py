@@ -253,7 +253,7 @@ def search(
     if kind is Tokenizer.NONE:
         raise QueryError(MISSING)
     last = unfinished(question) if as_you_type else None
-    query = _counted(question, used, last)
+    query = counted_words(question, used, last)
     fts5 = _Fts5(read, condition, parameters)
     if kind is Tokenizer.TRIGRAM:
         candidates = trigrams(query, last)
@@ -262,17 +262,20 @@ def search(
     else:
         candidates = whole_words(query, last)
     if kind in (Tokenizer.PORTER, Tokenizer.STEM):
-        candidates = {_begun(word, fts5, ranker): n for word, n in candidates.items()}
-    candidates = _merged(candidates, used)
+        candidates = {
+            begun(word, lambda word: _occurs(word, fts5, ranker)): n
+            for word, n in candidates.items()
+        }
+    candidates = merged(candidates, used)
     terms = None if ranker is None else ranker.terms(candidates)
     if ranker is not None and terms is not None:
-        return _ranked(ranker, terms, k)
+        return ranked(ranker, terms, k)
     quoted_terms = {
         term: times for word, times in candidates.items() for term in _for_fts5(read, kind, word)
     }
     if kind is not Tokenizer.TRIGRAM or any(len(word) >= 3 for word in query):
-        return _ranked(fts5, quoted_terms, k)
-    scored = _ranked(fts5, quoted_terms, max(k, MIN_INDEXED))
+        return ranked(fts5, quoted_terms, k)
+    scored = ranked(fts5, quoted_terms, max(k, MIN_INDEXED))
     if len(scored) >= max(k, MIN_INDEXED):
         return WordScores(scored[:k], scored.most)
     scanned = _scan(read, query, k, condition, parameters)
@@ -291,7 +294,7 @@ def _for_fts5(read: Read, kind: Tokenizer, word: Word) -> list[str]:
     return [quoted(term) for (term,) in rows]
 
 
-def _counted(question: str, used: Analyzer, last: str | None) -> dict[str, float]:
+def counted_words(question: str, used: Analyzer, last: str | None) -> dict[str, float]:
     """The words of a question, and how often each counts; `last`: an unfinished one."""
     languages = used.languages if used.tokenizer is Tokenizer.STEM else ("en",)
     functions = function_words(languages)
@@ -301,7 +304,7 @@ def _counted(question: str, used: Analyzer, last: str | None) -> dict[str, float
     }
 
 
-def _merged(candidates: Mapping[Word, float], used: Analyzer) -> dict[Word, float]:
+def merged(candidates: Mapping[Word, float], used: Analyzer) -> dict[Word, float]:
     """The words that have terms; of several words with equal terms, the first counts for all."""
     first: dict[tuple[tuple[bytes, ...], bool], Word] = {}
     merged = defaultdict[Word, float](float)
@@ -325,7 +328,7 @@ def _weight(times: float) -> float:
     return math.sqrt(times)
 
 
-def _ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
+def ranked(index: Index[T], terms: Mapping[T, float], k: int) -> WordScores:
     """The k best documents by the TERMS rarest terms.
 
     `most` grows with the part of the question that no document has.
@@ -364,7 +367,7 @@ def _continued(scored: WordScores, more: Scored, k: int) -> WordScores:
     return WordScores((scored + further)[:k], scored.most)
 
 
-def _begun(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> Word:
+def begun(word: Word, occurs: Callable[[Word], bool]) -> Word:
     """An unfinished word, without its last letters where no term begins with them.
 
     Terms have no endings: none begins with "sleepi", though there may be "sleeping".
@@ -373,7 +376,7 @@ def _begun(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> Word:
         return word
     for letters in range(len(word.text), max(len(word.text) - ENDING, 3) - 1, -1):
         shorter = Word(word.text[:letters], unfinished=True)
-        if _occurs(shorter, fts5, ranker):
+        if occurs(shorter):
             return shorter
     return word
 

@@ -23,6 +23,7 @@ from searchengine.backends.mode import Mode
 from searchengine.backends.postgresql import schema, statistics, writing
 from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
+from searchengine.backends.postgresql.words import postings_of
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -163,6 +164,8 @@ class PostgresCollection(Backend):
 
     def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
         last = checked(entries, int(self.settings["encoder"]["dim"]))
+        used = Analyzer.parse(self.settings["tokenizer"] if self.words else Tokenizer.NONE)
+        terms = postings_of(list(last.values()), used)
 
         def work(transaction: "Transaction") -> None:
             # Until this commits, nobody may change the rotation that it writes by.
@@ -172,7 +175,7 @@ class PostgresCollection(Backend):
             )
             known, numbers = writing.prepare(transaction, last)
             check_unchanged(expected, known, last)
-            writing.upsert(transaction, last, known, numbers, seen[0][1])
+            writing.upsert(transaction, last, known, numbers, seen[0][1], terms)
 
         self._connections.write(work, "FOR SHARE")
 

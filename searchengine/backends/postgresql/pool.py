@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -77,6 +77,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         ending, self._ending = self._ending, None
         if ending is not None:
             ending.__exit__(None, None, None)
+
+    def close(self) -> None:
+        """As psycopg's; takes the answer to `end` first."""
+        with suppress(psycopg.Error):
+            if not self.closed:
+                self.settle()
+        super().close()
 
     def is_idle(self) -> bool:
         """Whether it can be used; without asking the server, which may have closed it."""

@@ -2,7 +2,9 @@
 
     settings    name → JSON; `version` is that of these tables, `revision` changes with any setting
     documents   as in documents.db, except: `metadata` is the JSON as it was stored, `fields` the
-                same as JSONB, `dates` its shadow (filters.py), `words` title and text as a tsvector
+                same as JSONB, `dates` its shadow (filters.py), `tokens` its length in terms,
+                `words` title and text as a tsvector, for phrases
+    postings, word_totals   see words.py
     passages    a row for each passage: its document, its offsets, and its vector, rotated, float16
 
 The rotation is a setting, so it is the same for every process; see collection.py.
@@ -27,13 +29,13 @@ if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connections
     from searchengine.backends.postgresql.pool import Connection
 
-VERSION = 1
+VERSION = 2
 INDEX = "passages_prefix"
 INDEXED = (
     f"EXISTS (SELECT 1 FROM pg_index WHERE indexrelid = to_regclass('{INDEX}') AND indisvalid)"
 )
 """Whether the index of vectors serves searches."""
-WORDS_RANKER = "ts_rank"
+WORDS_RANKER = "BM25"
 CITUS = "citus"
 """The setting of a collection with tables spread over the nodes of a cluster."""
 INDEXED_TEXT = 200_000
@@ -100,6 +102,7 @@ def create(connection: "Connection", connections: "Connections", settings: dict[
             root text,
             digest bytea NOT NULL,
             vectors bytea,
+            tokens int NOT NULL,
             words tsvector GENERATED ALWAYS AS ({words}) STORED
         )""",
         f"""CREATE TABLE passages (
@@ -111,6 +114,15 @@ def create(connection: "Connection", connections: "Connections", settings: dict[
         )""",
         "CREATE INDEX passages_document ON passages (document)",
         "CREATE INDEX documents_fields ON documents USING gin (fields jsonb_path_ops)",
+        """CREATE TABLE postings (
+            term bytea NOT NULL,
+            document bigint NOT NULL,
+            frequency real NOT NULL,
+            length int NOT NULL
+        )""",
+        "CREATE INDEX postings_term ON postings (term) INCLUDE (document, frequency, length)",
+        "CREATE INDEX postings_document ON postings (document)",
+        "CREATE TABLE word_totals (documents bigint NOT NULL, tokens bigint NOT NULL)",
         *(["CREATE INDEX documents_words ON documents USING gin (words)"] if config else []),
     ):
         connection.execute(statement)

@@ -19,10 +19,10 @@ import numpy as np
 
 from searchengine.backends.contract import Coarse, Ids, Passage, Snapshot, WordScores
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
-from searchengine.backends.folder.documents.questions import unfinished
-from searchengine.backends.postgresql import schema
+from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
+from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
@@ -252,30 +252,19 @@ class PostgresSnapshot(Snapshot):
         required: tuple[str, ...] = (),
         as_you_type: bool = False,
     ) -> WordScores:
-        """The k best documents with any word of the question: (id, ts_rank), by (−score, id).
+        """The k best documents with any word of the question, by BM25: (id, score).
 
         They contain the phrases `required`. Each other phrase of the question, in quotation marks,
-        adds a share of the rank, all of them as much as the rank itself.
+        adds a share of the score, all of them as much as the score itself.
         """
         config = self._words_config
         added = [storable(text) for text, _ in phrases_of(question) if text not in required]
-        question = storable(question)
         _, holds, values = self._matches(where, required)
-        last = unfinished(question) if as_you_type else None
-        # The words that plainto_tsquery demands together; one is enough here, as in FTS5.
-        terms = f"replace(plainto_tsquery('pg_catalog.{config}', %s)::text, ' & ', ' | ')::tsquery"
-        if last is not None:
-            terms += f" || to_tsquery('pg_catalog.{config}', quote_literal(%s) || ':*')"
         phrase = f"(words @@ phraseto_tsquery('pg_catalog.{config}', %s))::int"
-        share = f" * (1 + ({' + '.join([phrase] * len(added))}) / {len(added)}.0)" if added else ""
-        sql = (
-            f"SELECT id, ts_rank(words, query, 1){share} FROM documents, "
-            f"(SELECT {terms} AS query) AS question WHERE words @@ query AND {holds} "
-            "ORDER BY 2 DESC, 1 LIMIT %s"
-        )
-        words = (question,) if last is None else (question, last)
-        rows = self.tables.read(sql, (*added, *words, *values, k))
-        return WordScores((i, float(score)) for i, score in rows)
+        share = f"(1 + ({' + '.join([phrase] * len(added))}) / {len(added)}.0)" if added else "1"
+        used = Analyzer.parse(self.settings["tokenizer"])
+        matches = (share, holds, (*added, *values))
+        return words.search(self.transaction, used, storable(question), k, matches, as_you_type)
 
     def warm(self) -> int:
         """Bytes read into the server's cache; 0 if it lacks the extension pg_prewarm."""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from searchengine.backends.contract import Entry, Known, as_json
+from searchengine.backends.postgresql import words
 from searchengine.backends.postgresql.filters import condition, dates_of
 from searchengine.backends.postgresql.tables import PostgresTables, known_of
+from searchengine.backends.postgresql.words import Posting
 from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.search.rotating import Rotation
@@ -16,9 +18,10 @@ from searchengine.indexer.search.rotating import Rotation
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.pool import Connection, Statement, Transaction
 
-_COLUMNS = "id, key, title, text, metadata, fields, dates, source, root, digest, vectors"
+_COLUMNS = "id, key, title, text, metadata, fields, dates, source, root, digest, vectors, tokens"
 _TYPES = [
     "int8", "text", "text", "text", "json", "jsonb", "jsonb", "json", "text", "bytea", "bytea",
+    "int4",
 ]  # fmt: skip
 _BATCH = 5000  # vectors rotated at a time
 _FEW = 64  # rows that one statement inserts
@@ -44,12 +47,22 @@ def upsert(
     known: Mapping[str, Known],
     numbers: tuple[Sequence[int], Sequence[int]],
     rotation: Rotation | None,
+    terms: tuple[Sequence[Posting], Sequence[int]],
 ) -> None:
-    """Store entries (by key) in place of those that are `known`, and commit."""
+    """Store entries (by key) in place of those that are `known`, and commit.
+
+    `terms`: their postings and lengths (words.postings_of).
+    """
     new = [key for key in entries if key not in known]
     ids = {key: state.id for key, state in known.items()}
     ids |= dict(zip(new, numbers[0], strict=False))
-    rows = {key: _row(ids[key], entry) for key, entry in entries.items()}
+    postings, lengths = terms
+    replaced = [state.id for state in known.values()]
+    words.insert(transaction, postings, lengths, [ids[key] for key in entries], replaced)
+    rows = {
+        key: (*_row(ids[key], entry), tokens)
+        for (key, entry), tokens in zip(entries.items(), lengths, strict=True)
+    }
     _insert(transaction, "documents", _COLUMNS, _TYPES, [rows[key] for key in new])
     if known:
         # Passages refer to their document, so its row is changed and not replaced.
@@ -58,7 +71,6 @@ def upsert(
         for key in known:
             sql = f"UPDATE documents SET {assignments} WHERE id = %s"
             transaction.later(sql, (*rows[key][2:], rows[key][0]))
-        replaced = [state.id for state in known.values()]
         transaction.later("DELETE FROM passages WHERE document = ANY(%s)", (replaced,))
     _insert_passages(
         transaction, [(ids[key], entry) for key, entry in entries.items()], numbers[1], rotation
@@ -68,11 +80,19 @@ def upsert(
 
 def delete(connection: "Connection", keys: Sequence[str] | None, where: str | None) -> int:
     """Delete documents and their passages; returns how many documents."""
-    if keys is not None:
-        stored = [key for key in keys if "\0" not in key]
-        return connection.execute("DELETE FROM documents WHERE key = ANY(%s)", (stored,)).rowcount
-    matches, parameters = condition(where)
-    return connection.execute(f"DELETE FROM documents WHERE {matches}", parameters).rowcount
+    if keys is None:
+        matches, parameters = condition(where)
+    else:
+        matches, parameters = "key = ANY(%s)", [[key for key in keys if "\0" not in key]]
+    row = connection.execute(
+        f"WITH gone AS (DELETE FROM documents WHERE {matches} RETURNING id, tokens), "
+        "terms AS (DELETE FROM postings WHERE document IN (SELECT id FROM gone)), "
+        "totals AS (INSERT INTO word_totals SELECT -count(*), -sum(tokens) FROM gone "
+        "HAVING count(*) > 0) SELECT count(*) FROM gone",
+        parameters,
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def update(transaction: "Transaction", name: str, patches: Mapping[str, Mapping[str, Any]]) -> None:

@@ -174,7 +174,7 @@ def test_commands_take_urls(tmp_path: Path, url: str) -> None:
     assert "has prefix 8, got 4" in other.stderr and "secret" not in other.stderr
     assert run_json("search", url, "note 3", "--mode", "text")["hits"][0]["key"] == "k3"
     stats = run_json("info", url)
-    assert (stats["documents"], stats["words"]) == (5, "ts_rank")
+    assert (stats["documents"], stats["words"]) == (5, "BM25")
     assert "documents    5" in run("info", secret).stdout
     assert "secret" not in run("info", secret).stdout
     assert run("count", url, "--where", "year > 2002").stdout.split() == ["2"]
@@ -186,7 +186,7 @@ def test_commands_take_urls(tmp_path: Path, url: str) -> None:
     copied = run_json("copy", secret, tmp_path / "c")
     assert copied["documents"] == 4 and "secret" not in str(copied)
     assert "both sides are equal" in run("copy", url, tmp_path / "c").stderr
-    for command in ("verify", "repair", "optimize", "tune", "serve"):
+    for command in ("verify", "repair", "optimize", "tune"):
         refused = run(command, secret)
         assert refused.returncode == 2 and "copy it to a folder first" in refused.stderr
         assert "secret" not in refused.stderr

@@ -179,6 +179,29 @@ def writer_of(used: Analyzer, texts: Callable[[], tuple[int, Iterable[Text]]]) -
     return WriteWords(write, notes(used))
 
 
+def count_terms(
+    texts: Sequence[tuple[str, str]], used: Analyzer
+) -> tuple[list[int], list[tuple[bytes, int, float]]]:
+    """The lengths of documents in tokens; and term, document and how often, by term.
+
+    `texts`: title and text of each. A term in the title counts TITLE_WEIGHT times.
+    """
+    if used.tokenizer is Tokenizer.NONE:
+        return [0] * len(texts), []
+    lengths: list[int] = []
+    counts: list[tuple[bytes, int, float]] = []
+    numbered = ((i, title, text) for i, (title, text) in enumerate(texts))
+    with closing(_Table(used.tokenizer)) as table:
+        for chunk in _counted(table, numbered, used):
+            lengths += chunk.lengths.tolist()
+            rows, times = chunk.rows[chunk.documents].tolist(), chunk.counts.tolist()
+            for term, first, last in zip(
+                chunk.terms, chunk.starts[:-1].tolist(), chunk.starts[1:].tolist(), strict=True
+            ):
+                counts += [(term, rows[i], times[i]) for i in range(first, last)]
+    return lengths, counts
+
+
 def _stored(read: Read, ids: Sequence[int], first: Sequence[int]) -> Iterator[Text]:
     """The texts of stored documents."""
     for start in range(0, len(ids), _IDS):

@@ -1,0 +1,209 @@
+"""Documents ranked by words on a server: BM25 with the terms and weights of a folder.
+
+postings        a row for each term of each document: how often it occurs (in the title twice),
+                and the length of the document
+word_totals     numbers of documents and tokens; their sum counts. Each commit adds a row, so
+                that writers do not wait for each other, and now and then one adds them up
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from searchengine.backends.contract import Scored, WordScores
+from searchengine.backends.folder import lexical
+from searchengine.backends.folder.documents.questions import Word, stems, unfinished, whole_words
+from searchengine.backends.folder.documents.terms import count_terms, terms_of
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.indexer.storage.words_format import K1, B, weight
+
+if TYPE_CHECKING:
+    from searchengine.backends.contract import Entry
+    from searchengine.backends.postgresql.pool import Statement, Transaction
+
+_ALL = 1 << 62
+_MAX_TOTALS = 500  # rows of word_totals until a writer adds them up
+_TOTALS = (
+    "SELECT coalesce(sum(documents), 0)::int8, coalesce(sum(tokens), 0)::int8 FROM word_totals"
+)
+Posting = tuple[bytes, int, float, int]
+"""A term, the place of the document among those given, frequency, length of the document."""
+
+
+def postings_of(entries: Sequence["Entry"], used: Analyzer) -> tuple[list[Posting], list[int]]:
+    """The postings of documents, and their lengths in tokens."""
+    texts = [(entry.document.title, entry.document.text) for entry in entries]
+    lengths, counted = count_terms(texts, used)
+    return [(term, i, count, lengths[i]) for term, i, count in counted], lengths
+
+
+def search(
+    transaction: "Transaction",
+    used: Analyzer,
+    question: str,
+    k: int,
+    matches: tuple[str, str, Sequence[Any]],
+    as_you_type: bool,
+) -> WordScores:
+    """The k best documents that share a word with the question, as lexical.search.
+
+    `matches`: what a score is multiplied by, a condition on documents, and their parameters.
+    """
+    last = unfinished(question) if as_you_type else None
+    query = lexical.counted_words(question, used, last)
+    index = _Index(transaction, *matches)
+
+    def occurs(word: Word) -> bool:
+        (terms,) = terms_of(used).look_up([word])
+        return any(index.counts([(term, word.unfinished) for term in terms], 1))
+
+    if used.tokenizer is Tokenizer.STEM:
+        candidates = stems(query, last, used, occurs)
+    else:
+        candidates = whole_words(query, last)
+    if used.tokenizer in (Tokenizer.PORTER, Tokenizer.STEM):
+        candidates = {lexical.begun(word, occurs): n for word, n in candidates.items()}
+    words = lexical.merged(candidates, used)
+    cut = terms_of(used).look_up(list(words))
+    terms = {
+        (term, word.unfinished): times
+        for (word, times), of_word in zip(words.items(), cut, strict=True)
+        for term in of_word
+    }
+    index.prepare(list(terms))
+    return lexical.ranked(index, terms, k)
+
+
+class _Index:
+    """A lexical.Index over the postings."""
+
+    def __init__(
+        self, transaction: "Transaction", factor: str, condition: str, parameters: Sequence[Any]
+    ) -> None:
+        self._transaction = transaction
+        self._factor, self._condition, self._parameters = factor, condition, parameters
+        self._totals: tuple[int, int] | None = None
+        self._known: dict[lexical.Key, int] = {}
+
+    def prepare(self, terms: Sequence[lexical.Key]) -> None:
+        """Read the totals, and the counts of terms up to half of the documents, at once."""
+        half = "(SELECT (sum(documents)::int8 + 1) / 2 FROM word_totals)"
+        missing = [term for term in terms if term not in self._known]
+        (totals,), *counts = self._transaction.run(
+            (_TOTALS, ()), *(self._count(term, half) for term in missing)
+        )
+        self._totals = totals
+        self._known |= {t: int(rows[0][0]) for t, rows in zip(missing, counts, strict=True)}
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in the collection."""
+        return self._sums()[0]
+
+    def counts(self, terms: Sequence[lexical.Key], limit: int) -> list[int]:
+        """How many documents have each term, counted up to `limit`."""
+        missing = [term for term in terms if self._known.get(term, -1) < 0]
+        if missing:
+            statements = [self._count(term, str(int(limit))) for term in missing]
+            rows = self._transaction.run(*statements)
+            found = {term: int(counted[0][0]) for term, counted in zip(missing, rows, strict=True)}
+            if limit == 1:
+                return [found.get(term, self._known.get(term, 0)) for term in terms]
+            self._known |= found
+        return [min(limit, self._known[term]) for term in terms]
+
+    def best(self, terms: Mapping[lexical.Key, float], k: int) -> Scored:
+        """The k best documents with one of the terms, by (−score, id)."""
+        documents, tokens = self._sums()
+        average = tokens / max(1, documents) or 1.0
+        counts = self.counts(list(terms), (documents + 1) // 2)
+        weights = [n * weight(documents, c) for n, c in zip(terms.values(), counts, strict=True)]
+        parts, parameters = [], []
+        whole = [(t, w) for (t, begun), w in zip(terms, weights, strict=True) if not begun]
+        if whole:
+            parts.append(
+                "SELECT document, weight, frequency, length FROM unnest(%s::bytea[], %s::float8[]) "
+                "AS asked (term, weight) JOIN postings USING (term)"
+            )
+            parameters += [[t for t, _ in whole], [w for _, w in whole]]
+        for ((term, begun), _), value in zip(terms.items(), weights, strict=True):
+            if begun:
+                parts.append(
+                    "SELECT document, %s::float8, sum(frequency), min(length) FROM postings "
+                    "WHERE term >= %s AND term < %s GROUP BY document"
+                )
+                parameters += [value, term, term + b"\xff"]
+        gain = f"weight * frequency * {K1 + 1} / (frequency + {K1} * ({1 - B} + {B} * length / %s))"
+        scored = (
+            f"SELECT document AS id, sum({gain}) AS score FROM ({' UNION ALL '.join(parts)}) "
+            "AS found (document, weight, frequency, length) GROUP BY document"
+        )
+        plain = (self._factor, self._condition) == ("1", "true")
+        # Rounded to float4, so that equal documents are equal whatever the order of the sum.
+        rounded = f"(score * {self._factor})::float4"
+        join = "" if plain else "JOIN documents USING (id) "
+        sql = (
+            f"SELECT id, {rounded} FROM ({scored}) AS scored {join}WHERE {self._condition} "
+            "ORDER BY 2 DESC, 1 LIMIT %s"
+        )
+        factors = self._factor.count("%s")
+        values = (
+            *self._parameters[:factors], average, *parameters, *self._parameters[factors:],
+            min(k, _ALL),
+        )  # fmt: skip
+        rows = self._transaction.run((sql, values))[0]
+        return [(int(i), float(score)) for i, score in rows]
+
+    def _sums(self) -> tuple[int, int]:
+        if self._totals is None:
+            ((self._totals,),) = self._transaction.run((_TOTALS, ()))
+        assert self._totals is not None
+        return self._totals
+
+    def _count(self, term: lexical.Key, limit: str) -> "Statement":
+        text, begun = term
+        where, bounds = ("term >= %s AND term < %s", (text, text + b"\xff")) if begun else (
+            "term = %s", (text,)
+        )  # fmt: skip
+        rows = "DISTINCT document" if begun else "1"
+        having = f"SELECT {rows} FROM postings WHERE {where} LIMIT {limit}"
+        return f"SELECT count(*) FROM ({having}) AS counted", bounds
+
+
+def insert(
+    transaction: "Transaction",
+    postings: Sequence[Posting],
+    lengths: Sequence[int],
+    ids: Sequence[int],
+    replaced: Sequence[int],
+) -> None:
+    """Add the postings of documents (`ids`), of which some were `replaced`.
+
+    Before the lengths of the replaced ones are changed.
+    """
+    if replaced:
+        transaction.later("DELETE FROM postings WHERE document = ANY(%s)", (list(replaced),))
+        transaction.later(
+            "INSERT INTO word_totals SELECT 0, -coalesce(sum(tokens), 0) FROM documents "
+            "WHERE id = ANY(%s)",
+            (list(replaced),),
+        )
+    transaction.later(
+        "INSERT INTO word_totals VALUES (%s, %s)", (len(ids) - len(replaced), sum(lengths))
+    )
+    transaction.later(
+        "WITH gone AS (DELETE FROM word_totals WHERE (SELECT count(*) FROM word_totals) > %s "
+        "RETURNING documents, tokens) INSERT INTO word_totals "
+        "SELECT sum(documents), sum(tokens) FROM gone HAVING count(*) > 0",
+        (_MAX_TOTALS,),
+    )
+    if postings:
+        transaction.later(
+            "INSERT INTO postings SELECT * FROM unnest(%s::bytea[], %s::int8[], %s::float4[], "
+            "%s::int4[])",
+            (
+                [term for term, _, _, _ in postings],
+                [ids[i] for _, i, _, _ in postings],
+                [frequency for _, _, frequency, _ in postings],
+                [length for _, _, _, length in postings],
+            ),
+        )
