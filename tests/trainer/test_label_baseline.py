@@ -91,6 +91,7 @@ def test_a_training_that_wins_nothing_gives_the_base(few: TrainConfig, pooling: 
     assert figures["n"] == 240 == len(right) and c in CS
     assert figures["base"] == pytest.approx(np.mean(right), abs=0.005)
     assert f"{figures['base']:.4f} for a logistic regression" in encoder.recipe["chosen"]
+    c = best_c(plain, Examples((Kind.LABELLED, row) for row in zip(texts, labels, strict=True)))
     whole = LogisticRegression(C=c, max_iter=2000).fit(x, labels)
     agree = np.mean(np.array(classify(found, texts)) == whole.predict(x))
     assert agree > 0.99

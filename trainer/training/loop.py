@@ -30,7 +30,7 @@ from searchengine.trainer.training.batches import BatchLoader, BatchPlan, Loaded
 from searchengine.trainer.training.checkpoint import JudgedStep
 from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
-    best_c,
+    CS,
     fit_classifier,
     folds_of,
     rotate_head,
@@ -266,11 +266,13 @@ def cross_validate(run: Run, accelerator: Any, report: OnReport | None) -> Again
     parts = folds_of(labels, config.folds, config.seed)
     plain = replace(config, keep_last=True, eval_every=0, checkpoint_every=0, patience=0)
     main = run.processes.main
-    trained, known = np.zeros((2, len(rows)), dtype=bool)
+    trained = np.zeros(len(rows), dtype=bool)
+    # Of the regression the C that is best on these parts counts: unequal parts of few labels may
+    # favour another one than the equal parts that choose the C of the result.
+    known = {c: np.zeros(len(rows), dtype=bool) for c in CS}
     if main:
         base = base_as_it_is(config, run.model, data.examples, str(accelerator.device))
         vectors = torch.from_numpy(base.encode(texts, role="document"))
-        c = best_c(base, data.examples)
     for fold in range(config.folds):
         tested = np.flatnonzero(parts == fold)
         part = replace(data, config=plain, examples=data.examples.without(tested.tolist()))
@@ -284,15 +286,17 @@ def cross_validate(run: Run, accelerator: Any, report: OnReport | None) -> Again
             trained[tested] = right_at(of_part.encoder(), [rows[i] for i in tested])
             learnt = np.flatnonzero(parts != fold)
             assert base.model.classifier is not None
-            base.model.classifier.fit(vectors[learnt], [labels[i] for i in learnt], c)
-            known[tested] = right_of(
-                base.model.classifier, vectors[tested], [labels[i] for i in tested]
-            )
+            for c, right in known.items():
+                base.model.classifier.fit(vectors[learnt], [labels[i] for i in learnt], c)
+                right[tested] = right_of(
+                    base.model.classifier, vectors[tested], [labels[i] for i in tested]
+                )
     if not main:
         return None
     several = parts >= 0
     where = f"in {config.folds}-fold cross-validation"
-    return AgainstBase(where, c, trained[several], known[several])
+    c = max(CS, key=lambda c: int(known[c].sum()))
+    return AgainstBase(where, c, trained[several], known[c][several])
 
 
 def run_updates(

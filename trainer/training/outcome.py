@@ -175,7 +175,7 @@ def the_base(run: Run, against: AgainstBase) -> Encoder:
     """The base with its regression on all labels. Issues a TrainingWarning."""
     config, examples = run.config, run.data[0].examples
     base = base_as_it_is(config, run.model, examples, run.device)
-    fit_classifier(base, examples, against.c)
+    fit_classifier(base, examples, best_c(base, examples))
     reason = (
         "the base model with a logistic regression on its vectors, as training is not better "
         f"beyond doubt: {against}"
