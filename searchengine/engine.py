@@ -102,6 +102,7 @@ from searchengine.query.request import (
     check_questions,
     split,
 )
+from searchengine.query.typing_errors import Searched, searched, tell
 from searchengine.trainer.model.multilingual import MULTILINGUAL
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep import copies, reindex, stats, tuning, verify
@@ -137,6 +138,7 @@ __all__ = [
 
 
 D = TypeVar("D")
+Encode = Callable[[Sequence[str]], Floats]
 
 
 class SearchEngine:
@@ -483,6 +485,7 @@ class SearchEngine:
         diversity: float = 0.0,
         phrases: Phrases | str = Phrases.SCORED,
         as_you_type: bool = False,
+        typo_tolerance: bool = True,
         exact: bool = False,
         shortlist: int | None = None,
         layers: int | None = None,
@@ -525,6 +528,9 @@ class SearchEngine:
             as_you_type: the last word of the question may be unfinished: words that begin with it
                 count as it does, unless a space or a mark follows it. The vector is of the question
                 as it is.
+            typo_tolerance: replace words of the question that no document has by the nearest that
+                documents have; `Hits.replaced` says which. Not by vectors alone, in quotation
+                marks, and of names with digits or several capitals.
             exact: return the true nearest documents. Only by vectors, and without a shortlist.
             shortlist: candidates of each segment that are scored at full width; None: the number
                 that the segment is configured with.
@@ -555,6 +561,7 @@ class SearchEngine:
             diversity=diversity,
             phrases=phrases,
             as_you_type=as_you_type,
+            typo_tolerance=typo_tolerance,
             exact=exact,
             shortlist=shortlist,
             layers=layers,
@@ -703,7 +710,7 @@ class SearchEngine:
                 request, questions, vectors = split(queries, requested, settings, encodes)
                 scorer = self.cross_encoders.get(request.cross_encoder)
                 try:
-                    encode = None
+                    encode: Encode | None = None
                     if encodes and questions is not None:
                         encode = self._encoder.questions(request.layers, settings).encode
                 except EncoderMissing:
@@ -713,8 +720,8 @@ class SearchEngine:
                     if not self._encoder.is_past(settings):
                         raise
                     continue  # reindexed meanwhile
-                question = questions[0] if questions else None
                 vector = None if vectors is None else vectors[0]
+                question, encode = self._read(request, questions, encode)
                 with self.collection.reading() as snapshot:
                     if snapshot.settings["encoder"] != settings["encoder"]:
                         continue
@@ -789,6 +796,7 @@ class SearchEngine:
             if not questions and vectors is None:
                 return HitsBatch()
             scorer = self.cross_encoders.get(request.cross_encoder)
+            asked = self._searched(request, questions or ())
             if questions and not request.by_words:
                 try:
                     encoder = self._encoder.questions(request.layers, settings)
@@ -796,7 +804,8 @@ class SearchEngine:
                     if not self._encoder.is_past(settings):
                         raise
                     continue  # reindexed meanwhile
-                vectors = encoder.encode(request.to_encode(questions))
+                vectors = encoder.encode(request.to_encode([each.to_encode for each in asked]))
+            questions = [each.question for each in asked] or None
             times.append(perf_counter())
             limits.check()
             ranked = request if scorer is None else request.before_cross_encoder
@@ -806,6 +815,7 @@ class SearchEngine:
                 rankings = rank(snapshot, ranked, questions, moved(snapshot, ranked, vectors))
                 times.append(perf_counter())
                 answers = hits(snapshot, ranked, rankings, questions)
+                tell(answers, asked)
                 if not any(answers):
                     notes = tuple(listing.unknown_fields(snapshot.store, request.where))
                     for answer in answers:
@@ -815,6 +825,38 @@ class SearchEngine:
                 answers = reordered(answers, questions or (), request, scorer)
                 times.append(perf_counter())
             return timed(answers, times)
+
+    def searched(self, question: str, **options: Unpack[Options]) -> Searched:
+        """What a search reads in place of a question: words that no document has are replaced.
+
+        `options` as for `search`."""
+        settings = self.collection.settings
+        request, questions, _ = split(
+            [question], Query.from_options(10, options), settings, self._encoder.encodes(settings)
+        )
+        return self._searched(request, questions or ())[0]
+
+    def _read(
+        self, request: Query, questions: Sequence[str] | None, encode: Encode | None
+    ) -> tuple[str | None, Encode | None]:
+        """What is searched for in place of the first question, and what encodes that."""
+        if not questions:
+            return None, encode
+        (read,) = self._searched(request, questions[:1])
+        if encode is None or not read.replacements:
+            return read.question, encode
+        to_encode = request.to_encode([read.to_encode])
+        return read.question, lambda _: encode(to_encode)
+
+    def _searched(self, request: Query, questions: Sequence[str]) -> list[Searched]:
+        """What a search reads in place of questions."""
+
+        def knows(word: str) -> bool:
+            encoder = self._encoder.load()
+            return encoder.tokenizes and len(encoder.token_spans([word])[0]) == 1
+
+        with self.collection.reading() as snapshot:
+            return searched(snapshot, request, questions, knows)
 
     @overload
     def get(self, keys: Key) -> Document | None: ...  # type: ignore[overload-overlap]

@@ -370,9 +370,9 @@ class Worker:
 
 def rows(engine: SearchEngine, question: Question) -> list[Row]:
     """What an engine answers."""
-    hits = engine.search(
-        question.text, question.k, mode=question.mode, where=FILTERS[question.filter].where
-    )
+    where = FILTERS[question.filter].where
+    options = {"mode": question.mode, "where": where, "typo_tolerance": False}
+    hits = engine.search(question.text, question.k, **options)  # type: ignore[arg-type]
     return [(h.key, h.score, h.title, h.text, dict(h.metadata)) for h in hits]
 
 

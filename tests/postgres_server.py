@@ -78,7 +78,8 @@ def restart(server: Any) -> None:
         try:
             server.ensure_postgres_running()
             return
-        except subprocess.SubprocessError:  # it waits for 10 seconds; a recovery may take longer
+        except (subprocess.SubprocessError, AssertionError):
+            # It waits for 10 seconds; a recovery may take longer.
             if time.monotonic() > deadline:
                 raise
 

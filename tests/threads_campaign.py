@@ -466,7 +466,7 @@ class Campaign:
         def search() -> None:
             me = (self.stepper.actor or self.stepper.actors[0]).thread.ident or 0
             try:
-                hits = used.engine.search_batch([question], k, mode=mode)[0]
+                hits = used.engine.search_batch([question], k, mode=mode, typo_tolerance=False)[0]
             except CollectionError as error:
                 state, _ = self.history.get(self.read.get(me), ({}, ""))
                 if "is empty" not in str(error) or state:

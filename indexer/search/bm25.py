@@ -15,6 +15,7 @@ import numpy as np
 from searchengine.indexer.arrays import Doubles, Mask, RowNumbers, address
 from searchengine.indexer.native.library import chosen_level, load
 from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.near_terms import NearTerms
 from searchengine.indexer.storage.words_format import K1, WINDOW, Postings, United, norms, weight
 
 __all__ = ["MOST_TERMS", "Words", "weight"]
@@ -36,6 +37,7 @@ class Words:
         live: the rows that are not deleted; None for all.
         documents: number of documents that are not deleted.
         tokens: the sum of their lengths.
+        near: finds terms by words with typing errors.
     """
 
     def __init__(self, postings: Postings, live: Allowed | None) -> None:
@@ -46,6 +48,7 @@ class Words:
         self.tokens = int(lengths.sum(dtype=np.int64))
         self._longest = int(postings.lengths.max(initial=0))
         self._native = None if chosen_level() is None else NativeWords(postings)
+        self.near = NearTerms(postings)
         self._counts: dict[int, int] = {}
         self._united: dict[bytes, United | None] = {}
         self._norms: tuple[float, Doubles] | None = None
@@ -91,6 +94,24 @@ class Words:
             count = int(self.live.mask[self.postings.rows[documents]].sum())
         self._counts[term] = count
         return count
+
+    def count_both(self, one: bytes, other: bytes) -> int:
+        """How many documents have both terms; deleted ones count too."""
+        rows = self._rows_with(one)
+        places = np.searchsorted(others := self._rows_with(other), rows)
+        inside = places < others.size
+        return int((others[places[inside]] == rows[inside]).sum())
+
+    def rows_with(self, term: bytes, most: int) -> RowNumbers:
+        """The rows of the first documents that have a term and are not deleted, at most `most`."""
+        rows = self._rows_with(term)
+        return (rows if self.live is None else rows[self.live.mask[rows]])[:most]
+
+    def _rows_with(self, term: bytes) -> RowNumbers:
+        number = self.postings.find(term)
+        documents, _ = self._postings_of(number, number + 1) if number >= 0 else ((), ())
+        rows: RowNumbers = self.postings.rows[np.asarray(documents, np.int64)]
+        return rows
 
     def best(
         self,

@@ -140,6 +140,16 @@ class Postings:
         first, last = self.term_entries[number : number + 2]
         return int(self.entry_starts[last] - self.entry_starts[first])
 
+    def counts(self, numbers: RowNumbers) -> RowNumbers:
+        """How many documents have each term, (n,) int64."""
+        first, last = self.term_entries[numbers], self.term_entries[numbers + 1]
+        counts: RowNumbers = self.entry_starts[last] - self.entry_starts[first]
+        return counts
+
+    def first_bytes(self, numbers: RowNumbers) -> npt.NDArray[np.uint8]:
+        """The first byte of each term, (n,); no term is empty."""
+        return self.term_bytes[self.term_starts[numbers]]
+
     def vocabulary(self) -> list[bytes]:
         """All terms, in order."""
         text, starts = self.term_bytes.tobytes(), self.term_starts.tolist()

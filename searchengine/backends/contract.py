@@ -361,6 +361,13 @@ class Snapshot(ABC):
         to the score. `as_you_type`: its last word may be unfinished.
         """
 
+    def replacements(self, question: str, *, as_you_type: bool = False) -> Mapping[str, str]:
+        """Words of a question that no document has → the nearest that documents have.
+
+        `as_you_type`: the last word may be unfinished. Empty where words are not compared.
+        """
+        return {}
+
     @abstractmethod
     def warm(self) -> int:
         """Read what searches read into a cache, so that none waits for it; returns bytes."""

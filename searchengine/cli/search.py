@@ -110,6 +110,15 @@ _ASKED = (
         help="Find words that begin with the last word of QUESTION, too.",
     ),
     click.option(
+        "--no-typo-tolerance",
+        "typo_tolerance",
+        flag_value=False,
+        default=True,
+        show_default=False,
+        help="Leave words that no document has as they are, instead of replacing them by the "
+        "nearest that documents have.",
+    ),
+    click.option(
         "--exact-phrases",
         "phrases",
         flag_value="required",
@@ -180,14 +189,15 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
 
 _EXPLAINED = {
     "Which documents": "where group_by group_near min_score offset k",
-    "Order": "mode boost like unlike as_you_type phrases diversity cross_encoder candidates",
+    "Order": "mode boost like unlike as_you_type typo_tolerance phrases diversity cross_encoder "
+    "candidates",
     "Effort": "shortlist exact timeout",
     "The encoder": f"encoder query_encoder layers {RUNNING}",
 }
 _SECTIONS = _EXPLAINED | {
     "Which documents": "where group_by group_near min_score offset k facets",
-    "Order": "mode boost like unlike as_you_type phrases diversity sort_by cross_encoder "
-    "candidates",
+    "Order": "mode boost like unlike as_you_type typo_tolerance phrases diversity sort_by "
+    "cross_encoder candidates",
 }
 
 
@@ -328,12 +338,15 @@ def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
             for name, counts in hits.facets.items()
         }
         found = {"hits": hits.to_dicts(), "facets": facets}
-        show_json(found | {"exact": hits.exact, "read": hits.read, "notes": hits.notes})
+        names = ("exact", "read", "notes", "replaced")
+        show_json(found | {name: getattr(hits, name) for name in names})
     else:
         for hit in hits:
             say(_indented(hit))
         for name, counts in hits.facets.items():
             say(f"{name}: {_counted(counts)}")
+    for word, new in hits.replaced.items():
+        note(f"no document has {word!r}; searched for {new!r} instead (--no-typo-tolerance)")
     if options["exact"] and hits.exact:
         matching = " that match" if options["where"] else ""
         percent = 0 if hits.read is None else 100 * hits.read

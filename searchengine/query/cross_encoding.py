@@ -50,6 +50,7 @@ def reordered(
         if query.sort_by is not None:
             reranked = ordered_by(reranked, query.sort_by)
         batches.append(Hits(reranked, facets=hits.facets))
+        batches[-1].replaced = hits.replaced
     return batches
 
 

@@ -115,7 +115,7 @@ class Timing:
     """Wall seconds of the call that answered a question, by stage.
 
     Attributes:
-        encode: from questions to vectors.
+        encode: from questions to vectors, and the nearest words for those that no document has.
         search: ranking, by vectors and words.
         fetch: reading the documents of the hits.
         cross_encode: scoring the candidates again; 0 without a cross-encoder.
@@ -144,9 +144,10 @@ class Hits(list[Hit]):
         timing: how long the search took; None for results of other calls than a search, such as
             `similar`.
         notes: sentences on why there are no hits: fields of the filter that no document has.
+        replaced: words of the question that no document has → what was searched for instead.
     """
 
-    __slots__ = ("exact", "facets", "notes", "read", "timing")
+    __slots__ = ("exact", "facets", "notes", "read", "replaced", "timing")
 
     def __init__(
         self,
@@ -162,6 +163,7 @@ class Hits(list[Hit]):
         self.facets = {} if facets is None else facets
         self.timing: Timing | None = None
         self.notes: tuple[str, ...] = ()
+        self.replaced: Mapping[str, str] = {}
 
     @overload
     def __getitem__(self, place: SupportsIndex) -> Hit: ...

@@ -44,6 +44,7 @@ class CommonOptions(TypedDict, total=False):
     facets: Sequence[str]
     as_you_type: bool
     phrases: Phrases | str
+    typo_tolerance: bool
     candidates: int
     like: Sequence[Key]
     unlike: Sequence[Key]
@@ -80,6 +81,7 @@ class Query:
     facets: Sequence[str] = ()
     as_you_type: bool = False
     phrases: Phrases | str = Phrases.SCORED
+    typo_tolerance: bool = True
     cross_encoder: str | Path | None = None
     candidates: int = CANDIDATES
     timeout: float | None = None
@@ -186,8 +188,9 @@ class Query:
             if not isinstance(self.sort_by, str) or not self.sort_by.strip("- "):
                 raise QueryError(f"sort_by must be the name of a field, got {self.sort_by!r}")
             field_named(self.sort_by.removeprefix("-"))
-        if type(self.as_you_type) is not bool:
-            raise QueryError(f"as_you_type must be True or False, got {self.as_you_type!r}")
+        for name in ("as_you_type", "typo_tolerance"):
+            if type(value := getattr(self, name)) is not bool:
+                raise QueryError(f"{name} must be True or False, got {value!r}")
         if self.phrases not in list(Phrases):
             raise QueryError(f"phrases must be one of {', '.join(Phrases)}, got {self.phrases!r}")
         self._check_fields()

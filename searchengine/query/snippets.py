@@ -5,7 +5,7 @@ import unicodedata
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from textwrap import dedent
 from typing import NamedTuple
@@ -236,7 +236,7 @@ def _asked(question: str, language: str | None) -> tuple[frozenset[str], frozens
     for match in _TERM.finditer(question):
         word, size = match.group(), _PARTS.get(match.lastgroup)
         if size is None:
-            folded = word.casefold()
+            folded = _folded(word)
             terms = common if folded in functions else telling
             terms.add(_stem(folded) if stem is None else stem(word))
         else:
@@ -263,7 +263,7 @@ def _matches(
         elif stem is not None:
             if (term := stem(word)) in wanted:
                 yield *match.span(), term
-        elif (folded := word.casefold())[:3] in begins and (term := _stem(folded)) in wanted:
+        elif (folded := _folded(word))[:3] in begins and (term := _stem(folded)) in wanted:
             yield *match.span(), term
 
 
@@ -293,6 +293,7 @@ def _beginning(wanted: frozenset[str]) -> re.Pattern[str]:
 def _looked_up(text: str, wanted: Set[str]) -> Iterator[tuple[int, int, str]]:
     """As _matches, in any order: faster for few terms."""
     folded = text.casefold()
+    folded = folded if folded.isascii() else folded.translate(_plain_letters())
     added: list[int] = []  # offsets in `folded` of all but the first character of one in the text
     if len(folded) != len(text):
         for match in _GROWING.finditer(text):
@@ -310,6 +311,23 @@ def _looked_up(text: str, wanted: Set[str]) -> Iterator[tuple[int, int, str]]:
             if begins and _stem(match.group()) == term:
                 start, end = (place - bisect_left(added, place) for place in match.span())
                 yield start, end, term
+
+
+def _folded(word: str) -> str:
+    """A word without case and accents, with wide forms as narrow ones: as the index folds it."""
+    folded = word.casefold()
+    if folded.isascii():
+        return folded
+    decomposed = unicodedata.normalize("NFKD", folded)
+    return "".join(c for c in decomposed if not unicodedata.combining(c))
+
+
+@cache
+def _plain_letters() -> dict[int, str]:
+    """Accented and wide letters that fold to one letter: the text keeps its length."""
+    codes = (*range(0xC0, 0x250), *range(0x1E00, 0x1F00), *range(0xFF10, 0xFF5B))
+    plain = {code: _folded(chr(code)) for code in codes}
+    return {code: letter for code, letter in plain.items() if len(letter) == 1}
 
 
 def _stem(word: str) -> str:

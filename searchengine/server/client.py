@@ -65,6 +65,7 @@ from searchengine.query.request import (
     check_filter,
     check_questions,
 )
+from searchengine.query.typing_errors import replaced
 from searchengine.server.server_settings import (
     MAX_BATCH,
     MAX_HITS,
@@ -106,7 +107,8 @@ UNAVAILABLE = {
         _ENCODER,
     ),
     **dict.fromkeys(
-        ("asearch_shown", "rank", "rank_by_weights", "to_encode", "required_phrases"), _RANKING
+        ("asearch_shown", "rank", "rank_by_weights", "to_encode", "required_phrases", "searched"),
+        _RANKING,
     ),
     **dict.fromkeys(("encodes", "default_mode", "default_weight"), _STATISTICS),
     "duplicates": "takes minutes: use SearchEngine or the command line where the collection is",
@@ -751,6 +753,7 @@ def _warned(hits: Hits) -> Hits:
 def _hits(result: dict[str, Any], query: Any) -> Hits:
     """The hits of a SearchResponse."""
     question = query if isinstance(query, str) else ""
+    question = replaced(question, result["replaced"])
     names = ("score", "key", "title", "text", "metadata", "start", "end", "scores")
     hits = Hits(
         (Hit(**{name: hit[name] for name in names}, question=question) for hit in result["hits"]),
@@ -762,6 +765,7 @@ def _hits(result: dict[str, Any], query: Any) -> Hits:
         stages = {name: timing.get(name, 0.0) / 1e3 for name in STAGES}
         hits.timing = Timing(**stages, questions=timing["questions"])
     hits.notes = tuple(result["notes"])
+    hits.replaced = result["replaced"]
     return hits
 
 

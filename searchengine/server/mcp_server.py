@@ -56,10 +56,14 @@ class HitModel(BaseModel):
 
 
 class Results(BaseModel):
-    """Documents, best first; `notes`: why there are none."""
+    """Documents, best first; `notes`: why there are none.
+
+    `replaced`: words of the question that no document has, and what was searched for instead.
+    """
 
     hits: list[HitModel]
     notes: list[str]
+    replaced: dict[str, str]
 
 
 class Stored(BaseModel):
@@ -313,7 +317,9 @@ def serve(
 
 
 def _results(hits: Hits) -> Results:
-    return Results(hits=[_hit(hit) for hit in hits], notes=list(hits.notes))
+    return Results(
+        hits=[_hit(hit) for hit in hits], notes=list(hits.notes), replaced=dict(hits.replaced)
+    )
 
 
 def _hit(hit: Hit) -> HitModel:

@@ -128,6 +128,9 @@ class SearchOptions(Strict):
     phrases: Literal["scored", "required"] = Field(
         "scored", description="Rank documents with phrases in quotation marks higher, or no others."
     )
+    typo_tolerance: bool = Field(
+        True, description="Replace words that no document has by the nearest that documents have."
+    )
     like: _Examples = Field(
         [], description="Keys of relevant documents, towards which the question moves."
     )
@@ -274,6 +277,9 @@ class SearchResponse(BaseModel):
     read: float | None = Field(description="Fraction of all rows read at full width, if counted.")
     timing: TimingModel | None
     notes: list[str] = Field(description="Why there are no hits: fields that no document has.")
+    replaced: dict[str, str] = Field(
+        description="Words of the question that no document has, and what was searched for instead."
+    )
 
 
 class StageModel(BaseModel):

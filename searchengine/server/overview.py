@@ -9,6 +9,7 @@ import numpy as np
 
 from searchengine.corpus.documents import Document
 from searchengine.engine import Mode, SearchEngine, field_name, listing
+from searchengine.query.typing_errors import Searched
 from searchengine.server.models import CountRequest
 from searchengine.server.server_settings import MAX_FACETS, MAX_OFFSET
 
@@ -70,11 +71,13 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
     for field, where in request.fields.items():
         groups.setdefault(where, []).append(field)
     facets: dict[str, Any] = {}
-    best = None
+    best = searched = None
+    if request.query is not None:
+        searched = engine.searched(request.query, mode=mode, as_you_type=True)
     for where, fields in groups.items():
         among = where
-        if request.query is not None:
-            keys = _best(engine, request.query, mode, where)
+        if searched is not None:
+            keys = _best(engine, searched, mode, where)
             among = _among(keys)
             best = BEST if len(keys) == BEST else best  # else they are all that match
         for field, values in engine.facets(*fields, where=among).items():
@@ -84,12 +87,16 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
             ]
     total = engine.count(request.where)
     newest = _newest(engine, request.where) if request.query is None else []
-    if request.query is not None and mode == Mode.TEXT:
+    if searched is not None and mode == Mode.TEXT:
         with engine.collection.reading() as snapshot:
-            required = engine.required_phrases(request.query)
+            required = engine.required_phrases(searched.question)
             total = len(
                 snapshot.by_words(
-                    request.query, MAX_OFFSET, request.where, required=required, as_you_type=True
+                    searched.question,
+                    MAX_OFFSET,
+                    request.where,
+                    required=required,
+                    as_you_type=True,
                 )
             )
     at_least = mode == Mode.TEXT and request.query is not None and total == MAX_OFFSET
@@ -116,13 +123,13 @@ def _newest(engine: SearchEngine, where: str | None) -> list[dict[str, str]]:
         ]
 
 
-def _best(engine: SearchEngine, question: str, mode: Mode, where: str | None) -> Sequence[str]:
+def _best(engine: SearchEngine, read: Searched, mode: Mode, where: str | None) -> Sequence[str]:
     """The keys of the best documents for a question, at most BEST."""
-    texts = [] if mode == Mode.TEXT else engine.to_encode([question], mode)
+    texts = [] if mode == Mode.TEXT else engine.to_encode([read.to_encode], mode)
     vectors = engine.encode_questions(texts) if texts else np.zeros((0, 0), np.float32)
     with engine.collection.reading() as snapshot:
         (keys,) = engine.rank(
-            snapshot, [question], vectors, BEST, mode=mode, where=where, as_you_type=True
+            snapshot, [read.question], vectors, BEST, mode=mode, where=where, as_you_type=True
         )
     return keys
 

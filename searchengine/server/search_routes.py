@@ -133,7 +133,8 @@ def _write_hits(content: Content, hits: Hits, *, texts: bool) -> None:
     content.write_list(_hit(hit, texts) for hit in hits)
     content.write(b',"facets":')
     content.write_facets(hits.facets)
-    rest = to_json({"exact": hits.exact, "read": hits.read, "notes": hits.notes})
+    names = ("exact", "read", "notes", "replaced")
+    rest = to_json({name: getattr(hits, name) for name in names})
     content.write(b"," + rest[1:])
 
 

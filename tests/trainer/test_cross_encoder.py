@@ -294,8 +294,8 @@ def test_the_order_of_a_search_before_and_after() -> None:
             return self.sign * np.array(right, dtype=np.float32)
 
     judge = Reranking(WordLengths())
-    first = judge(answers, texts, Knowing(1))
-    last = judge(answers, texts, Knowing(-1))
+    first = judge(answers, texts, Knowing(1))  # type: ignore[arg-type]
+    last = judge(answers, texts, Knowing(-1))  # type: ignore[arg-type]
     assert first.measure == "nDCG@10" and first.after.tolist() == [1, 1]
     assert last.after.tolist() == [0, 0]
     assert first.before.tolist() == last.before.tolist() and first.before[1] > first.before[0]

@@ -327,6 +327,14 @@ int64_t kernel_words_count(const Postings* postings, int64_t term, const uint8_t
     return count_documents(*postings, term, mask);
 }
 
+// Letters that terms share with those before, and the terms near a word; see words.h.
+void kernel_words_shared(const Terms* terms, uint8_t* shared) { count_shared(*terms, shared); }
+
+int64_t kernel_words_near(const Terms* terms, const uint32_t* word, int64_t length, int64_t edits,
+                          int64_t ending, int64_t most, int64_t* numbers, uint8_t* costs) {
+    return near_terms(*terms, word, length, edits, ending, most, numbers, costs);
+}
+
 // For tests: the scores of codes, and of one full-width row, at a level.
 void kernel_score_codes(int level, const uint8_t* codes, int64_t width, const int8_t* query,
                         const int32_t* rows, int count, int32_t* scores) {

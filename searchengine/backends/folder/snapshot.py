@@ -19,6 +19,7 @@ from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.lexical import WordIndex
 from searchengine.backends.folder.pending import Work, described, works
+from searchengine.backends.folder.spelling import Speller
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -306,6 +307,12 @@ class Snapshot(contract.Snapshot):
         sums = sorted((-score - gains[document], document) for document, score in scores.items())
         best_sums = ((document, -total) for total, document in sums[:k])
         return WordScores(best_sums, scored.most, scored.scale, first)
+
+    def replacements(self, question: str, *, as_you_type: bool = False) -> Mapping[str, str]:
+        words = self.words
+        if words is None or words.analyzer.tokenizer is Tokenizer.TRIGRAM:
+            return {}
+        return Speller(words, self.store).replacements(question, as_you_type=as_you_type)
 
     def _added_by(self, phrases: Iterable[str]) -> dict[str, float]:
         """Phrase → what it adds to the score of a document: PHRASE of a word as rare.

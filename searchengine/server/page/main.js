@@ -10,8 +10,9 @@ const PAGE = 10;
 const [DEBOUNCE, RETRY] = [80, 5000]; // milliseconds
 // usual: the mode in which the collection answers questions that name none
 // candidates: the most hits that the server's cross-encoder orders again; null: it has none
+// asTyped: a question whose words are not to be replaced
 // like: the key of a document whose nearest are shown; likeName: its title, if it is known. typing: whether the address is of an unfinished question
-const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: null, likeName: null, typing: false };
+const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: null, likeName: null, typing: false, asTyped: null };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
 const check = (mode) => {
@@ -41,7 +42,7 @@ function request(question) {
   const mode = checkedMode();
   return {
     collection: byId("collection").value, query: question, mode, where: where(),
-    shortlist: mode === "text" ? null : shortlist(), as_you_type: true,
+    shortlist: mode === "text" ? null : shortlist(), as_you_type: true, typo_tolerance: question !== state.asTyped,
     texts: false, cross_encoder: crossEncodes(), k: Math.min(PAGE, crossEncodes() ? state.candidates : PAGE),
   };
 }
@@ -89,6 +90,7 @@ async function search() {
     state.hits = result.hits;
     byId("error").hidden = byId("start").hidden = true;
     showHits(result.hits, question, actions);
+    showReplaced(result.replaced, question);
     byId("more").hidden = !mayHaveMore(result);
     byId("missing").hidden = state.like !== null;
     if (result.hits.length) showNothing([], []);
@@ -115,9 +117,20 @@ async function search() {
   }
 }
 
+/** What was searched for in place of words that no document has, and a button to leave them. */
+function showReplaced(replaced, question) {
+  const words = Object.entries(replaced);
+  byId("replaced").hidden = !words.length;
+  if (!words.length) return;
+  const listed = words.map(([word, other]) => `“${other}” instead of “${word}”`).join(", ");
+  const onclick = () => { state.asTyped = question; search(); };
+  byId("replaced").replaceChildren(`Searched for ${listed}. `, make("button", { type: "button", class: "why", onclick }, "Search as typed"));
+}
+
 function showList(hits) {
   state.hits = hits;
   showHits(hits, "", actions);
+  showReplaced({}, "");
   showNothing([], []);
   byId("more").hidden = byId("missing").hidden = true;
   byId("status").textContent = "";

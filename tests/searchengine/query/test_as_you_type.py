@@ -82,7 +82,7 @@ def test_words_that_begin_with_the_last_one_are_found(
     engines: dict[str, SearchEngine], tokenizer: str, question: str, expected: list[str] | None
 ) -> None:
     engine = engines[tokenizer]
-    options: dict[str, Any] = {"mode": "text", "as_you_type": True}
+    options: dict[str, Any] = {"mode": "text", "as_you_type": True, "typo_tolerance": False}
     if expected is None:
         with pytest.raises(QueryError, match="the query is empty"):
             engine.search(question, **options)

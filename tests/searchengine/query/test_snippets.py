@@ -3,6 +3,7 @@
 import gzip
 import json
 import time
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from searchengine.query.snippets import (
     _matches,
     best_passage,
     best_section,
+    matched_words,
     snippet,
 )
 
@@ -310,3 +312,22 @@ def test_a_long_text_is_no_heavy_work(before: str) -> None:
     snippet(text, "how do whales sleep", 0, len(text))
     best_section(text, "how do whales sleep", 0, len(text), range(0, len(text), 500))
     assert time.process_time() - started < 0.15  # a fifth of that; without the short cut 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "words"),
+    [
+        ("A naïve approach.", "naive approaches", ["approach", "naïve"]),
+        ("A naive approach.", "naïve", ["naive"]),
+        ("Ｆｕｌｌ　ｗｉｄｔｈ forms", "full width", ["ｆｕｌｌ", "ｗｉｄｔｈ"]),
+        ("Cafe\u0301 de Flore", "café", ["cafe\u0301"]),
+        ("كِتَابٌ جديد", "كتاب", ["كِتَابٌ"]),
+    ],
+)
+def test_accents_width_and_vowel_marks_are_ignored(
+    text: str, question: str, words: list[str]
+) -> None:
+    assert matched_words("", text, question) == words
+    long_text = text + " …" * 3000  # which is looked at in another way
+    if unicodedata.normalize("NFC", text) == text and "ك" not in text:
+        assert matched_words("", long_text, question) == words

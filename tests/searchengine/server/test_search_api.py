@@ -50,6 +50,25 @@ def test_options_reach_the_engine(client: TestClient) -> None:
     assert "text" not in response.json()["hits"][0]
 
 
+def test_words_that_no_document_has_are_replaced(client: TestClient) -> None:
+    """Over HTTP, in a batch, and in the count of the page."""
+    word, wrong = "eeeee", "eexeee"
+    asked: dict[str, Any] = {"mode": "text", "k": 3}
+    result = client.post("/v1/search", json={"query": wrong, **asked}).json()
+    right = client.post("/v1/search", json={"query": word, **asked}).json()
+    assert result["replaced"] == {wrong: word} and right["replaced"] == {}
+    assert result["hits"] and result["hits"] == right["hits"]
+    batch = client.post("/v1/search/batch", json={"queries": [word, wrong], **asked}).json()
+    assert [each["replaced"] for each in batch["results"]] == [{}, {wrong: word}]
+    off = client.post("/v1/search", json={"query": wrong, "typo_tolerance": False, **asked}).json()
+    assert off["replaced"] == {} and off["hits"] == []
+    counts = [
+        client.post("/v1/collections/words/count", json={"query": query, "mode": "text"}).json()
+        for query in (word, wrong)
+    ]
+    assert counts[0]["total"] == counts[1]["total"] > 0
+
+
 def test_why_a_document_is_not_found(client: TestClient, words: Path) -> None:
     def explained(key: str, **asked: Any) -> dict[str, Any]:
         response = client.post("/v1/search/explain", json={"query": "a bee", "key": key, **asked})
