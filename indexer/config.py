@@ -114,7 +114,7 @@ class SegmentConfig:
         stages: (width, keep) pairs between the prefix and the full width: widths rise, rows kept
             fall (funnel search, Kusupati et al. 2022, section 4.3.1).
         hnsw_m: HNSW links per row and level (level 0 has twice as many).
-        ef_construction: size of the candidate list while an HNSW graph is built.
+        ef_construction: rows that the HNSW links of a row are chosen from; more: a better graph.
         lists: k-means lists of an IVF; 0 takes 4 √rows.
         bounds: dimensions of every vector that are kept as 8-bit codes too, for exact search with a
             certificate; 0 keeps none, and exact search scans the full width.
@@ -132,7 +132,7 @@ class SegmentConfig:
     shortlist: int = 100
     effort: int = 0
     stages: tuple[tuple[int, int], ...] = ()
-    hnsw_m: int = 32
+    hnsw_m: int = 16
     ef_construction: int = 100
     lists: int = 0
     bounds: int = 0

@@ -397,7 +397,7 @@ def candidates(
         if careful:
             enough_for_all = [s for s in usable if (before < s).mean() >= NEARLY_ALL]
             chosen = sorted({*chosen, *enough_for_all[:1]})
-        defaults = _defaults(base, width, rows, small=goal.max_ram is not None)
+        defaults = _defaults(base, width, rows)
         for config in [c for c in configs or defaults if c.prefix == width]:
             if _fits(config, sizes, dim, goal):
                 within = True
@@ -424,19 +424,13 @@ def _fits(config: SegmentConfig, sizes: Sequence[int], dim: int, goal: Goal) -> 
     return goal.max_ram is None or hot <= goal.max_ram
 
 
-def _defaults(base: SegmentConfig, width: int, rows: int, small: bool) -> Iterator[SegmentConfig]:
-    """The configs to try for a prefix; with `small` also a graph with fewer links.
-
-    Other codes of a graph are not tried: they were no faster.
-    """
+def _defaults(base: SegmentConfig, width: int, rows: int) -> Iterator[SegmentConfig]:
+    """The configs to try for a prefix. Other codes of a graph were no faster."""
     flat = _flat(base, width)
     if rows <= MAX_FLAT_ROWS:
         yield flat
     if rows >= FLAT_BELOW:
-        graph = replace(flat, structure=Structure.HNSW, code=Code.INT8)
-        yield graph
-        if small:
-            yield replace(graph, hnsw_m=16)
+        yield replace(flat, structure=Structure.HNSW, code=Code.INT8)
     if rows >= 10 * FLAT_BELOW:
         yield replace(flat, structure=Structure.IVF, code=Code.INT8)
         if width % 2 == 0:
@@ -451,7 +445,7 @@ def _flat(base: SegmentConfig, width: int) -> SegmentConfig:
         structure=Structure.FLAT,
         code=Code.FP16,
         lists=0,
-        hnsw_m=32,
+        hnsw_m=16,
         ef_construction=64,
         effort=0,
         stages=(),

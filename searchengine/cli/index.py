@@ -224,8 +224,8 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
             "Vectors of your own": "vector_file passage_file",
             "Passages and words": "passages passage_tokens overlap tokenizer mode fields",
             "The encoder": f"encoder layers {RUNNING}",
-            "The index": "prefix structure code rotation shortlist effort hnsw_m bounds stages "
-            "commit_every",
+            "The index": "prefix structure code rotation shortlist effort hnsw_m ef_construction "
+            "bounds stages commit_every",
         }
     )
 )
@@ -252,7 +252,14 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     type=click.IntRange(0),
     help="Search effort: ef_search of HNSW, nprobe of IVF [default: set by the shortlist].",
 )
-@click.option("--links", "hnsw_m", type=click.IntRange(2), help="HNSW links per row [default: 32].")
+@click.option("--links", "hnsw_m", type=click.IntRange(2), help="HNSW links per row [default: 16].")
+@click.option(
+    "--candidates",
+    "ef_construction",
+    type=click.IntRange(2),
+    help="Rows that the HNSW links of a row are chosen from: more take longer and make searches "
+    "faster [default: 100].",
+)
 @click.option(
     "--bounds",
     type=click.IntRange(0),

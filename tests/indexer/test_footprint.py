@@ -31,10 +31,10 @@ def test_the_coarse_file_is_as_large_as_foretold(
 
 
 def test_by_hand() -> None:
-    """192 int8 numbers; 64 links of 4 bytes, 32/31 of 4 more, 12 of a node, 8 of its number."""
+    """192 int8 numbers; 32 links of 4 bytes, 16/15 of 4 more, 12 of a node, 8 of its number."""
     config = SegmentConfig(prefix=192, structure=Structure.HNSW, code=Code.INT8)
     foretold = footprint(config, 1_000_000, 768)
-    assert foretold.hot_row == pytest.approx(192 + 256 + 128 / 31 + 12 + 8)
+    assert foretold.hot_row == pytest.approx(192 + 128 + 64 / 15 + 12 + 8)
     assert foretold.cold_row == 1536
     assert foretold.fixed == 3 * 768 * 768 * 4
     assert foretold.hot == foretold.fixed + round(1_000_000 * foretold.hot_row)

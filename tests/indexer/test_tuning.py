@@ -456,7 +456,7 @@ def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
 
 def test_in_words() -> None:
     recipe = SegmentConfig(structure="hnsw", code="int8", prefix=192, shortlist=32, effort=48)
-    config_text = "hnsw int8 over 192 of 768 dimensions, shortlist 32, links 32, effort 48"
+    config_text = "hnsw int8 over 192 of 768 dimensions, shortlist 32, links 16, effort 48"
     assert in_words(recipe.as_dict(), 768) == config_text
     lists = SegmentConfig(structure="ivf", stages=((128, 40), (256, 20)), bounds=253)
     assert in_words(lists.as_dict(), 768) == (
