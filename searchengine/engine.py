@@ -852,7 +852,7 @@ class SearchEngine:
         """What a search reads in place of questions."""
 
         def knows(word: str) -> bool:
-            encoder = self._encoder.load()
+            encoder = self._encoder.load_for_questions()
             return encoder.tokenizes and len(encoder.token_spans([word])[0]) == 1
 
         with self.collection.reading() as snapshot:
