@@ -24,7 +24,7 @@ from searchengine import SearchEngine
 
 DIM, PREFIX, SHORTLIST, K = 96, 16, 100, 10
 FLAT = {"prefix": PREFIX, "rotation": "identity", "shortlist": SHORTLIST}
-GRAPH = {**FLAT, "structure": "hnsw", "code": "int8", "hnsw_m": 2, "ef_construction": 4}
+GRAPH = {**FLAT, "structure": "hnsw", "code": "int8", "hnsw_m": 3, "ef_construction": 1}
 BETTER = 15  # documents that are better by words than those planted
 Array = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -159,7 +159,7 @@ def test_long_lists_go_in_chunks_and_report_every_text(
     texts = [f"{a} {b}" for a in WORDS[:5] for b in WORDS[:6]] + ["a dog"] * 3
     whole = encoder.encode(texts)
     monkeypatch.setattr("searchengine.trainer.encoder.CHUNK", 7)
-    vars(encoder._handle.runtime)["token_budget"] = 12
+    monkeypatch.setattr(type(encoder._handle.runtime), "token_budget", 12)
     done: list[int] = []
     np.testing.assert_allclose(encoder.encode(texts, on_batch=done.append), whole, atol=2e-6)
     assert sum(done) == len(texts) and len(done) > 5

@@ -77,7 +77,7 @@ def test_a_response_has_a_size(client: TestClient, monkeypatch: pytest.MonkeyPat
 def test_work_ends_when_the_time_of_its_request_is_over(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, ended = serve(timeout=0.2), threading.Semaphore(0)
+    client, ended = serve(timeout=1), threading.Semaphore(0)
 
     def endless(*_: Any) -> Any:
         try:
@@ -93,7 +93,7 @@ def test_work_ends_when_the_time_of_its_request_is_over(
         ("/v1/search/batch", {"queries": ["a bee"]}),
     ):
         response = client.post(path, json=body)
-        assert response.status_code == 503 and "within 0.2 seconds" in response.text
+        assert response.status_code == 503 and "within 1 second" in response.text
         assert ended.acquire(timeout=5)
     assert time.monotonic() - begin < 5
     text = client.get("/metrics").text
