@@ -684,7 +684,10 @@ class SearchEngine:
         check_cosine("above", above)
         check_filter(where)
         with self.collection.reading() as snapshot:
-            return duplicates(snapshot, above, where, progress or (lambda done, total: None))
+            groups = duplicates(snapshot, above, where, progress or (lambda done, total: None))
+            if not groups:
+                _warn(listing.unknown_fields(snapshot.store, where))
+        return groups
 
     def explain(
         self, query: str | npt.ArrayLike | None, key: Key, k: int = 10, **options: Unpack[Options]
