@@ -63,8 +63,12 @@ def tell(answers: Iterable[Hits], read: Sequence[Searched]) -> None:
 
 def replaced(question: str, replacements: Replacements) -> str:
     """A question with words replaced."""
-    for word, new in replacements.items():
-        pattern = r"\s+".join(map(re.escape, word.split()))
-        whole = re.compile(rf"(?<![^\W_]){pattern}(?![^\W_])")
-        question = whole.sub(new.replace("\\", r"\\"), question)
-    return question
+    if not replacements:
+        return question
+    longest_first = sorted(replacements, key=len, reverse=True)
+    words = "|".join(r"\s+".join(map(re.escape, key.split())) for key in longest_first)
+    return re.sub(
+        rf"(?<![^\W_])(?:{words})(?![^\W_])",
+        lambda match: replacements[" ".join(match.group().split())],
+        question,
+    )

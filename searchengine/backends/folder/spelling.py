@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from searchengine.backends import limits
 from searchengine.backends.folder.documents.questions import Word, phrases, runs, unfinished
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.documents.terms import terms_of
@@ -80,6 +81,7 @@ class Speller:
         beside = self._telling(question)
         found: dict[str, str] = {}
         for word, before, after in unknown:
+            limits.check()
             if any(word in key.split() for key in found):
                 continue
             if joined := self._joined(word, before, after):

@@ -9,7 +9,8 @@ from command_line import run_json
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.errors import QueryError
+from searchengine.backends import limits
+from searchengine.errors import QueryError, SearchTimeout
 
 TEXTS = {
     "whales": "Whales sleep with half a brain; the diving whale wakes.",
@@ -103,6 +104,15 @@ def test_only_the_encoder_of_questions_is_needed(tmp_path: Path) -> None:
     asking.fingerprint, asking.aligned_to = "questions", "word-lengths"
     with SearchEngine.open(tmp_path / "c", query_encoder=asking) as engine:
         assert dict(engine.search("wahles", mode="hybrid").replaced) == {"wahles": "whales"}
+
+
+def test_a_timeout_ends_it_between_words(engine: SearchEngine) -> None:
+    with (
+        engine.collection.reading() as snapshot,
+        limits.limited(limits.Deadline.after(1e-9)),
+        pytest.raises(SearchTimeout),
+    ):
+        snapshot.replacements("wahles")
 
 
 def test_filters_and_pages_keep_the_replacement(engine: SearchEngine) -> None:
