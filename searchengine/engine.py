@@ -684,7 +684,10 @@ class SearchEngine:
         check_cosine("above", above)
         check_filter(where)
         with self.collection.reading() as snapshot:
-            return duplicates(snapshot, above, where, progress or (lambda done, total: None))
+            groups = duplicates(snapshot, above, where, progress or (lambda done, total: None))
+            if not groups:
+                _warn(listing.unknown_fields(snapshot.store, where))
+        return groups
 
     def explain(
         self, query: str | npt.ArrayLike | None, key: Key, k: int = 10, **options: Unpack[Options]
@@ -852,7 +855,7 @@ class SearchEngine:
         """What a search reads in place of questions."""
 
         def knows(word: str) -> bool:
-            encoder = self._encoder.load()
+            encoder = self._encoder.load_for_questions()
             return encoder.tokenizes and len(encoder.token_spans([word])[0]) == 1
 
         with self.collection.reading() as snapshot:

@@ -22,6 +22,7 @@ class Case:
         storage: str = "float16",
         kept: np.ndarray | None = None,
         links: int = 8,
+        candidates: int = 100,
     ) -> None:
         path = folder / "vectors"
         path.unlink(missing_ok=True)
@@ -29,8 +30,9 @@ class Case:
             writer.append(rows)
             writer.seal()
         self.file = VectorFile(path, len(rows), rows.shape[1], Storage(storage))
+        built = {"hnsw_m": links, "ef_construction": candidates}
         self.config = SegmentConfig.from_dict(
-            {"prefix": width, "structure": "hnsw", "code": "int8", "hnsw_m": links}
+            {"prefix": width, "structure": "hnsw", "code": "int8", **built}
         )
         self.coarse = build_coarse(Prefixes(self.file, width), self.config, kept=kept)
         self.index = self.coarse.index

@@ -36,7 +36,7 @@ def searched(
 ) -> list[Searched]:
     """What to search for, for each question. By vectors alone, questions stay as they are.
 
-    `knows`: whether the encoder knows a word, so that it is no error there.
+    `knows`: whether the encoder knows a word, so that it is no error there; not asked by words.
     """
     results = []
     for question in questions:
@@ -46,7 +46,9 @@ def searched(
         if not replacements:
             results.append(Searched(question, question))
             continue
-        wrong = {word: new for word, new in replacements.items() if not knows(word)}
+        wrong = {
+            word: new for word, new in replacements.items() if query.by_words or not knows(word)
+        }
         results.append(
             Searched(replaced(question, replacements), replaced(question, wrong), replacements)
         )

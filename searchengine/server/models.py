@@ -538,6 +538,7 @@ class CountRequest(Strict):
     )
     query: Question | None = None
     mode: Literal["auto", "vector", "text", "hybrid"] = "auto"
+    typo_tolerance: bool = True
     where: Filter | None = None
     fields: Annotated[dict[FieldName, Filter | None], Field(max_length=limits.MAX_FACETS)] = Field(
         {}, description="Fields whose values are counted, each with a filter of its own."

@@ -73,7 +73,10 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
     facets: dict[str, Any] = {}
     best = searched = None
     if request.query is not None:
-        searched = engine.searched(request.query, mode=mode, as_you_type=True)
+        typo_tolerance = request.typo_tolerance
+        searched = engine.searched(
+            request.query, mode=mode, as_you_type=True, typo_tolerance=typo_tolerance
+        )
     for where, fields in groups.items():
         among = where
         if searched is not None:

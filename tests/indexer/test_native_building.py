@@ -146,6 +146,14 @@ def test_few_rows_are_all_found(tmp_path: Path, count: int) -> None:
     np.testing.assert_array_equal(np.sort(rows), np.tile(np.arange(count), (5, 1)))
 
 
+def test_more_candidates_than_rows_compare_all_with_all(tmp_path: Path) -> None:
+    rows = rows_of(1001)
+    cases = [Case(tmp_path, rows, WIDTH, candidates=count) for count in (6500, 500_000)]
+    np.testing.assert_array_equal(links_of(cases[0]), links_of(cases[1]))
+    found, _, _ = cases[0].graph().search(rows, 1, 20, 64)
+    np.testing.assert_array_equal(found[:, 0], np.arange(1001))
+
+
 def test_equal_rows_are_no_trouble(tmp_path: Path) -> None:
     case = Case(tmp_path, np.repeat(rows_of(3), 300, axis=0), WIDTH)
     rows, _, _ = case.graph().search(rows_of(3), 10, 10, 64)

@@ -97,13 +97,15 @@ int64_t Builder::divide(const int32_t* nodes, int64_t count, int at_level, int t
         leaders_.clear();
         return 1;
     }
-    memberships_ = int(std::max<int64_t>(kFewest, std::lround(most_ / kNew)));
+    // A leader is in the groups of others, so there is a group more than a node is in.
+    const int64_t most_groups = std::min(kLeaders, count);
+    memberships_ = int(std::clamp<int64_t>(std::lround(most_ / kNew), kFewest, most_groups - 1));
     found_ = kFound;
     const int64_t fitting = bytes_ / (count * found_ * int64_t(sizeof(int32_t)));
     per_round_ = int(std::max<int64_t>(1, std::min<int64_t>(fitting, memberships_)));
     // Groups are around nodes that are spread evenly. A node goes to the nearest of these.
     const int64_t groups =
-        std::max<int64_t>(memberships_ + 1, std::min(kLeaders, count * memberships_ / kGroup));
+        std::clamp<int64_t>(count * memberships_ / kGroup, memberships_ + 1, most_groups);
     leaders_.resize(groups);
     for (int64_t i = 0; i < groups; i++) leaders_[i] = nodes_[count * i / groups];
     leader_of_.resize(count * memberships_);

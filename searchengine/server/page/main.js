@@ -149,7 +149,7 @@ async function showIdle(signal) {
 
 /** How many documents match, and which values they have; after the hits, which do not wait for it. */
 async function count(query, signal) {
-  const found = await call(`${at()}/count`, { query, mode: checkedMode(), where: where(), fields: counted() }, signal);
+  const found = await call(`${at()}/count`, { query, mode: checkedMode(), typo_tolerance: query !== state.asTyped, where: where(), fields: counted() }, signal);
   showFields(found, controlsChanged);
   showStatus(found);
   return found;
@@ -179,7 +179,7 @@ async function nothing(result, question, signal) {
   const ways = [];
   let [others, filtered] = [null, null]; // documents without the filters, and without the question
   if (filter && state.like === null) {
-    const bodies = [{ query: question, mode }, { where: filter }];
+    const bodies = [{ query: question, mode, typo_tolerance: question !== state.asTyped }, { where: filter }];
     [others, filtered] = (await Promise.all(bodies.map((body) => call(`${at()}/count`, body, signal)))).map((count) => count.total);
     if (!result.notes.length && others) {
       sentences.push(filtered ? `The filters leave ${documents(filtered)}, and none matches the question.`

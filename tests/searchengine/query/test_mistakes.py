@@ -162,6 +162,7 @@ def test_fields_that_no_document_has_are_named(engine: SearchEngine) -> None:
         lambda where: engine.delete(where=where),
         lambda where: list(engine.keys(where)),
         lambda where: list(engine.documents(where)),
+        lambda where: engine.duplicates(where=where),
     ]
     for number, call in enumerate(calls):
         with pytest.warns(

@@ -93,6 +93,18 @@ def test_the_encoder_reads_the_words_searched_for(engine: SearchEngine) -> None:
     assert [dict(hits.replaced) for hits in batch] == [{"wahles": "whales"}, {}]
 
 
+def test_only_the_encoder_of_questions_is_needed(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add([{"_id": key, "text": text} for key, text in TEXTS.items()])
+    with SearchEngine.open(tmp_path / "c") as engine:  # which cannot load the encoder
+        assert dict(engine.search("wahles", mode="text").replaced) == {"wahles": "whales"}
+        assert engine.explain("wahles", "whales", mode="text").rank == 1
+    asking: Any = WordLengths()
+    asking.fingerprint, asking.aligned_to = "questions", "word-lengths"
+    with SearchEngine.open(tmp_path / "c", query_encoder=asking) as engine:
+        assert dict(engine.search("wahles", mode="hybrid").replaced) == {"wahles": "whales"}
+
+
 def test_filters_and_pages_keep_the_replacement(engine: SearchEngine) -> None:
     for options in ({"where": "n > 1000"}, {"offset": 5}, {"where": "n < 1000"}):
         hits = engine.search("wahles", mode="text", **options)  # type: ignore[arg-type]

@@ -112,6 +112,8 @@ def test_counts_are_of_the_question(client: TestClient) -> None:
     assert (
         count(query="bee", mode="vector", fields={"lang": None})["facets"] == everything["facets"]
     )
+    assert count(query="zeeee", mode="text")["total"] == 1  # eeeee in its place
+    assert count(query="zeeee", mode="text", typo_tolerance=False)["total"] == 0
     assert client.post(f"{AT}/count", json={"where": "year >"}).status_code == 422
 
 
