@@ -257,7 +257,7 @@ def trains_others(env: Environment, at: Path) -> None:
     done(env, at, "train", "labels.tsv", "--out", "labels", "--base", "tiny", *few)
     done(env, at, "evaluate", "labels", "labels.tsv", "--encoder", "labels")
     once = ("--epochs", "1", "--base", "cross")
-    done(env, at, "train-cross-encoder", "triplets.tsv", "--out", "scorer", *once)
+    done(env, at, "train-cross-encoder", "triplets.tsv", "--out", "scorer", "--keep-worse", *once)
 
 
 def adapts(env: Environment, at: Path) -> None:
