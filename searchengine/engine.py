@@ -724,11 +724,11 @@ class SearchEngine:
                         raise
                     continue  # reindexed meanwhile
                 vector = None if vectors is None else vectors[0]
-                question, encode = self._read(request, questions, encode)
+                question, encoded = self._read(request, questions, encode)
                 with self.collection.reading() as snapshot:
                     if snapshot.settings["encoder"] != settings["encoder"]:
                         continue
-                    asked = Asked(snapshot, question, vector, encode, self._unread, scorer)
+                    asked = Asked(snapshot, question, vector, encoded, self._unread, scorer)
                     return explain(asked, request, checked_key(key))
 
     def _unread(self, text: str) -> str | None:
@@ -841,15 +841,20 @@ class SearchEngine:
 
     def _read(
         self, request: Query, questions: Sequence[str] | None, encode: Encode | None
-    ) -> tuple[str | None, Encode | None]:
-        """What is searched for in place of the first question, and what encodes that."""
+    ) -> tuple[str | None, Callable[[Query], Floats] | None]:
+        """What is searched for in place of the first question, and what encodes it for a query."""
         if not questions:
-            return None, encode
-        (read,) = self._searched(request, questions[:1])
-        if encode is None or not read.replacements:
-            return read.question, encode
-        to_encode = request.to_encode([read.to_encode])
-        return read.question, lambda _: encode(to_encode)
+            return None, None
+        typed = questions[0]
+        (read,) = self._searched(request, [typed])
+        if encode is None:
+            return read.question, None
+
+        def encoded(query: Query) -> Floats:
+            text = typed if query.mode == Mode.VECTOR else read.to_encode
+            return encode(query.to_encode([text]))
+
+        return read.question, encoded
 
     def _searched(self, request: Query, questions: Sequence[str]) -> list[Searched]:
         """What a search reads in place of questions."""

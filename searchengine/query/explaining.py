@@ -4,7 +4,7 @@ Each stage is asked for the document's rank and score there. What loses it names
 that does not; with that option the search is followed again, until it finds the document.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -41,7 +41,7 @@ class Asked:
         snapshot: the commit to search.
         question: the text; None for a vector, or for examples alone.
         vector: in place of a text, (D,) float32.
-        encode: questions to vectors (q, D); None: there is no encoder.
+        encode: the vector (1, D) of the question as a query reads it; None: there is no encoder.
         unread: the language of a text that the encoder of documents does not read; None: it reads
             it.
         scorer: the cross-encoder of the query.
@@ -50,7 +50,7 @@ class Asked:
     snapshot: Snapshot
     question: str | None
     vector: Floats | None
-    encode: Callable[[Sequence[str]], Floats] | None
+    encode: Callable[[Query], Floats] | None
     unread: Callable[[str], str | None]
     scorer: Scorer | None = None
 
@@ -59,7 +59,7 @@ class Asked:
         vectors = None if self.vector is None else self.vector[None]
         if self.question is not None:
             assert self.encode is not None
-            vectors = self.encode(query.to_encode([self.question]))
+            vectors = self.encode(query)
         vectors = moved(self.snapshot, query, vectors)
         assert vectors is not None
         return vectors

@@ -126,6 +126,11 @@ def test_explanations_read_the_words_searched_for(engine: SearchEngine) -> None:
     assert engine.explain("wahles", "whales", mode="text").rank == 1
     assert engine.explain("wahles", "whales", mode="hybrid").found
     assert engine.explain("wahles", "whales", mode="text", typo_tolerance=False).lost == "words"
+    # The way out by vectors searches for the question as typed.
+    explanation = engine.explain("snowleopard", "energy", k=6, mode="text")
+    assert (explanation.lost, explanation.settings) == ("words", {"mode": "vector"})
+    found = [hit.key for hit in engine.search("snowleopard", k=6, mode="vector")]
+    assert explanation.rank == 1 + found.index("energy")
 
 
 def test_the_last_word_may_be_unfinished(engine: SearchEngine) -> None:
