@@ -27,7 +27,15 @@ int main() {
             neon.codes(codes.data(), width, query.data(), rows, 9, a);
             scalar.codes(codes.data(), width, query.data(), rows, 9, b);
             different += std::memcmp(a, b, sizeof a) != 0;
-            compared++;
+            std::vector<uint8_t> block(query.size() * kBlockCodes);
+            pack_codes(codes.data(), width, rows, 9, block.data());
+            int32_t all[2][kBlockCodes];
+            const int32_t least = a[random() % 9];
+            const auto above = neon.block(block.data(), width, query.data(), least, all[0]);
+            different += above != scalar.block(block.data(), width, query.data(), least, all[1]);
+            different += std::memcmp(all[0], all[1], sizeof all[0]) != 0;
+            different += std::memcmp(all[0], a, sizeof a) != 0;
+            compared += 2;
         }
     for (int dim = 1; dim <= 300; dim++)
         for (int shift = 0; shift < 4; shift++) { // rows start at any byte

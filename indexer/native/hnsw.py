@@ -274,7 +274,8 @@ def build_graph(
 
     Returns:
         An IndexIDMap that owns `inner`. Memory on top of it while building: a copy of the codes,
-            and at most 1 GiB or 52 bytes a row, whichever is more, for candidates.
+            at most 1 GiB or 52 bytes a row, whichever is more, for candidates, and some 150 bytes a
+            row for groups and links.
 
     Raises:
         MemoryError

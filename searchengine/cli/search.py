@@ -55,7 +55,7 @@ _OPTIONS = (
     click.option(
         "--boost",
         metavar="EXPRESSION",
-        help="Factor of the scores, of metadata fields: 0.9 ** age_days(date)",
+        help="Expression over metadata fields that multiplies the scores: 0.9 ** age_days(date)",
     ),
     click.option(
         "--timeout",

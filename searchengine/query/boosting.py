@@ -341,15 +341,21 @@ def _number(value: Value) -> float:
 
 
 def _coalesced(operands: Sequence[Node]) -> Node:
-    """The first value whose fields the document has."""
+    """The first value that the document has, of the kind of the last: a number or a text."""
     *firsts, last = operands
 
     def coalesced(values: Values, now: float) -> Value:
+        try:
+            default = last(values, now)
+        except _Unusable:
+            default = None
         for operand in firsts:
             try:
-                return operand(values, now)
-            except _Missing:
+                value = operand(values, now)
+            except _Unusable:
                 continue
+            if default is None or isinstance(value, str) == isinstance(default, str):
+                return value
         return last(values, now)
 
     return coalesced

@@ -62,13 +62,13 @@ def tell(answers: Iterable[Hits], read: Sequence[Searched]) -> None:
 
 
 def replaced(question: str, replacements: Replacements) -> str:
-    """A question with words replaced."""
+    """A question with words replaced, but not as parts of addresses, paths and names with _."""
     if not replacements:
         return question
     longest_first = sorted(replacements, key=len, reverse=True)
     words = "|".join(r"\s+".join(map(re.escape, key.split())) for key in longest_first)
     return re.sub(
-        rf"(?<![^\W_])(?:{words})(?![^\W_])",
+        rf"(?<![\w/.@\\#])(?:{words})(?![\w/@\\])(?![.:]\w)",
         lambda match: replacements[" ".join(match.group().split())],
         question,
     )

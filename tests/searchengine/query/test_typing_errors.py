@@ -11,6 +11,7 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.backends import limits
 from searchengine.errors import QueryError, SearchTimeout
+from searchengine.query.typing_errors import replaced
 
 TEXTS = {
     "whales": "Whales sleep with half a brain; the diving whale wakes.",
@@ -195,3 +196,9 @@ def test_the_command_line_says_what_was_searched_for(tmp_path: Path) -> None:
     assert shown["replaced"] == {"wahles": "whales"} and shown["hits"][0]["key"] == "whales"
     off = run_json("search", str(path), "wahles", "--mode", "text", "--no-typo-tolerance")
     assert off["replaced"] == {} and off["hits"] == []
+
+
+def test_parts_of_addresses_and_names_are_not_replaced() -> None:
+    question = 'wahles http://wahles.org/x a@wahles foo_wahles "wahles": sperm-wahles, wahles.'
+    expected = 'whales http://wahles.org/x a@wahles foo_wahles "whales": sperm-whales, whales.'
+    assert replaced(question, {"wahles": "whales"}) == expected
