@@ -42,6 +42,7 @@ _LEFT_OUT = 0.1  # the same of a letter of the ending, until words are compared
 _RARE = 0.1  # edits that a term counts less for each natural logarithm of its documents
 _BESIDE, _MOST_BESIDE = 0.3, 5.0  # the same of meeting the other words more than by chance
 _TELLING = 8  # other words of the question
+_WORDS = 50  # unknown words of a question that are replaced: each takes a millisecond or more
 _PART, _SPLITS = 2, 3  # letters of a part of a word, and pairs of parts that documents may have
 
 _WORD = re.compile(r"[^\W\d_]+(?:[^\W\d_]|[\u0300-\u036f])*")
@@ -74,8 +75,9 @@ class Speller:
         Numbers, names with digits or several capitals, and what is in quotation marks stay. So do
         words in scripts without spaces, and in Korean. If two words are one in documents, the key
         is both with a space between them. `as_you_type`: the last word stays if any begins with it.
+        Of many such words, the first _WORDS are replaced.
         """
-        unknown = list(self._unknown(question, as_you_type))
+        unknown = list(islice(self._unknown(question, as_you_type), _WORDS))
         if not unknown:
             return {}
         beside = self._telling(question)

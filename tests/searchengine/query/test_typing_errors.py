@@ -202,3 +202,9 @@ def test_parts_of_addresses_and_names_are_not_replaced() -> None:
     question = 'wahles http://wahles.org/x a@wahles foo_wahles "wahles": sperm-wahles, wahles.'
     expected = 'whales http://wahles.org/x a@wahles foo_wahles "whales": sperm-whales, whales.'
     assert replaced(question, {"wahles": "whales"}) == expected
+
+
+def test_of_many_unknown_words_the_first_are_replaced(engine: SearchEngine) -> None:
+    wrong = [f"wahles{a}{b}" for a in "abcdefgh" for b in "abcdefgh"]
+    question = " ".join([*wrong[:49], "wahles", *wrong[49:], "databsae"])
+    assert engine.search(question, mode="text").replaced == {"wahles": "whales"}
