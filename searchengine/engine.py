@@ -9,6 +9,7 @@ import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -724,12 +725,14 @@ class SearchEngine:
                         raise
                     continue  # reindexed meanwhile
                 vector = None if vectors is None else vectors[0]
-                question, encoded = self._read(request, questions, encode)
+                read, encoded = self._read(request, questions, encode)
                 with self.collection.reading() as snapshot:
                     if snapshot.settings["encoder"] != settings["encoder"]:
                         continue
+                    question = None if read is None else read.question
                     asked = Asked(snapshot, question, vector, encoded, self._unread, scorer)
-                    return explain(asked, request, checked_key(key))
+                    why = explain(asked, request, checked_key(key))
+                    return why if read is None else replace(why, replaced=read.replacements)
 
     def _unread(self, text: str) -> str | None:
         try:
@@ -841,20 +844,20 @@ class SearchEngine:
 
     def _read(
         self, request: Query, questions: Sequence[str] | None, encode: Encode | None
-    ) -> tuple[str | None, Callable[[Query], Floats] | None]:
-        """What is searched for in place of the first question, and what encodes it for a query."""
+    ) -> tuple[Searched | None, Callable[[Query], Floats] | None]:
+        """What a search reads in place of the first question, and what encodes it for a query."""
         if not questions:
             return None, None
         typed = questions[0]
         (read,) = self._searched(request, [typed])
         if encode is None:
-            return read.question, None
+            return read, None
 
         def encoded(query: Query) -> Floats:
             text = typed if query.mode == Mode.VECTOR else read.to_encode
             return encode(query.to_encode([text]))
 
-        return read.question, encoded
+        return read, encoded
 
     def _searched(self, request: Query, questions: Sequence[str]) -> list[Searched]:
         """What a search reads in place of questions."""

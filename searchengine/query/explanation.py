@@ -47,6 +47,9 @@ _FLAGS = {
 }
 
 
+_PLAIN = ("key", "lost", "rank", "settings", "start", "end", "replaced")
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """What a stage of a search did with a document.
@@ -81,6 +84,7 @@ class Explanation:
         stages: what each stage did with it, in their order; those after `lost` with `settings`.
         start, end: the passage that decides, as character offsets into the text; None: the whole
             document.
+        replaced: words of the question that no document has → what was searched for instead.
     """
 
     key: str
@@ -90,6 +94,7 @@ class Explanation:
     settings: Mapping[str, Any] = field(default_factory=dict)
     start: int | None = None
     end: int | None = None
+    replaced: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def found(self) -> bool:
@@ -104,10 +109,14 @@ class Explanation:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `as_dict`."""
         stages = tuple(Stage(**stage) for stage in values["stages"])
-        known = {name: values[name] for name in ("key", "lost", "rank", "settings", "start", "end")}
+        known = {name: values[name] for name in _PLAIN}
         return cls(stages=stages, **known)
 
     def __str__(self) -> str:
+        instead = ", ".join(f"{new!r} instead of {word!r}" for word, new in self.replaced.items())
+        return self._why() + (f" Searched for {instead}." if instead else "")
+
+    def _why(self) -> str:
         ranked = [each for each in self.stages if each.rank is not None and each.name in _BY]
         by = f" {_BY[ranked[-1].name]}" if ranked else ""
         if self.lost is None:

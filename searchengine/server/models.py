@@ -307,6 +307,9 @@ class ExplainResponse(BaseModel):
     stages: list[StageModel] = Field(description="Those after `lost` are with `settings`.")
     start: int | None = Field(description="Where the passage that decides begins in the text.")
     end: int | None
+    replaced: dict[str, str] = Field(
+        description="Words of the question that no document has, and what was searched for instead."
+    )
 
 
 class BatchResponse(BaseModel):

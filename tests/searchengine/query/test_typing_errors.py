@@ -208,3 +208,10 @@ def test_of_many_unknown_words_the_first_are_replaced(engine: SearchEngine) -> N
     wrong = [f"wahles{a}{b}" for a in "abcdefgh" for b in "abcdefgh"]
     question = " ".join([*wrong[:49], "wahles", *wrong[49:], "databsae"])
     assert engine.search(question, mode="text").replaced == {"wahles": "whales"}
+
+
+def test_an_explanation_says_what_was_replaced(engine: SearchEngine) -> None:
+    why = engine.explain("wahles", "whales", mode="text")
+    assert why.found and why.replaced == {"wahles": "whales"}
+    assert str(why).endswith("Searched for 'whales' instead of 'wahles'.")
+    assert not engine.explain("whales", "whales", mode="text").replaced
