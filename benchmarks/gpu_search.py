@@ -34,7 +34,7 @@ Search = Callable[[Any], Any]
 
 
 def timed(ways: dict[str, Callable[[], Any]], count: int, rounds: int) -> dict[str, Any]:
-    """Queries per second of each way, in turns; how many times the first one's."""
+    """Queries per second of each way, measured in turns, and the ratio to the first way."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for call in ways.values():
         call()

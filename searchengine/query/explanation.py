@@ -84,7 +84,7 @@ class Explanation:
         stages: what each stage did with it, in their order; those after `lost` with `settings`.
         start, end: the passage that decides, as character offsets into the text; None: the whole
             document.
-        replaced: words of the question that no document has → what was searched for instead.
+        replaced: unknown words of the question → the words searched for instead.
     """
 
     key: str

@@ -144,7 +144,7 @@ class Hits(list[Hit]):
         timing: how long the search took; None for results of other calls than a search, such as
             `similar`.
         notes: sentences on why there are no hits: fields of the filter that no document has.
-        replaced: words of the question that no document has → what was searched for instead.
+        replaced: unknown words of the question → the words searched for instead.
     """
 
     __slots__ = ("exact", "facets", "notes", "read", "replaced", "timing")

@@ -58,7 +58,7 @@ class HitModel(BaseModel):
 class Results(BaseModel):
     """Documents, best first; `notes`: why there are none.
 
-    `replaced`: words of the question that no document has, and what was searched for instead.
+    `replaced`: unknown words of the question, and the words searched for instead.
     """
 
     hits: list[HitModel]

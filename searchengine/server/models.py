@@ -278,7 +278,7 @@ class SearchResponse(BaseModel):
     timing: TimingModel | None
     notes: list[str] = Field(description="Why there are no hits: fields that no document has.")
     replaced: dict[str, str] = Field(
-        description="Words of the question that no document has, and what was searched for instead."
+        description="Unknown words of the question, and the words searched for instead."
     )
 
 
@@ -308,7 +308,7 @@ class ExplainResponse(BaseModel):
     start: int | None = Field(description="Where the passage that decides begins in the text.")
     end: int | None
     replaced: dict[str, str] = Field(
-        description="Words of the question that no document has, and what was searched for instead."
+        description="Unknown words of the question, and the words searched for instead."
     )
 
 

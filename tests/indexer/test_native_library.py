@@ -34,15 +34,29 @@ def address(array: npt.NDArray[np.generic]) -> int:
 
 def code_scores(level: int, codes: np.ndarray, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
     width = codes.shape[1]
-    padded = np.zeros(-(-width // 64) * 64, np.int8)
-    padded[:width] = query
     scores = np.empty(len(rows), np.int32)
-    arguments = [address(array) for array in (codes, padded, rows, scores)]
+    arguments = [address(array) for array in (codes, query, rows, scores)]
     codes_at, query_at, rows_at, scores_at = arguments
     library.load().kernel_score_codes(
         level, codes_at, width, query_at, rows_at, len(rows), scores_at
     )
     return scores
+
+
+def codes_and_query(
+    rng: np.random.Generator, count: int, width: int, *, extreme: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Codes, and a query padded to a multiple of 64.
+
+    Extremes are what an instruction that saturates gets wrong.
+    """
+    codes = rng.integers(0, 256, (count, width), np.uint8)
+    query = np.zeros(-(-width // 64) * 64, np.int8)
+    query[:width] = rng.integers(-127, 128, width)
+    if extreme:
+        codes[:] = 255
+        query[:width] = rng.choice([-127, 127])
+    return codes, query
 
 
 @given(
@@ -52,15 +66,10 @@ def code_scores(level: int, codes: np.ndarray, query: np.ndarray, rows: np.ndarr
     seed=st.integers(0, 1000),
 )
 def test_levels_score_codes_as_integers(width: int, count: int, extreme: bool, seed: int) -> None:
-    """Extremes are what an instruction that saturates gets wrong."""
     rng = np.random.default_rng(seed)
-    codes = rng.integers(0, 256, (7, width), np.uint8)
-    query = rng.integers(-127, 128, width).astype(np.int8)
-    if extreme:
-        codes[:] = 255
-        query[:] = rng.choice([-127, 127])
+    codes, query = codes_and_query(rng, 7, width, extreme=extreme)
     rows = rng.integers(0, 7, count).astype(np.int32)
-    expected = codes[rows].astype(np.int64) @ query.astype(np.int64)
+    expected = codes[rows].astype(np.int64) @ query[:width].astype(np.int64)
     for level in range(len(LEVELS)):
         np.testing.assert_array_equal(code_scores(level, codes, query, rows), expected)
 
@@ -73,12 +82,7 @@ def test_levels_score_codes_as_integers(width: int, count: int, extreme: bool, s
 )
 def test_levels_score_blocks_as_integers(width: int, count: int, extreme: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    codes = rng.integers(0, 256, (70, width), np.uint8)
-    query = np.zeros(-(-width // 64) * 64, np.int8)
-    query[:width] = rng.integers(-127, 128, width)
-    if extreme:
-        codes[:] = 255
-        query[:width] = rng.choice([-127, 127])
+    codes, query = codes_and_query(rng, 70, width, extreme=extreme)
     rows = rng.integers(0, 70, count).astype(np.int32)
     expected = np.zeros(64, np.int64)
     expected[:count] = codes[rows].astype(np.int64) @ query[:width].astype(np.int64)

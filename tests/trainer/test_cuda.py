@@ -1,4 +1,4 @@
-"""Networks on a CUDA device: by what torch is asked for where there is none, and on one."""
+"""Networks on a CUDA device; without one, the calls of torch that they make."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ def padded(folder: Path, texts: list[str]) -> Padded:
 
 
 class Cuda:
-    """torch.cuda in place of a device: what is asked for, in order, computed on the processor."""
+    """torch.cuda without a device: records the calls in order, and computes on the processor."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.asked: list[tuple[Any, ...]] = []

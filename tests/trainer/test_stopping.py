@@ -1,4 +1,4 @@
-"""A signal at any place of a run: what was trained is on the disk, and goes on as if unbroken."""
+"""A signal at any point of a run: the training is saved, and resumes as if unbroken."""
 
 import os
 import signal

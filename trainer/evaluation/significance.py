@@ -49,6 +49,12 @@ class Comparison:
     high: float
     p: float
 
+    def __str__(self) -> str:
+        return (
+            f"difference {self.difference:+.4f}, 95 % interval {self.low:+.4f} to "
+            f"{self.high:+.4f}, p {self.p:.2g}"
+        )
+
 
 def interval(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The ends of the bootstrap interval of the mean of values (n,), one per question.

@@ -139,7 +139,7 @@ class TorchRuntime:
         return fastest_budget(self, budgets or CUDA_BUDGETS[:1], width)
 
     def _has_room(self, tokens: int, width: int) -> bool:
-        """Whether a batch of so many tokens fits into memory."""
+        """Whether a batch of this number of tokens fits into memory."""
         try:
             self._compute(blank(tokens, width))
         except RuntimeError as error:

@@ -134,11 +134,9 @@ class Order(NamedTuple):
     after: NDArray[np.float64]
 
     def __str__(self) -> str:
-        found = compare(self.after, self.before)
         return (
             f"{self.measure} {self.after.mean():.4f} with it, {self.before.mean():.4f} without "
-            f"({len(self.before)} held-out questions; difference {found.difference:+.4f}, 95 % "
-            f"interval {found.low:+.4f} to {found.high:+.4f}, p {found.p:.2g})"
+            f"({len(self.before)} held-out questions; {compare(self.after, self.before)})"
         )
 
 

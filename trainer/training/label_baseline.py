@@ -63,12 +63,10 @@ class AgainstBase:
         }
 
     def __str__(self) -> str:
-        found = compare(self.trained, self.base)
         return (
             f"{self.trained.mean():.4f} trained against {self.base.mean():.4f} for a logistic "
             f"regression on the base model's vectors, C {self.c:g} by cross-validation (accuracy "
-            f"{self.where}, n {len(self.base)}; difference {found.difference:+.4f}, 95 % interval "
-            f"{found.low:+.4f} to {found.high:+.4f}, p {found.p:.2g})"
+            f"{self.where}, n {len(self.base)}; {compare(self.trained, self.base)})"
         )
 
 

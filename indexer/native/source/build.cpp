@@ -19,6 +19,13 @@ constexpr int kFound = 13;         // candidates from a group; about half are fo
 constexpr double kNew = 6.4;       // and so many are not
 constexpr int64_t kFewest = 4;     // groups that a node is in, if its level has more than one
 
+// Some of these nodes, at even distances.
+std::vector<int32_t> evenly(const std::vector<int32_t>& nodes, int64_t some) {
+    std::vector<int32_t> chosen(some);
+    for (int64_t i = 0; i < some; i++) chosen[i] = nodes[nodes.size() * i / some];
+    return chosen;
+}
+
 } // namespace
 
 struct Builder::Scratch {
@@ -106,8 +113,7 @@ int64_t Builder::divide(const int32_t* nodes, int64_t count, int at_level, int t
     // Groups are around nodes that are spread evenly. A node goes to the nearest of these.
     const int64_t groups =
         std::clamp<int64_t>(count * memberships_ / kGroup, memberships_ + 1, most_groups);
-    leaders_.resize(groups);
-    for (int64_t i = 0; i < groups; i++) leaders_[i] = nodes_[count * i / groups];
+    leaders_ = evenly(nodes_, groups);
     leader_of_.resize(count * memberships_);
     std::atomic<int64_t> taken{0};
     run_in_threads(threads, [&](int) {
@@ -152,9 +158,9 @@ void Builder::split(Entries entries) {
         return;
     }
     const int64_t groups = std::min(kLeaders, 2 * count / kGroup);
-    std::vector<int32_t> leaders(groups), nodes(count);
+    std::vector<int32_t> nodes(count);
     for (int64_t i = 0; i < count; i++) nodes[i] = node_of(entries[i]);
-    for (int64_t i = 0; i < groups; i++) leaders[i] = nodes[count * i / groups];
+    const std::vector<int32_t> leaders = evenly(nodes, groups);
     Scratch scratch;
     nearest(nodes.data(), count, leaders.data(), groups, 1, scratch);
     std::vector<Entries> parts(groups);
@@ -163,7 +169,7 @@ void Builder::split(Entries entries) {
         const int64_t size = part.size();
         if (size <= count - count / 4) {
             split(std::move(part));
-        } else { // they are all alike
+        } else { // their codes are alike
             for (int64_t first = 0; first < size; first += kGroup)
                 add_group(part.data() + first, std::min(kGroup, size - first));
         }
@@ -242,7 +248,8 @@ void Builder::end(int64_t round, int threads) {
         const auto found = candidates_.begin() + i * each;
         std::vector<int32_t>& nodes = scratch.candidates;
         nodes.assign(links_of(node), links_of(node) + count_of(node));
-        std::copy_if(found, found + each, std::back_inserter(nodes), [](int32_t n) { return n >= 0; });
+        std::copy_if(found, found + each, std::back_inserter(nodes),
+                     [](int32_t candidate) { return candidate >= 0; });
         sort_candidates(node, scratch);
         if (last) {
             if (int(nodes.size()) > most_) nodes.resize(most_);
@@ -337,11 +344,8 @@ int32_t Builder::way_to(int32_t node, const std::vector<bool>& reached, Scratch&
         if (reached[links[j]]) return links[j];
     std::vector<int32_t>& nodes = scratch.candidates;
     nodes.assign(1, int32_t(graph_.entry));
-    const int64_t count = nodes_.size(), some = std::min(kLeaders, count);
-    for (int64_t i = 0; i < some; i++) {
-        const int32_t other = nodes_[count * i / some];
+    for (int32_t other : evenly(nodes_, std::min<int64_t>(kLeaders, nodes_.size())))
         if (reached[other]) nodes.push_back(other);
-    }
     sort_candidates(node, scratch);
     return nodes[0];
 }

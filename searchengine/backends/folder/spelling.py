@@ -185,7 +185,7 @@ class Speller:
     # ---------------------------------------------------------------------------- the nearest words
 
     def _nearest(self, word: str, edits: int, beside: Sequence[bytes]) -> str | None:
-        """The likeliest word of documents at most so many edits away; None: there is none.
+        """The likeliest word of documents within a number of edits; None without one.
 
         `beside`: terms of the other words of the question.
         """
@@ -306,7 +306,7 @@ class Speller:
 
 
 def _one_edit_from(word: str, other: str) -> bool:
-    """Whether another word, which may have accents, begins alike and is one edit away."""
+    """Whether another word has the same first letter and, without accents, at most one edit."""
     return (
         other[0] == word[0]
         and abs(len(other) - len(word)) <= 1

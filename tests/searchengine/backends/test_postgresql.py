@@ -817,7 +817,7 @@ def test_searches_ask_a_replica_and_writes_go_to_the_primary(url: str) -> None:
                 assert snapshot.transaction.run(on_replica) == [[(True,)]]
             with engine.collection._connections.borrow() as connection:
                 assert connection.run(on_replica) == [[(False,)]]
-            engine.collection.upsert(entries(30))  # what is stored is read from the primary
+            engine.collection.upsert(entries(30))  # the stored ones are read from the primary
             engine.add([{"_id": "k3", "text": "new"}], units(1))
             wait_for_replica()
             assert len(engine.search(query, 40)) == len(reader.search(query, 40)) == 30

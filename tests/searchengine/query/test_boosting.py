@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_paging import QUESTION, Row, documents
+from test_paging import QUESTION, Row, created, documents
 
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
@@ -140,17 +140,12 @@ def test_expressions_that_are_refused(source: str, message: str) -> None:
 
 @pytest.fixture(scope="module", params=["exact", "hnsw"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    config = {
-        "exact": {"shortlist": 10_000},
-        "hnsw": {"prefix": 4, "shortlist": 15, "structure": "hnsw", "hnsw_m": 4},
-    }[request.param]
-    path = tmp_path_factory.mktemp(request.param) / "c"
-    with SearchEngine.create(path, Row(), config, tokenizer="porter") as engine:  # type: ignore[arg-type]
+    with created(request.param, tmp_path_factory) as engine:
         engine.add(documents())
         yield engine
 
 
-SOURCE = "1 + (n % 2)".replace("n % 2", "1 if g < 200 else 0.25")
+SOURCE = "1 + (1 if g < 200 else 0.25)"
 
 
 def boost_of(hit: Any) -> float:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_paging import COUNT, QUESTION, Row, documents
+from test_paging import COUNT, QUESTION, Row, created, documents
 
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
@@ -14,12 +14,7 @@ OF_ANOTHER = COUNT // 10  # of `documents`, the last ones have the texts of the 
 
 @pytest.fixture(scope="module", params=["exact", "hnsw"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    config = {
-        "exact": {"shortlist": 10_000},
-        "hnsw": {"prefix": 4, "shortlist": 15, "structure": "hnsw", "hnsw_m": 4},
-    }[request.param]
-    path = tmp_path_factory.mktemp(request.param) / "c"
-    with SearchEngine.create(path, Row(), config, tokenizer="porter") as engine:  # type: ignore[arg-type]
+    with created(request.param, tmp_path_factory) as engine:
         engine.add(documents()[:700])
         engine.add(documents()[700:])
         yield engine

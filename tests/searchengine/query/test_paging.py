@@ -38,16 +38,23 @@ def documents() -> list[dict[str, Any]]:
     return [{"_id": str(i), "text": text, "n": i, "g": i % 400} for i, text in enumerate(texts)]
 
 
+CONFIGS: dict[str, dict[str, Any]] = {
+    "exact": {"shortlist": 10_000},
+    "flat": {"prefix": 4, "shortlist": 15},
+    "hnsw": {"prefix": 4, "shortlist": 15, "structure": "hnsw", "hnsw_m": 4},
+}
+"""The shortlist holds all rows, or misses many of the nearest."""
+
+
+def created(config: str, folders: pytest.TempPathFactory) -> SearchEngine:
+    """An empty collection of one of CONFIGS, for `documents`."""
+    path = folders.mktemp(config) / "c"
+    return SearchEngine.create(path, Row(), CONFIGS[config], tokenizer="porter")  # type: ignore[arg-type]
+
+
 @pytest.fixture(scope="module", params=["exact", "flat", "hnsw"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Collections whose shortlist holds all rows, or misses many of the nearest."""
-    config = {
-        "exact": {"shortlist": 10_000},
-        "flat": {"prefix": 4, "shortlist": 15},
-        "hnsw": {"prefix": 4, "shortlist": 15, "structure": "hnsw", "hnsw_m": 4},
-    }[request.param]
-    path = tmp_path_factory.mktemp(request.param) / "c"
-    with SearchEngine.create(path, Row(), config, tokenizer="porter") as engine:  # type: ignore[arg-type]
+    with created(request.param, tmp_path_factory) as engine:
         engine.add(documents()[:1100])
         engine.add(documents()[1100:])
         engine.add([{**each, "n": -1} for each in documents()[:7]])  # change nothing but metadata
