@@ -19,6 +19,7 @@ import numpy as np
 
 from searchengine.backends.contract import Coarse, Ids, Passage, Snapshot, WordScores
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
+from searchengine.backends.folder.documents.synonyms import added as synonyms_of
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
@@ -262,9 +263,17 @@ class PostgresSnapshot(Snapshot):
         _, holds, values = self._matches(where, required)
         phrase = f"(words @@ phraseto_tsquery('pg_catalog.{config}', %s))::int"
         share = f"(1 + ({' + '.join([phrase] * len(added))}) / {len(added)}.0)" if added else "1"
-        used = Analyzer.parse(self.settings["tokenizer"])
         matches = (share, holds, (*added, *values))
-        return words.search(self.transaction, used, storable(question), k, matches, as_you_type)
+        question = storable(question)
+        while True:
+            settings = self.settings
+            used = Analyzer.parse(settings["tokenizer"])
+            synonyms = synonyms_of(question, settings, used)
+            scored = words.search(
+                self.transaction, used, question, k, matches, as_you_type, synonyms
+            )
+            if self.settings is settings:  # they are seen when the transaction begins
+                return scored
 
     def warm(self) -> int:
         """Bytes read into the server's cache; 0 if it lacks the extension pg_prewarm."""

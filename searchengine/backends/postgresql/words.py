@@ -43,13 +43,14 @@ def search(
     k: int,
     matches: tuple[str, str, Sequence[Any]],
     as_you_type: bool,
+    synonyms: Mapping[str, float],
 ) -> WordScores:
     """The k best documents that share a word with the question, as lexical.search.
 
     `matches`: what a score is multiplied by, a condition on documents, and their parameters.
     """
     last = unfinished(question) if as_you_type else None
-    query = lexical.counted_words(question, used, last)
+    query = lexical.counted_words(question, used, last, synonyms)
     index = _Index(transaction, *matches)
 
     def occurs(word: Word) -> bool:
