@@ -117,8 +117,8 @@ class PostgresSnapshot(Snapshot):
         sql = "SELECT id, document FROM passages WHERE id = ANY(%s) ORDER BY id"
         stored = np.array(self.tables.read(sql, (asked.tolist(),)), np.int64).reshape(-1, 2)
         sample = stored[spread(len(stored))] if len(stored) else stored
-        first: Ids = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
-        return first
+        chosen: Ids = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
+        return chosen
 
     def search(
         self,
