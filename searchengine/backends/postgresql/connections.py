@@ -42,6 +42,12 @@ _KEPT_ALIVE: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
 }
 """Parameters of libpq that the URL does not set: a dead network is noticed within a minute."""
+_CLUSTER = (
+    "SELECT set_config('citus.propagate_set_commands', 'local', false), "
+    "set_config('citus.max_adaptive_executor_pool_size', '1', false)"
+)
+"""Let the nodes of a cluster know parameters that a transaction sets, and ask each by one
+connection, so that a transaction sees one commit of a node. Means nothing to other servers."""
 _CONNECTIONS = 16
 _TRIES = 12
 _NAME = re.compile(r"[^\W\d]\w{0,62}")
@@ -266,7 +272,8 @@ class Connections:
         try:
             connection.answers_within = STATEMENT_TIMEOUT / 1e3 + _GRACE
             timeout = "FROM pg_settings WHERE name = 'statement_timeout'"
-            _, ((milliseconds,),) = connection.run(
+            _, _, ((milliseconds,),) = connection.run(
+                (_CLUSTER, ()),
                 (
                     f"SELECT set_config(name, %s, false) {timeout} AND source <> 'client'",
                     (str(STATEMENT_TIMEOUT),),

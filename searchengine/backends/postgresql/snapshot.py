@@ -156,8 +156,6 @@ class PostgresSnapshot(Snapshot):
             f"hnsw.ef_search = {min(effort, _MAX_EF)}",
             "hnsw.iterative_scan = relaxed_order",
         ]
-        if self.settings.get(schema.CITUS):  # else they stay on the coordinator of a cluster
-            parameters.insert(0, "citus.propagate_set_commands = 'local'")
         return [(f"SET LOCAL {parameter}", ()) for parameter in parameters]
 
     def explain(self, query: Floats, k: int, where: str | None) -> str:
@@ -210,16 +208,14 @@ class PostgresSnapshot(Snapshot):
         distance = " <=> ".join(
             schema.prefix_sql(each, self._prefix) for each in ("embedding", "%s::vector")
         )
-        sql = (
-            f"WITH these AS (SELECT id, {distance} AS far FROM passages WHERE id = ANY(%s)) "
-            "SELECT id, far, (SELECT count(*) + 1 FROM "
-            f"{source} WHERE {holds} AND {distance} < far) FROM these"
-        )
-        rows = self.tables.read(sql, (vector, passages.tolist(), *values, vector))
+        sql = f"SELECT id, {distance} FROM passages WHERE id = ANY(%s)"
+        rows = self.tables.read(sql, (vector, passages.tolist()))
+        nearer = f"SELECT count(*) FROM {source} WHERE {holds} AND {distance} < %s"
+        counts = self.transaction.run(*((nearer, (*values, vector, far)) for _, far in rows))
         kept, walks = {passage.id for passage, _ in listed}, schema.is_indexed(self.connection)
         return {
-            i: Coarse(int(rank), 1 - float(far), size, self._prefix, i in kept, walks)
-            for i, far, rank in rows
+            i: Coarse(1 + int(count), 1 - float(far), size, self._prefix, i in kept, walks)
+            for (i, far), ((count,),) in zip(rows, counts, strict=True)
         }
 
     def matches(

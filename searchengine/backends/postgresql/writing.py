@@ -48,10 +48,11 @@ def upsert(
     numbers: tuple[Sequence[int], Sequence[int]],
     rotation: Rotation | None,
     terms: tuple[Sequence[Posting], Sequence[int]],
+    spread: bool,
 ) -> None:
     """Store entries (by key) in place of those that are `known`, and commit.
 
-    `terms`: their postings and lengths (words.postings_of).
+    `terms`: their postings and lengths (words.postings_of). `spread`: over a cluster.
     """
     new = [key for key in entries if key not in known]
     ids = {key: state.id for key, state in known.items()}
@@ -63,6 +64,9 @@ def upsert(
         key: (*_row(ids[key], entry), tokens)
         for (key, entry), tokens in zip(entries.items(), lengths, strict=True)
     }
+    if spread and new:
+        sql = "INSERT INTO keys SELECT * FROM unnest(%s::text[], %s::int8[])"
+        transaction.later(sql, (new, [ids[key] for key in new]))
     _insert(transaction, "documents", _COLUMNS, _TYPES, [rows[key] for key in new])
     if known:
         # Passages refer to their document, so its row is changed and not replaced.
@@ -78,21 +82,25 @@ def upsert(
     transaction.commit()
 
 
-def delete(connection: "Connection", keys: Sequence[str] | None, where: str | None) -> int:
-    """Delete documents and their passages; returns how many documents."""
+def delete(
+    transaction: "Transaction", keys: Sequence[str] | None, where: str | None, spread: bool
+) -> int:
+    """Delete documents and their passages, and commit; returns how many documents."""
     if keys is None:
         matches, parameters = condition(where)
     else:
         matches, parameters = "key = ANY(%s)", [[key for key in keys if "\0" not in key]]
-    row = connection.execute(
-        f"WITH gone AS (DELETE FROM documents WHERE {matches} RETURNING id, tokens), "
-        "terms AS (DELETE FROM postings WHERE document IN (SELECT id FROM gone)), "
-        "totals AS (INSERT INTO word_totals SELECT -count(*), -sum(tokens) FROM gone "
-        "HAVING count(*) > 0) SELECT count(*) FROM gone",
-        parameters,
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+    sql = f"DELETE FROM documents WHERE {matches} RETURNING id, key, tokens"
+    (gone,) = transaction.run((sql, parameters))
+    if gone:
+        ids, names, tokens = zip(*gone, strict=True)
+        transaction.later("DELETE FROM postings WHERE document = ANY(%s)", (list(ids),))
+        if spread:
+            transaction.later("DELETE FROM keys WHERE key = ANY(%s)", (list(names),))
+        sql = "INSERT INTO word_totals VALUES (%s, %s)"
+        transaction.later(sql, (-len(gone), -sum(tokens)))
+    transaction.commit()
+    return len(gone)
 
 
 def update(transaction: "Transaction", name: str, patches: Mapping[str, Mapping[str, Any]]) -> None:
