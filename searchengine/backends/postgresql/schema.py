@@ -84,7 +84,8 @@ def create(connection: "Connection", connections: "Connections", settings: dict[
     config = words_config(settings)
     text = f"title || ' ' || left(text, {INDEXED_TEXT})"
     words = f"to_tsvector('pg_catalog.{config}', {text})" if config else "NULL::tsvector"
-    spread = installed(connection, "citus")
+    if spread := installed(connection, "citus"):
+        _check_cluster(connection, name)
     schema = f'"{connections.schema}"'
     connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
@@ -138,7 +139,7 @@ def create(connection: "Connection", connections: "Connections", settings: dict[
 _SPREAD = (
     "CREATE INDEX documents_key ON documents (key)",
     'CREATE TABLE keys (key text COLLATE "C" PRIMARY KEY, document bigint NOT NULL)',
-    "SELECT create_distributed_table('documents', 'id')",
+    "SELECT create_distributed_table('documents', 'id', colocate_with => 'none')",
     "SELECT create_distributed_table('passages', 'document', colocate_with => 'documents')",
     "SELECT create_distributed_table('postings', 'document', colocate_with => 'documents')",
     "SELECT create_distributed_table('keys', 'key', colocate_with => 'none')",
@@ -177,10 +178,14 @@ def indexed_fields(connection: "Connection") -> tuple[str, ...]:
     return tuple(row[0] for row in connection.execute(sql).fetchall())
 
 
-def stored_bytes(connection: "Connection") -> int:
-    """Bytes of all tables and indexes of the collection."""
+def stored_bytes(connection: "Connection", spread: bool) -> int:
+    """Bytes of all tables and indexes of the collection; `spread`: over a cluster."""
+    size = "pg_total_relation_size(oid)"
+    if spread:
+        distributed = "EXISTS (SELECT 1 FROM pg_dist_partition WHERE logicalrelid = pg_class.oid)"
+        size = f"CASE WHEN {distributed} THEN citus_total_relation_size(oid) ELSE {size} END"
     sql = (
-        "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
+        f"SELECT coalesce(sum({size}), 0)::bigint FROM pg_class "
         "WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
     )
     row = connection.execute(sql).fetchone()
@@ -213,6 +218,21 @@ def read_settings(connection: "Connection", name: str) -> dict[str, Any]:
             f"{VERSION}; {advice}"
         )
     return settings
+
+
+def _check_cluster(connection: "Connection", name: str) -> None:
+    """Raise CollectionError for a Citus that cannot do what the tables need.
+
+    Before 13.2.2, and in 14.0.0, it has no statistics of expressions, which filters need.
+    """
+    row = connection.execute("SELECT substring(citus_version(), '[0-9]+[.0-9]*')").fetchone()
+    version = row[0] if row else ""
+    parts = tuple(map(int, version.split(".")))
+    if parts < (13, 2, 2) or parts == (14, 0, 0):
+        raise CollectionError(
+            f"{name} has Citus {version}, and 13.2.2, or 14.0.1 or later is needed; upgrade it on "
+            "all nodes, or use a database without the extension citus"
+        )
 
 
 def _lock(connection: "Connection", schema: str) -> None:

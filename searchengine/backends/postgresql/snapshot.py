@@ -160,10 +160,14 @@ class PostgresSnapshot(Snapshot):
 
     def explain(self, query: Floats, k: int, where: str | None) -> str:
         """The server's plan of a search for a vector (D,) in the encoder's basis."""
+        from psycopg import ClientCursor
+
         size = max(k, self.shortlist)
         rotated = _vector(self._rotated(query[None])[0])
         sql, parameters = self._shortlist(rotated, size, self._matches(where, ()))
-        *_, plan = self.transaction.run(*self._parameters(size), (f"EXPLAIN {sql}", parameters))
+        # A node of a cluster does not know the types of parameters.
+        bound = ClientCursor(self.connection).mogrify(f"EXPLAIN {sql}", parameters)
+        *_, plan = self.transaction.run(*self._parameters(size), (bound, ()))
         return "\n".join(row[0] for row in plan)
 
     def _shortlist(self, query: Any, size: int, matches: _Matches) -> "Statement":
@@ -289,7 +293,7 @@ class PostgresSnapshot(Snapshot):
             "fields": schema.indexed_fields(self.connection),
             "shortlist": self.shortlist,
             "exact": not indexed or self.shortlist >= passages,
-            "bytes": schema.stored_bytes(self.connection),
+            "bytes": schema.stored_bytes(self.connection, bool(self.settings.get(schema.CITUS))),
             "pending": () if indexed else (waiting,),
         }
 

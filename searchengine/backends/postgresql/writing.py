@@ -23,7 +23,7 @@ _TYPES = [
     "int8", "text", "text", "text", "json", "jsonb", "jsonb", "json", "text", "bytea", "bytea",
     "int4",
 ]  # fmt: skip
-_BATCH = 5000  # vectors rotated at a time
+_BATCH = 5000  # vectors rotated, or keys inserted, at a time
 _FEW = 64  # rows that one statement inserts
 
 
@@ -64,9 +64,11 @@ def upsert(
         key: (*_row(ids[key], entry), tokens)
         for (key, entry), tokens in zip(entries.items(), lengths, strict=True)
     }
-    if spread and new:
-        sql = "INSERT INTO keys SELECT * FROM unnest(%s::text[], %s::int8[])"
-        transaction.later(sql, (new, [ids[key] for key in new]))
+    for start in range(0, len(new) if spread else 0, _BATCH):
+        # By VALUES: of a key that another writer has inserted, COPY tells no code of the error.
+        pairs = [(key, ids[key]) for key in new[start : start + _BATCH]]
+        sql = f"INSERT INTO keys VALUES {', '.join(['(%s, %s::int8)'] * len(pairs))}"
+        transaction.later(sql, [value for pair in pairs for value in pair])
     _insert(transaction, "documents", _COLUMNS, _TYPES, [rows[key] for key in new])
     if known:
         # Passages refer to their document, so its row is changed and not replaced.
