@@ -298,9 +298,9 @@ class Snapshot(ABC):
         return {passage.id: passage.document for passage in self.store.passages_of(documents)}
 
     @property
+    @abstractmethod
     def unrelated(self) -> float:
-        """Mean cosine of unrelated passages, 0–0.95; 0 where it cannot be had cheaply."""
-        return 0.0
+        """Mean cosine of passages of different documents, 0–0.95, from a sample."""
 
     @abstractmethod
     def search(

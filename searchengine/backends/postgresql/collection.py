@@ -24,6 +24,7 @@ from searchengine.backends.postgresql import schema, statistics, writing
 from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
 from searchengine.backends.postgresql.words import postings_of
+from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -66,6 +67,7 @@ class PostgresCollection(Backend):
         self.path = self._connections.name
         self._ready = False  # the index of vectors has been seen
         self._state: _State | None = None
+        self._cosine = MeanCosine()
         try:
             with self._connections.borrow(replica=True) as connection:
                 if not schema.exists(connection, self._connections.schema):
@@ -145,7 +147,7 @@ class PostgresCollection(Backend):
         assert self._state is not None
         shown = self._state
         with self._connections.reading(replica=replica) as transaction:
-            snapshot = PostgresSnapshot(transaction, self.path, *shown)
+            snapshot = PostgresSnapshot(transaction, self.path, *shown, self._cosine)
 
             def began(revision: str) -> None:
                 state = self._current(transaction.connection, revision)

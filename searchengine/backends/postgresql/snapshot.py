@@ -22,6 +22,7 @@ from searchengine.backends.folder.documents.questions import phrases as phrases_
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
+from searchengine.backends.unrelated import SAMPLE, MeanCosine, spread, unrelated
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _MAX_EF = 1000  # the limit of pgvector
 _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _UNCOUNTED = 10_000  # rows that a search may ask for without knowing how many there are
+_ASKED = 8 * SAMPLE  # ids looked up for a sample of passages; some may be deleted
 _BROUGHT = 100  # documents that a search brings along at most
 _Matches = tuple[str, str, tuple[Any, ...]]  # tables, condition, its parameters
 
@@ -48,11 +50,14 @@ class PostgresSnapshot(Snapshot):
         name: str,
         settings: Mapping[str, Any],
         rotation: Rotation | None,
+        cosine: MeanCosine,
     ) -> None:
-        """`transaction`: the caller ends it."""
+        """`transaction`: the caller ends it. `cosine`: as measured by the snapshots before."""
         self.path = name
         self.tables = PostgresTables(transaction, name)
         self.transaction = transaction
+        self._cosine = cosine
+        self._all_documents: int | None = None
         self.show(settings, rotation)
 
     def show(self, settings: Mapping[str, Any], rotation: Rotation | None) -> None:
@@ -91,6 +96,29 @@ class PostgresSnapshot(Snapshot):
     @property
     def shortlist(self) -> int:
         return schema.shortlist_of(self.settings)
+
+    @property
+    def unrelated(self) -> float:
+        """As of a folder; measured again when the number of documents has changed by an eighth."""
+        if self._all_documents is None:
+            self._all_documents = words.Index(self.transaction).documents
+        state = self.settings["revision"], self._all_documents
+        if not self._cosine.holds(*state):
+            sample = self._sample()
+            mean = unrelated(self.vectors(sample)) if sample.size > 1 else 0.0
+            self._cosine.measured = *state, mean
+        return self._cosine.measured[2]
+
+    def _sample(self) -> Ids:
+        """Passages of different documents, evenly spread over the ids."""
+        sql = "SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM passages"
+        ((first, last),) = self.tables.read(sql)
+        asked = first + spread(last - first + 1, _ASKED)
+        sql = "SELECT id, document FROM passages WHERE id = ANY(%s) ORDER BY id"
+        stored = np.array(self.tables.read(sql, (asked.tolist(),)), np.int64).reshape(-1, 2)
+        sample = stored[spread(len(stored))] if len(stored) else stored
+        chosen: Ids = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
+        return chosen
 
     def search(
         self,
@@ -263,8 +291,10 @@ class PostgresSnapshot(Snapshot):
         phrase = f"(words @@ phraseto_tsquery('pg_catalog.{config}', %s))::int"
         share = f"(1 + ({' + '.join([phrase] * len(added))}) / {len(added)}.0)" if added else "1"
         used = Analyzer.parse(self.settings["tokenizer"])
-        matches = (share, holds, (*added, *values))
-        return words.search(self.transaction, used, storable(question), k, matches, as_you_type)
+        index = words.Index(self.transaction, share, holds, (*added, *values))
+        scored = words.search(index, used, storable(question), k, as_you_type)
+        self._all_documents = index.documents
+        return scored
 
     def word_fault(self, entries: Sequence[Entry]) -> str | None:
         if schema.words_config(self.settings) is None:

@@ -36,21 +36,10 @@ def postings_of(entries: Sequence["Entry"], used: Analyzer) -> tuple[list[Postin
     return [(term, i, count, lengths[i]) for term, i, count in counted], lengths
 
 
-def search(
-    transaction: "Transaction",
-    used: Analyzer,
-    question: str,
-    k: int,
-    matches: tuple[str, str, Sequence[Any]],
-    as_you_type: bool,
-) -> WordScores:
-    """The k best documents that share a word with the question, as lexical.search.
-
-    `matches`: what a score is multiplied by, a condition on documents, and their parameters.
-    """
+def search(index: "Index", used: Analyzer, question: str, k: int, as_you_type: bool) -> WordScores:
+    """The k best documents that share a word with the question, as lexical.search."""
     last = unfinished(question) if as_you_type else None
     query = lexical.counted_words(question, used, last)
-    index = _Index(transaction, *matches)
 
     def occurs(word: Word) -> bool:
         (terms,) = terms_of(used).look_up([word])
@@ -95,12 +84,17 @@ def fault(
     return f"postings has other terms for the document {key!r:.80} than its text"
 
 
-class _Index:
+class Index:
     """A lexical.Index over the postings."""
 
     def __init__(
-        self, transaction: "Transaction", factor: str, condition: str, parameters: Sequence[Any]
+        self,
+        transaction: "Transaction",
+        factor: str = "1",
+        condition: str = "true",
+        parameters: Sequence[Any] = (),
     ) -> None:
+        """`factor`: multiplies a score. `condition`: of documents. `parameters`: of both."""
         self._transaction = transaction
         self._factor, self._condition, self._parameters = factor, condition, parameters
         self._totals: tuple[int, int] | None = None

@@ -503,6 +503,60 @@ def test_words_rank_as_in_a_folder(engine: SearchEngine, tmp_path: Path) -> None
             )
 
 
+def in_a_cone(n: int, base: float, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Unit rows with a mean cosine of about `base`."""
+    rows = np.random.default_rng(seed).standard_normal((n, DIM - 1))
+    rows *= np.sqrt(1 - base) / np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.hstack([np.full((n, 1), np.sqrt(base)), rows]).astype(np.float32)
+
+
+def test_cosines_count_from_those_of_unrelated_passages_as_in_a_folder(
+    engine: SearchEngine, tmp_path: Path
+) -> None:
+    def made(n: int, base: float) -> list[Entry]:
+        return [
+            Entry(Document(f"k{i}", "whales"), ((0, 3), (3, 6)), two)
+            for i, two in enumerate(in_a_cone(2 * n, base).reshape(n, 2, DIM))
+        ]
+
+    with SearchEngine.create(tmp_path / "c", None, dim=DIM, tokenizer="porter") as folder:
+        for count, base in ((1, 0.8), (300, 0.8), (310, 0.8), (400, 0.3)):
+            for each in (folder, engine):
+                each.collection.upsert(made(count, base))
+                each.delete([f"k{i}" for i in range(1, 60, 3)])
+            with folder.collection.reading() as ours, engine.collection.reading() as theirs:
+                # 10 more documents are too few to measure again.
+                near = 0.01 if count == 310 else 5e-4
+                assert theirs.unrelated == pytest.approx(ours.unrelated, abs=near)
+                assert theirs.unrelated == pytest.approx(base if count > 1 else 0, abs=0.02)
+        engine.collection.configure({"weight": 0.5})  # and so does any setting
+        with engine.collection.reading() as theirs:
+            measured = theirs._cosine.measured
+            assert theirs.unrelated == pytest.approx(0.3, abs=0.02)
+            assert theirs._cosine.measured[0] != measured[0]
+
+
+def test_a_hybrid_search_scores_as_in_a_folder(url: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vocabulary = "whales whaling sleep sleeping deep the of sea it's owls naïve 7 x-ray".split()
+    texts = [" ".join(rng.choice(vocabulary, rng.integers(1, 30))) for _ in range(200)]
+    documents = [{"_id": str(i), "text": text} for i, text in enumerate(texts)]
+    with (
+        SearchEngine.create(tmp_path / "c", WordLengths(DIM), tokenizer="porter") as folder,
+        SearchEngine.create(url, WordLengths(DIM), tokenizer="porter") as engine,
+    ):
+        folder.add(documents)
+        engine.add(documents)
+        with folder.collection.reading() as snapshot:
+            assert snapshot.unrelated > 0.2
+        for question in ("whales sleep", "deep sea", "owls of the sea", "7 naïve"):
+            expected = folder.search(question, 20, mode="hybrid")
+            found = engine.search(question, 20, mode="hybrid")
+            scores = {hit.key: hit.score for hit in expected}
+            assert [hit.score for hit in found] == pytest.approx([*scores.values()], abs=1e-3)
+            assert {hit.key for hit in found if hit.score > found[-1].score + 2e-3} <= {*scores}
+
+
 # --- round trips ----------------------------------------------------------------------------------
 
 
