@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.backends.contract import Coarse, Ids, Passage, Snapshot, WordScores
+from searchengine.backends.contract import Coarse, Entry, Ids, Passage, Snapshot, WordScores
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
@@ -295,6 +295,13 @@ class PostgresSnapshot(Snapshot):
         scored = words.search(index, used, storable(question), k, as_you_type)
         self._all_documents = index.documents
         return scored
+
+    def word_fault(self, entries: Sequence[Entry]) -> str | None:
+        if schema.words_config(self.settings) is None:
+            return None
+        used = Analyzer.parse(self.settings["tokenizer"])
+        ids = self.tables.ids_of(entry.document.key for entry in entries)
+        return words.fault(self.transaction, used, entries, ids)
 
     def warm(self) -> int:
         """Bytes read into the server's cache; 0 if it lacks the extension pg_prewarm."""
