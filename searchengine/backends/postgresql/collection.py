@@ -179,12 +179,12 @@ class PostgresCollection(Backend):
             )
             known, numbers = writing.prepare(transaction, last)
             check_unchanged(expected, known, last)
-            writing.upsert(transaction, last, known, numbers, seen[0][1], terms)
+            writing.upsert(transaction, last, known, numbers, seen[0][1], terms, self._spread)
 
         self._connections.write(work, "FOR SHARE")
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
-        return self._connections.write(lambda t: writing.delete(t.connection, keys, where))
+        return self._connections.write(lambda t: writing.delete(t, keys, where, self._spread))
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
         self._connections.write(lambda t: writing.update(t, self.path, patches))
@@ -228,6 +228,11 @@ class PostgresCollection(Backend):
             self._build_index(connection)
             statistics.create(connection)
             self._ready = True
+
+    @property
+    def _spread(self) -> bool:
+        """Whether the tables are spread over the nodes of a cluster."""
+        return bool(self.settings.get(schema.CITUS))
 
     def is_indexed(self) -> bool:
         """Whether the index of vectors serves searches."""

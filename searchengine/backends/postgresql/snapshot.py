@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.backends.contract import Coarse, Ids, Passage, Snapshot, WordScores
+from searchengine.backends.contract import Coarse, Entry, Ids, Passage, Snapshot, WordScores
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
@@ -189,16 +189,18 @@ class PostgresSnapshot(Snapshot):
             f"hnsw.ef_search = {min(effort, _MAX_EF)}",
             "hnsw.iterative_scan = relaxed_order",
         ]
-        if self.settings.get(schema.CITUS):  # else they stay on the coordinator of a cluster
-            parameters.insert(0, "citus.propagate_set_commands = 'local'")
         return [(f"SET LOCAL {parameter}", ()) for parameter in parameters]
 
     def explain(self, query: Floats, k: int, where: str | None) -> str:
         """The server's plan of a search for a vector (D,) in the encoder's basis."""
+        from psycopg import ClientCursor
+
         size = max(k, self.shortlist)
         rotated = _vector(self._rotated(query[None])[0])
         sql, parameters = self._shortlist(rotated, size, self._matches(where, ()))
-        *_, plan = self.transaction.run(*self._parameters(size), (f"EXPLAIN {sql}", parameters))
+        # A node of a cluster does not know the types of parameters.
+        bound = ClientCursor(self.connection).mogrify(f"EXPLAIN {sql}", parameters)
+        *_, plan = self.transaction.run(*self._parameters(size), (bound, ()))
         return "\n".join(row[0] for row in plan)
 
     def _shortlist(self, query: Any, size: int, matches: _Matches) -> "Statement":
@@ -243,16 +245,14 @@ class PostgresSnapshot(Snapshot):
         distance = " <=> ".join(
             schema.prefix_sql(each, self._prefix) for each in ("embedding", "%s::vector")
         )
-        sql = (
-            f"WITH these AS (SELECT id, {distance} AS far FROM passages WHERE id = ANY(%s)) "
-            "SELECT id, far, (SELECT count(*) + 1 FROM "
-            f"{source} WHERE {holds} AND {distance} < far) FROM these"
-        )
-        rows = self.tables.read(sql, (vector, passages.tolist(), *values, vector))
+        sql = f"SELECT id, {distance} FROM passages WHERE id = ANY(%s)"
+        rows = self.tables.read(sql, (vector, passages.tolist()))
+        nearer = f"SELECT count(*) FROM {source} WHERE {holds} AND {distance} < %s"
+        counts = self.transaction.run(*((nearer, (*values, vector, far)) for _, far in rows))
         kept, walks = {passage.id for passage, _ in listed}, schema.is_indexed(self.connection)
         return {
-            i: Coarse(int(rank), 1 - float(far), size, self._prefix, i in kept, walks)
-            for i, far, rank in rows
+            i: Coarse(1 + int(count), 1 - float(far), size, self._prefix, i in kept, walks)
+            for (i, far), ((count,),) in zip(rows, counts, strict=True)
         }
 
     def matches(
@@ -301,6 +301,13 @@ class PostgresSnapshot(Snapshot):
         self._all_documents = index.documents
         return scored
 
+    def word_fault(self, entries: Sequence[Entry]) -> str | None:
+        if schema.words_config(self.settings) is None:
+            return None
+        used = Analyzer.parse(self.settings["tokenizer"])
+        ids = self.tables.ids_of(entry.document.key for entry in entries)
+        return words.fault(self.transaction, used, entries, ids)
+
     def warm(self) -> int:
         """Bytes read into the server's cache; 0 if it lacks the extension pg_prewarm."""
         if not schema.installed(self.connection, "pg_prewarm"):
@@ -328,7 +335,7 @@ class PostgresSnapshot(Snapshot):
             "fields": schema.indexed_fields(self.connection),
             "shortlist": self.shortlist,
             "exact": not indexed or self.shortlist >= passages,
-            "bytes": schema.stored_bytes(self.connection),
+            "bytes": schema.stored_bytes(self.connection, bool(self.settings.get(schema.CITUS))),
             "pending": () if indexed else (waiting,),
         }
 
