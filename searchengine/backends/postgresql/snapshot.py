@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from searchengine.backends.postgresql.pool import Connection, Rows, Statement, Transaction
 
 _EFFORT = 250
-"""ef_search unless the collection sets one, or the shortlist is longer: a shortlist of 100 rows then
-has the same 10 best as one without a graph, but for 1 in 130 (100,000 sentences, 384 dimensions)."""
+"""ef_search, unless the collection sets one or the shortlist is longer. With it a shortlist of 100
+rows has all of the 10 best, but 1 in 130 (100,000 sentences, 384 dimensions)."""
 _MAX_EF = 1000  # the limit of pgvector
 _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _UNCOUNTED = 10_000  # rows that a search may ask for without knowing how many there are
