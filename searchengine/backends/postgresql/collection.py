@@ -24,6 +24,7 @@ from searchengine.backends.postgresql import schema, statistics, writing
 from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
 from searchengine.backends.postgresql.words import postings_of
+from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -66,6 +67,7 @@ class PostgresCollection(Backend):
         self.path = self._connections.name
         self._ready = False  # the index of vectors has been seen
         self._state: _State | None = None
+        self._cosine = MeanCosine()
         try:
             with self._connections.borrow(replica=True) as connection:
                 if not schema.exists(connection, self._connections.schema):
@@ -145,7 +147,7 @@ class PostgresCollection(Backend):
         assert self._state is not None
         shown = self._state
         with self._connections.reading(replica=replica) as transaction:
-            snapshot = PostgresSnapshot(transaction, self.path, *shown)
+            snapshot = PostgresSnapshot(transaction, self.path, *shown, self._cosine)
 
             def began(revision: str) -> None:
                 state = self._current(transaction.connection, revision)
@@ -175,12 +177,12 @@ class PostgresCollection(Backend):
             )
             known, numbers = writing.prepare(transaction, last)
             check_unchanged(expected, known, last)
-            writing.upsert(transaction, last, known, numbers, seen[0][1], terms)
+            writing.upsert(transaction, last, known, numbers, seen[0][1], terms, self._spread)
 
         self._connections.write(work, "FOR SHARE")
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
-        return self._connections.write(lambda t: writing.delete(t.connection, keys, where))
+        return self._connections.write(lambda t: writing.delete(t, keys, where, self._spread))
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
         self._connections.write(lambda t: writing.update(t, self.path, patches))
@@ -235,6 +237,11 @@ class PostgresCollection(Backend):
             self._build_index(connection)
             statistics.create(connection)
             self._ready = True
+
+    @property
+    def _spread(self) -> bool:
+        """Whether the tables are spread over the nodes of a cluster."""
+        return bool(self.settings.get(schema.CITUS))
 
     def is_indexed(self) -> bool:
         """Whether the index of vectors serves searches."""

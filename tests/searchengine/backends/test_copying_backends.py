@@ -186,7 +186,8 @@ def test_commands_take_urls(tmp_path: Path, url: str) -> None:
     copied = run_json("copy", secret, tmp_path / "c")
     assert copied["documents"] == 4 and "secret" not in str(copied)
     assert "both sides are equal" in run("copy", url, tmp_path / "c").stderr
-    for command in ("verify", "repair", "optimize", "tune"):
+    assert "secret" not in str(run_json("verify", secret))
+    for command in ("repair", "optimize", "tune"):
         refused = run(command, secret)
-        assert refused.returncode == 2 and "copy it to a folder first" in refused.stderr
+        assert refused.returncode == 2 and "this works on folders only; " in refused.stderr
         assert "secret" not in refused.stderr
