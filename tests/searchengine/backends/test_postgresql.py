@@ -489,12 +489,7 @@ def test_a_statement_may_not_run_for_ever(url: str) -> None:
 
 
 def test_commands_for_folders_refuse_other_backends(engine: SearchEngine, tmp_path: Any) -> None:
-    for work in (
-        engine.verify,
-        engine.optimize,
-        engine.tune,
-        lambda: engine.export(tmp_path / "x"),
-    ):
+    for work in (engine.optimize, lambda: engine.backup(tmp_path / "x")):
         with pytest.raises(CollectionError, match="copy it to a folder first"):
             work()
 
