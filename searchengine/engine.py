@@ -139,6 +139,10 @@ __all__ = [
 ]
 
 
+_MIRRORED = (
+    "keep a collection in a folder in step with the files, and copy it after each change: "
+    "searchengine copy FOLDER URL --prune"
+)
 D = TypeVar("D")
 Encode = Callable[[Sequence[str]], Floats]
 
@@ -1028,7 +1032,7 @@ class SearchEngine:
         Raises EmptyCorpus (nothing would be left), CorpusError (missing folder), and as `add`.
         """
         return mirror.mirror(
-            self.folder,
+            in_folder(self.collection, _MIRRORED),
             self._reader,
             folder,
             MirrorOptions() if options is None else options,
@@ -1056,7 +1060,8 @@ class SearchEngine:
         for a collection that is closed or on a server.
         """
         options = MirrorOptions() if options is None else options
-        return mirror.watch(self.folder, self._reader, folder, options, stop)
+        target = in_folder(self.collection, _MIRRORED)
+        return mirror.watch(target, self._reader, folder, options, stop)
 
     def _reader(self, encoded: str | Path | None = None) -> PassageReader:
         reader = passage_reader(self.collection, self._encoder, encoded)
@@ -1116,6 +1121,9 @@ class SearchEngine:
         Where the first documents chose the tokenizer, the present ones choose it again.
         `retune`: tune again, for the same goal as before, or the default one. Readers go on
         meanwhile. `progress` as `building` of `add`."""
+        in_folder(
+            self.collection, "the server maintains its tables by itself, so there is nothing to do"
+        )
         choose_again(self.folder)
         self.folder.optimize(progress)
         if retune:
@@ -1175,13 +1183,15 @@ class SearchEngine:
     def verify(self, *, encode: int = 0) -> int:
         """Check files, checksums and tables. Raises CollectionError on the first error.
 
-        `encode`: number of passages, from all segments, to encode again and to compare with the
+        On a server: the checksum of every text, the offsets of passages, that vectors have unit
+        length, and the index of words. `encode`: number of passages, from all segments, to encode
+        again and to compare with the
         stored vectors. Returns how many were: a collection may have fewer, and vectors that came
         with their documents are left out."""
         if integer(encode) is None or encode < 0:
             raise QueryError(f"encode must be 0 passages or more, got {encode!r}")
-        verify.verify(self.folder)
-        return verify.check_encoded(self.folder, self._encoder, encode) if encode else 0
+        verify.verify(self.collection)
+        return verify.check_encoded(self.collection, self._encoder, encode) if encode else 0
 
     repair = staticmethod(repair)
     copy = staticmethod(copies.copy)
@@ -1189,13 +1199,17 @@ class SearchEngine:
 
     def backup(self, path: str | Path) -> None:
         """Copy the last commit to a new folder, while others read and write."""
-        copies.backup(self.folder, Path(path))
+        instead = (
+            "back the database up by its own tools, such as pg_dump --schema NAME, or write a "
+            "folder: searchengine copy URL FOLDER"
+        )
+        copies.backup(in_folder(self.collection, instead), Path(path))
 
     def export(self, path: str | Path) -> int:
         """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder (docs/format.md).
 
         Returns the number of documents. Raises CollectionError if the folder exists."""
-        with self.reading() as snapshot:
+        with self.collection.reading() as snapshot:
             return copies.export(snapshot, Path(path))
 
     def reindex(

@@ -18,12 +18,13 @@ Rules, which tests/searchengine/backends checks on every backend:
 * Index config, rotation and shortlist belong to the collection, not to the process that opens it.
 * A part of the data that cannot be read raises an error. A search never returns less because of it.
 
-What only a folder can do (segments, tuning, verification, repair, backup, reindex) is asked of
+What only a folder can do (segments, tuning, repair, backup, reindex) is asked of
 what `opening.in_folder` returns. `ingest` alone distinguishes: an add to a folder is one commit.
 """
 
 import hashlib
 import json
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -181,6 +182,10 @@ class Tables(ABC):
     stored raises CollectionError.
     """
 
+    def forget(self) -> None:
+        """Drop rows that were kept for the next call, if any."""
+        return
+
     @abstractmethod
     def passages(self, ids: Iterable[int]) -> list[Passage]:
         """The passages with these ids, in this order."""
@@ -293,9 +298,9 @@ class Snapshot(ABC):
         return {passage.id: passage.document for passage in self.store.passages_of(documents)}
 
     @property
+    @abstractmethod
     def unrelated(self) -> float:
-        """Mean cosine of unrelated passages, 0–0.95; 0 where it cannot be had cheaply."""
-        return 0.0
+        """Mean cosine of passages of different documents, 0–0.95, from a sample."""
 
     @abstractmethod
     def search(
@@ -369,6 +374,13 @@ class Snapshot(ABC):
         """
         return {}
 
+    def word_fault(self, entries: Sequence["Entry"]) -> str | None:
+        """What is wrong with the index of words of stored entries; None: nothing is known.
+
+        Without entries: what is wrong with its totals.
+        """
+        return None
+
     @abstractmethod
     def warm(self) -> int:
         """Read what searches read into a cache, so that none waits for it; returns bytes."""
@@ -411,7 +423,7 @@ class Backend(ABC):
 
     @abstractmethod
     def carried(self) -> dict[str, Any]:
-        """What a copy on a server takes over: `rotation` (D, D) float32 or None, `shortlist`."""
+        """What a copy on a server takes over: `rotation` (D, D) float32, `shortlist`; or None."""
 
     def known(self, keys: Sequence[str]) -> dict[str, Known]:
         """Key → stored state of the documents, for change detection."""
@@ -482,12 +494,14 @@ class Changed(Exception):
     """Another writer has changed a document since it was read; nothing was written."""
 
 
-def folders_only(name: Path | str) -> CollectionError:
-    """The error of what works on folders only, for a collection on a server."""
-    return CollectionError(
-        f"{name} is on a server, and this works on folders only; copy it to a folder first: "
-        f"searchengine copy {name} FOLDER"
-    )
+def folders_only(name: Path | str, instead: str = "") -> CollectionError:
+    """The error of what works on folders only, for a collection on a server.
+
+    `instead`: what to do there; by default, to copy it to a folder.
+    """
+    quoted = shlex.quote(str(name))
+    way_out = instead or f"copy it to a folder first: searchengine copy {quoted} FOLDER"
+    return CollectionError(f"{name} is on a server, and this works on folders only; {way_out}")
 
 
 def checked(entries: Sequence[Entry], dim: int) -> dict[str, Entry]:
@@ -510,6 +524,15 @@ def check_unchanged(
     """Raise Changed unless the stored state of these keys is as expected; None expects nothing."""
     if expected is not None and any(expected.get(key) != known.get(key) for key in keys):
         raise Changed
+
+
+def all_entries(snapshot: Snapshot, batch: int = 500) -> Iterator[list[Entry]]:
+    """All entries of one commit, in the order in which the documents were first added."""
+    last = -1
+    while (ids := snapshot.store.ids_after(last, None, batch)).size:
+        last = int(ids[-1])
+        yield entries_of(snapshot, snapshot.store.keys_of(ids))
+        snapshot.store.forget()
 
 
 def scan(backend: Backend, after: str | None = None, batch: int = 500) -> Iterator[list[Entry]]:

@@ -36,10 +36,13 @@ def open_backend(path: str | Path, wait: float = 0, device: str = "cpu") -> Back
     return backend(str(path), wait)
 
 
-def in_folder(backend: Backend) -> Collection:
-    """A collection with what only one in a folder can do. Raises CollectionError for a server."""
+def in_folder(backend: Backend, instead: str = "") -> Collection:
+    """A collection with what only one in a folder can do. Raises CollectionError for a server.
+
+    `instead`: what to do on a server; by default, to copy it to a folder.
+    """
     if not isinstance(backend, Collection):
-        raise folders_only(backend.path)
+        raise folders_only(backend.path, instead)
     return backend
 
 

@@ -16,7 +16,7 @@ from searchengine.cli.console import (
     show_result,
     steps,
 )
-from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, open_engine
+from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, named, open_engine
 from searchengine.errors import QueryError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def count(collection: Path | str, where: str | None, as_json: bool) -> None:
     with open_engine(collection) as engine:
         documents = engine.count(where)
     if as_json:
-        show_json({"collection": str(collection), "documents": documents})
+        show_json({"collection": named(collection), "documents": documents})
     else:
         say(str(documents))
 

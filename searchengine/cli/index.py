@@ -30,6 +30,7 @@ from searchengine.cli.options import (
     WAIT,
     choice,
     complete_path,
+    named,
     runs,
     sectioned,
     stages,
@@ -581,7 +582,8 @@ def _interrupted(collection: Path | str, committed: int, total: int | None) -> s
     if total == 1:
         advice = "and each is committed whole: the same command begins again with this one"
     return (
-        f"Interrupted; {counted(committed, 'document')} {are} committed in {collection}, {advice}"
+        f"Interrupted; {counted(committed, 'document')} {are} committed in {named(collection)}, "
+        f"{advice}"
     )
 
 

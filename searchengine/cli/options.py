@@ -352,6 +352,13 @@ def open_engine(collection: Path | str, *arguments: Any, **options: Any) -> "Sea
     return SearchEngine.open(collection, *arguments, **options)
 
 
+def named(collection: Path | str) -> str:
+    """A collection in messages: its path, or its URL without the password."""
+    from searchengine.backends.opening import name_of
+
+    return name_of(collection)
+
+
 def note_unknown_fields(engine: "SearchEngine", field: str) -> None:
     """Print a note if no document has a field: it may be misspelt."""
     from searchengine.backends.listing import unknown_fields

@@ -14,6 +14,7 @@ from searchengine.cli.options import (
     ENCODER,
     RUNNING,
     Bytes,
+    named,
     open_engine,
     runs,
     sectioned,
@@ -145,12 +146,12 @@ def tune(
         note("the questions were generated from documents; --queries takes real ones")
     if as_json:
         values = {"config": tuning.config.as_dict()} | tuning.as_dict()
-        show_json({"collection": str(collection), "operating_point": values, "fusion": None})
+        show_json({"collection": named(collection), "operating_point": values, "fusion": None})
     else:
         show_rows(
             ladder(tuning),
-            f"{collection}: the efforts of the chosen config, of {tuning.tried} points measured "
-            "by vectors (mode vector)",
+            f"{named(collection)}: the efforts of the chosen config, of {tuning.tried} points "
+            "measured by vectors (mode vector)",
         )
         say(summary(tuning, dim))
 
@@ -176,7 +177,7 @@ def _apply(collection: Path | str, address: str, as_json: bool) -> None:
         if subject["dim"] != dim:
             raise QueryError(
                 f"{address} was measured on vectors of {subject['dim']} dimensions, and "
-                f"{collection} has {dim}; bench this collection"
+                f"{named(collection)} has {dim}; bench this collection"
             )
         if subject["path"] and Path(subject["path"]).name != Path(engine.collection.path).name:
             note(f"{address} was measured on {subject['path']}: other documents, other figures")
@@ -184,9 +185,9 @@ def _apply(collection: Path | str, address: str, as_json: bool) -> None:
         stats = engine.stats()
     if as_json:
         values = {"name": row.name, "config": dict(stats.index_config)}
-        show_json({"collection": str(collection), "operating_point": values, "fusion": None})
+        show_json({"collection": named(collection), "operating_point": values, "fusion": None})
         return
-    say(f"{collection} searches by {row.name}: {stats.described()['index config']}")
+    say(f"{named(collection)} searches by {row.name}: {stats.described()['index config']}")
 
 
 def _tune_fusion(
@@ -214,7 +215,7 @@ def _tune_fusion(
         note(f"Note: {sentence}")
     if as_json:
         fusion = tuning.as_dict()
-        show_json({"collection": str(collection), "operating_point": None, "fusion": fusion})
+        show_json({"collection": named(collection), "operating_point": None, "fusion": fusion})
         return
     names = {
         "chosen": f"chosen: {_described(tuning.mode, tuning.weight)}",
@@ -223,7 +224,7 @@ def _tune_fusion(
         "text": "words alone",
     }
     rows = [{"ranking": names[name], "ndcg@10": f"{x:.3f}"} for name, x in tuning.ndcg_10.items()]
-    show_rows(rows, f"{collection}, {tuning.held_out} held-out questions")
+    show_rows(rows, f"{named(collection)}, {tuning.held_out} held-out questions")
     say(_conclusion(collection, tuning))
 
 
@@ -236,7 +237,7 @@ def _conclusion(collection: Path | str, tuning: "FusionTuning") -> str:
     chosen = _described(tuning.mode, tuning.weight)
     best = f"the best of {len(tuning.curve)} weights on {tuning.fitted} questions"
     if tuning.mode == tuning.before_mode and tuning.weight == tuning.before_weight:
-        return f"{collection} stays as it is ({chosen}), which is {best}"
+        return f"{named(collection)} stays as it is ({chosen}), which is {best}"
     compared = tuning.comparison
     p = "below 0.001" if compared.p < 0.001 else f"{compared.p:.3f}"
     held_out = (
@@ -244,5 +245,5 @@ def _conclusion(collection: Path | str, tuning: "FusionTuning") -> str:
         f"(95 % interval {compared.low:+.3f} to {compared.high:+.3f}, p {p})"
     )
     if tuning.stored:
-        return f"{collection} ranks by {chosen}, from now on: {best}; {held_out}"
-    return f"{collection} was not changed: {chosen} is {best}, but {held_out}"
+        return f"{named(collection)} ranks by {chosen}, from now on: {best}; {held_out}"
+    return f"{named(collection)} was not changed: {chosen} is {best}, but {held_out}"

@@ -28,6 +28,7 @@ from searchengine.cli.options import (
     WAIT,
     Address,
     complete_path,
+    named,
     open_engine,
     runs,
 )
@@ -78,6 +79,8 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
 def verify(collection: Path, encode: int, encoder: str | None, runtime: Any, as_json: bool) -> None:
     """Check every file of a collection against its checksum.
 
+    On a server (URL): the checksum of every text, vectors, and the index of words.
+
     \b
     Example:
         searchengine verify my.index
@@ -87,12 +90,12 @@ def verify(collection: Path, encode: int, encoder: str | None, runtime: Any, as_
     with open_engine(collection, encoder, runtime=runtime) as engine:
         encoded = engine.verify(encode=encode)
     if as_json:
-        show_json({"collection": str(collection), "whole": True, "encoded": encoded})
+        show_json({"collection": named(collection), "whole": True, "encoded": encoded})
     elif encode:
         passages = counted(encoded, "passage")
-        say(f"{collection} is whole; {passages} encoded again: the vectors are the same")
+        say(f"{named(collection)} is whole; {passages} encoded again: the vectors are the same")
     else:
-        say(f"{collection} is whole")
+        say(f"{named(collection)} is whole")
 
 
 @click.command()
@@ -128,7 +131,11 @@ def repair(
     from searchengine.engine import SearchEngine
 
     if isinstance(collection, str):
-        raise folders_only(name_of(collection))
+        raise folders_only(
+            name_of(collection),
+            "searchengine verify URL checks the tables; restore the database from a backup, or "
+            "copy the documents to it again: searchengine copy FOLDER URL",
+        )
     with steps() as report:
         result = SearchEngine.repair(
             collection, encoder, dry_run=dry_run, wait=wait, runtime=runtime, progress=report
@@ -147,7 +154,7 @@ def repair(
             lines.append(("to do", f"encode {counted(result.encoded, 'document')} again"))
         for name, sentence in lines:
             say(f"{name:8}  {sentence}")
-        say(f"{collection} is whole" if result.whole else f"not whole: {result.complaint}")
+        say(f"{named(collection)} is whole" if result.whole else f"not whole: {result.complaint}")
     if not result.whole:
         ctx.exit(1)
 
@@ -188,12 +195,12 @@ def optimize(
                 engine.optimize(retune=retune, progress=progress)
         except (QueryError, TuneError) as error:  # from tuning, the last step
             raise type(error)(
-                f"{collection} was optimized and keeps its operating point: {error}"
+                f"{named(collection)} was optimized and keeps its operating point: {error}"
             ) from error
         after = engine.stats()
     show_result(
         _before_and_after(collection, before, after, ("segments", "tombstones", "bytes")),
-        f"{collection}: {counted(before.segments, 'segment')} became {after.segments}, "
+        f"{named(collection)}: {counted(before.segments, 'segment')} became {after.segments}, "
         f"{counted(before.tombstones, 'deleted row')} dropped, "
         f"{before.bytes:,} bytes are now {after.bytes:,}",
         as_json,
@@ -204,7 +211,7 @@ def _before_and_after(
     collection: Path | str, before: Any, after: Any, names: tuple[str, ...]
 ) -> dict[str, Any]:
     sizes = [{name: getattr(stats, name) for name in names} for stats in (before, after)]
-    return {"collection": str(collection), "before": sizes[0], "after": sizes[1]}
+    return {"collection": named(collection), "before": sizes[0], "after": sizes[1]}
 
 
 @click.command()
@@ -222,10 +229,10 @@ def backup(collection: Path, folder: Path, as_json: bool) -> None:
     with open_engine(collection) as engine:
         engine.backup(folder)
         copied = engine.stats()
-    names = {"collection": str(collection), "folder": str(folder)}
+    names = {"collection": named(collection), "folder": str(folder)}
     show_result(
         names | {"documents": copied.documents, "commit": copied.commit},
-        f"{counted(copied.documents, 'document')} of {collection} copied to {folder}",
+        f"{counted(copied.documents, 'document')} of {named(collection)} copied to {folder}",
         as_json,
     )
 
@@ -245,7 +252,7 @@ def export(collection: Path, folder: Path, as_json: bool) -> None:
     with open_engine(collection) as engine:
         count = engine.export(folder)
     show_result(
-        {"collection": str(collection), "folder": str(folder), "documents": count},
+        {"collection": named(collection), "folder": str(folder), "documents": count},
         f"{counted(count, 'document')} exported to {folder}",
         as_json,
     )
@@ -351,7 +358,7 @@ def reindex(
             dropped = engine.discard_reindex()
             show_result(
                 _reindexing(collection, discarded=dropped),
-                f"{collection}: {'the pending' if dropped else 'no'} reindex was discarded",
+                f"{named(collection)}: {'the pending' if dropped else 'no'} reindex was discarded",
                 as_json,
             )
         elif questions:
@@ -381,19 +388,22 @@ def _reindexing(collection: Path | str, **result: Any) -> dict[str, Any]:
         "overlap": None,
         "questions": [],
     }
-    return {"collection": str(collection), **nothing, **result}
+    return {"collection": named(collection), **nothing, **result}
 
 
 def _show_reindexed(collection: Path | str, before: Any, after: Any, as_json: bool) -> None:
     names = ("encoder", "fingerprint", "dim", "documents", "passages")
     show_result(
         _reindexing(**_before_and_after(collection, before, after, names)),
-        f"{collection}: {counted(after.documents, 'document')} as "
+        f"{named(collection)}: {counted(after.documents, 'document')} as "
         f"{counted(after.passages, 'passage')} encoded by {after.encoder}",
         as_json,
     )
     if before.tuning is not None and not as_json:
-        note(f"the operating point was tuned before; tune again: searchengine tune {collection}")
+        note(
+            "the operating point was tuned before; tune again: "
+            f"searchengine tune {named(collection)}"
+        )
 
 
 def _show_previews(collection: Path | str, previews: Any, as_json: bool) -> None:
@@ -413,6 +423,6 @@ def _show_previews(collection: Path | str, previews: Any, as_json: bool) -> None
         show_rows(rows)
     note(
         f"{overlap:.1f} of {shown:.1f} hits in both on average; nothing was changed. "
-        f"Change the encoder: searchengine reindex {collection}. "
+        f"Change the encoder: searchengine reindex {named(collection)}. "
         "Drop the new vectors: the same with --discard"
     )

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.engine import Mode, SearchEngine, Snapshot
+from searchengine.backends.folder.collection import Collection
+from searchengine.engine import Mode, SearchEngine, Snapshot, contract
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, prefix
 from searchengine.indexer.building.coarse import build_coarse
@@ -52,7 +53,7 @@ def task(
     """
     questions = judgements.judged(queries, qrels)
     judged = {key: qrels[key] for key in questions}
-    with engine.reading() as snapshot:
+    with engine.collection.reading() as snapshot:
         notes = list(_left_out(snapshot, queries, qrels, judged))
         detected = exclude_self is None and _are_documents(snapshot, questions, judged)
         if detected:
@@ -64,8 +65,13 @@ def task(
 
 
 def default_dims(engine: SearchEngine) -> tuple[int, ...]:
-    """The prefix lengths of the encoder's training; by default powers of 2 from 512 to 32."""
+    """The prefix lengths of the encoder's training; by default powers of 2 from 512 to 32.
+
+    None of a collection on a server, whose rows cannot be ranked by another prefix.
+    """
     dim = engine.encoder.dim
+    if not isinstance(engine.collection, Collection):
+        return ()  # a server has the index over one prefix
     if len(engine.encoder.matryoshka_dims) > 1:
         return engine.encoder.matryoshka_dims
     return (dim, *(width for width in (512, 256, 128, 64, 32) if width < dim))
@@ -111,7 +117,7 @@ def measure(
 def exact(engine: SearchEngine, task: Task, name: str = EXACT) -> Setting:
     """Measure exact search at full width alone. Raises CollectionError if nothing is stored."""
     vectors = engine.encoder.encode(list(task.queries.values()), role="query")
-    with engine.reading() as snapshot:
+    with engine.collection.reading() as snapshot:
         _, result = at_full_width(snapshot, vectors, DEPTH + task.exclude_self)
         run = _run(snapshot, task, task.keys, result)
     fields = {"dim": engine.encoder.dim, "mode": str(Mode.VECTOR)}
@@ -165,7 +171,7 @@ class _Measuring:
             full = self._setting(EXACT, self._exact[1], dim=self._engine.encoder.dim)
             return replace(full, prefix_ndcg_10=full.ndcg_10)
         if name == CONFIGURED:
-            with self._engine.reading() as snapshot:
+            with self._engine.collection.reading() as snapshot:
                 size = snapshot.shortlist
             run = self._by_engine(name, self._vectors, Mode.VECTOR)
             return self._setting(name, run, shortlist=size)
@@ -191,7 +197,7 @@ class _Measuring:
         run: _Run = {}
         depth = 0
         vectors, documents = self._vectors, DEPTH + self._task.exclude_self
-        with self._engine.reading() as snapshot:
+        with self._engine.collection.reading() as snapshot:
             for part in self._batches(EXACT):
                 ranks, result = at_full_width(snapshot, vectors[part], documents)
                 depth = max(depth, ranks)
@@ -230,7 +236,9 @@ class _Measuring:
             self._progress(step, part.stop - part.start)
 
 
-def _run(snapshot: Snapshot, task: Task, keys: Sequence[str], result: SearchResult) -> _Run:
+def _run(
+    snapshot: contract.Snapshot, task: Task, keys: Sequence[str], result: SearchResult
+) -> _Run:
     """A ranking of passages (q, depth), for questions, as one of documents by the best passage."""
     documents = documents_of(snapshot, result.rows)
     return {
@@ -257,7 +265,7 @@ def _share(run: Run, exact: Run) -> float:
 
 
 def _left_out(
-    snapshot: Snapshot, queries: Mapping[str, str], qrels: Qrels, judged: Qrels
+    snapshot: contract.Snapshot, queries: Mapping[str, str], qrels: Qrels, judged: Qrels
 ) -> Iterator[str]:
     """Describe ignored questions and judgements, and judged documents that are missing."""
     if unjudged := len(queries) - len(judged):
@@ -280,7 +288,9 @@ def _words(text: str) -> str:
     return f" {' '.join(text.split())} "
 
 
-def _are_documents(snapshot: Snapshot, questions: Mapping[str, str], judged: Qrels) -> bool:
+def _are_documents(
+    snapshot: contract.Snapshot, questions: Mapping[str, str], judged: Qrels
+) -> bool:
     """True if the questions seem to be documents that are not relevant to themselves.
 
     Equal keys do not suffice: two files with line numbers as keys share many.
@@ -294,18 +304,20 @@ def _are_documents(snapshot: Snapshot, questions: Mapping[str, str], judged: Qre
     return 2 * contained >= len(questions)
 
 
-def documents_of(snapshot: Snapshot, ids: npt.NDArray[np.int64]) -> Iterator[list[str]]:
+def documents_of(snapshot: contract.Snapshot, ids: npt.NDArray[np.int64]) -> Iterator[list[str]]:
     """The documents of passages (q, depth), padded with −1: a list of keys per question."""
-    keys = iter(snapshot.store.keys(ids[ids >= 0]))
+    keys = iter(snapshot.store.keys_of(snapshot.documents_of(ids[ids >= 0])))
     return (list(islice(keys, int((row >= 0).sum()))) for row in ids)
 
 
-def at_full_width(snapshot: Snapshot, vectors: Floats, documents: int) -> tuple[int, SearchResult]:
+def at_full_width(
+    snapshot: contract.Snapshot, vectors: Floats, documents: int
+) -> tuple[int, SearchResult]:
     """Search until every question has `documents` documents; return (depth, result)."""
     depth = documents
     while True:
         k = depth
-        result = snapshot.merge(lambda _, segment, live: segment.exact(vectors, k, live), k)  # noqa: B023
+        result = snapshot.search(vectors, k, exact=True)
         if not snapshot.cuts or depth >= snapshot.rows:
             return depth, result
         # Several passages of a document count once.

@@ -13,11 +13,12 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from searchengine.backends.contract import Backend, Entry
+from searchengine.backends.contract import Backend, Entry, all_entries
+from searchengine.backends.contract import Snapshot as AnySnapshot
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.documents.synonyms import SETTING
@@ -52,36 +53,61 @@ def backup(collection: Collection, path: Path) -> None:
             check_pages(store, snapshot.path / "documents.db", "quick_check")
 
 
-def export(snapshot: Snapshot, path: Path) -> int:
+def export(snapshot: AnySnapshot, path: Path) -> int:
     """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; returns documents.
 
     `searchengine index` can read all of them. Line i of passages.jsonl (key, start, end) describes
     row i of the vectors, float32 in the encoder's basis. Documents and their passages come in the
     same order. Raises CollectionError if anything is damaged.
     """
-    check_texts(snapshot.store)
     count, passages = snapshot.store.counts()
-    dim = snapshot.settings["encoder"]["dim"]
     with _new_folder(path, snapshot.path) as folder:
-        with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
-            for document in snapshot.store.all_documents():
-                file.write(json.dumps(document.as_record(), ensure_ascii=False) + "\n")
-        positions = _positions(snapshot.store)
-        _export_passages(snapshot.store, folder / "passages.jsonl")
         with (folder / "vectors.npy").open("xb") as file:
-            shape = {"descr": "<f4", "fortran_order": False, "shape": (passages, dim)}
-            np.lib.format.write_array_header_1_0(file, shape)
-            start = file.tell()
-            done = 0
-            for row in snapshot.segments:
-                for block in _verified(snapshot, row, positions[done:]):
-                    _write_rows(file, start, block, positions[done : done + len(block)])
-                    done += len(block)
-        if done != passages:
-            raise damaged(snapshot.store.path, f"{passages - done} passages have no row")
+            shape = (passages, snapshot.settings["encoder"]["dim"])
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            if isinstance(snapshot, Snapshot):
+                _export_folder(snapshot, folder, file, passages)
+            else:
+                _export_entries(snapshot, folder, file)
         for file_path in folder.iterdir():
             sync_file(file_path)
     return count
+
+
+def _export_folder(snapshot: Snapshot, folder: Path, vectors: BinaryIO, passages: int) -> None:
+    """Write what a folder holds; its files are read in their order, and compared with checksums."""
+    check_texts(snapshot.store)
+    with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
+        for document in snapshot.store.all_documents():
+            _write_line(file, document.as_record())
+    positions = _positions(snapshot.store)
+    _export_passages(snapshot.store, folder / "passages.jsonl")
+    start, done = vectors.tell(), 0
+    for row in snapshot.segments:
+        for block in _verified(snapshot, row, positions[done:]):
+            _write_rows(vectors, start, block, positions[done : done + len(block)])
+            done += len(block)
+    if done != passages:
+        raise damaged(snapshot.store.path, f"{passages - done} passages have no row")
+
+
+def _export_entries(snapshot: AnySnapshot, folder: Path, vectors: BinaryIO) -> None:
+    """Write what a server holds, document by document."""
+    with (
+        (folder / "documents.jsonl").open("w", encoding="utf-8") as documents,
+        (folder / "passages.jsonl").open("w", encoding="utf-8") as passages,
+    ):
+        for entries in all_entries(snapshot):
+            for entry in entries:
+                _write_line(documents, entry.document.as_record())
+                for start, end in entry.spans:
+                    _write_line(passages, {"key": entry.document.key, "start": start, "end": end})
+                vectors.write(np.ascontiguousarray(entry.vectors, "<f4").data)
+
+
+def _write_line(file: TextIO, record: Mapping[str, Any]) -> None:
+    file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def _positions(store: Store) -> RowNumbers:
@@ -108,8 +134,7 @@ def _export_passages(store: Store, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         while rows := store.read(sql, after):
             for _, _, key, start, end in rows:
-                line = {"key": key, "start": start, "end": end}
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                _write_line(file, {"key": key, "start": start, "end": end})
             after = rows[-1][:2]
 
 
@@ -161,10 +186,10 @@ def _are_passages(store: Store, row: SegmentRow, expected: RowNumbers) -> bool:
 
 
 @contextmanager
-def _new_folder(path: Path, collection: Path) -> Iterator[Path]:
-    """A new folder outside of the collection, whole or not at all."""
+def _new_folder(path: Path, collection: Path | str) -> Iterator[Path]:
+    """A new folder outside of the collection, whole or not at all; a URL is outside of any."""
     path = path.absolute()
-    if path.resolve().is_relative_to(collection.resolve()):
+    if isinstance(collection, Path) and path.resolve().is_relative_to(collection.resolve()):
         raise CollectionError(
             f"{path} is inside the collection, whose next writer would remove it; "
             "choose a folder elsewhere"

@@ -1,8 +1,8 @@
 """The checks of verify: files, checksums, tables, and that the encoder gives the stored vectors."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from searchengine.backends.contract import Ids
+from searchengine.backends.contract import Backend, Entry, Ids, all_entries
+from searchengine.backends.contract import Snapshot as AnySnapshot
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.schema import BEHIND
 from searchengine.backends.folder.documents.store import SegmentRow, Store
@@ -119,11 +120,52 @@ _INVARIANTS = {
 }
 
 
-def verify(collection: Collection) -> None:
-    """Check checksums, SQLite's integrity and the index of words, and that they agree.
+def verify(collection: Backend) -> None:
+    """Check checksums, tables and the index of words, and that they agree.
 
     Raises CollectionError on the first fault.
     """
+    if isinstance(collection, Collection):
+        _verify_folder(collection)
+        return
+    with collection.reading() as snapshot:
+        passages = 0
+        for entries in all_entries(snapshot):
+            passages += sum(len(entry.spans) for entry in entries)
+            fault = _entry_fault(snapshot, entries) or snapshot.word_fault(entries)
+            if fault is not None:
+                raise _broken(collection, fault)
+        stored = snapshot.store.counts()[1]
+        if stored != passages:
+            raise _broken(collection, f"{stored - passages} passages belong to no document")
+        if fault := snapshot.word_fault(()):
+            raise _broken(collection, fault)
+
+
+def _entry_fault(snapshot: AnySnapshot, entries: Sequence[Entry]) -> str | None:
+    """What is wrong with stored entries: checksums, offsets and vectors."""
+    known = snapshot.store.known([entry.document.key for entry in entries])
+    for entry in entries:
+        name, length = f"the document {entry.document.key!r:.80}", len(entry.document.text)
+        if known[entry.document.key].digest != entry.document.digest:
+            return f"{name} has another text than was stored"
+        if not entry.spans and entry.supplied != b"":
+            return f"{name} has no passage"
+        if not all(0 <= start <= end <= length for start, end in entry.spans):
+            return f"{name} has a passage outside of its text"
+        if not np.allclose(np.linalg.norm(entry.vectors, axis=1), 1, atol=_UNIT):
+            return f"{name} has a vector that is not of unit length"
+    return None
+
+
+def _broken(collection: Backend, fault: str) -> CollectionError:
+    return CollectionError(
+        f"{collection.path} is damaged ({fault}); restore the database from a backup, or add the "
+        "documents again"
+    )
+
+
+def _verify_folder(collection: Collection) -> None:
     with held(collection) as (snapshot, files):
         path = snapshot.store.path
         check_pages(snapshot.store, path, "integrity_check")
@@ -193,17 +235,18 @@ def damaged(path: Path, how: str) -> CollectionError:
 MIN_COSINE = 0.95
 """Of a stored vector and the encoder's. An int8 runtime may have 0.99 to float32, and so two of
 different machines cos(2 · acos(0.99)) = 0.96 to each other; bf16 and float16 lose far less."""
+_UNIT = 5e-3  # distance of a stored vector's length from 1: it is rounded to float16
 _NAMED = 20  # documents that an error names; the others are counted
 
 
-def check_encoded(collection: Collection, encoder: CollectionEncoder, count: int) -> int:
+def check_encoded(collection: Backend, encoder: CollectionEncoder, count: int) -> int:
     """Encode at most `count` passages of the newest commit again; returns how many.
 
     They are chosen at random, in turn from every segment. Vectors that came with their documents
     are left out. Raises CollectionError, with the keys of the documents with other vectors,
     QueryError (no encoder) and EncoderMismatch.
     """
-    with collection.newest() as snapshot:
+    with _newest(collection) as snapshot:
         if snapshot.settings["encoder"]["fingerprint"] == NO_ENCODER:
             raise QueryError(
                 f"{collection.path} has no encoder, so no vector can be computed again; leave "
@@ -225,9 +268,19 @@ def check_encoded(collection: Collection, encoder: CollectionEncoder, count: int
         return len(chosen)
 
 
-def _chosen(snapshot: Snapshot, count: int) -> Ids:
-    """Ids of encoded passages: one of each segment, then a second one of each, and so on."""
+def _newest(collection: Backend) -> AbstractContextManager[AnySnapshot]:
+    return collection.newest() if isinstance(collection, Collection) else collection.reading()
+
+
+def _chosen(snapshot: AnySnapshot, count: int) -> Ids:
+    """Ids of encoded passages: one of each segment, then a second one of each, and so on.
+
+    On a server, those of random documents.
+    """
     random = np.random.default_rng()
+    if not isinstance(snapshot, Snapshot):
+        documents = snapshot.store.ids_after(-1, None, snapshot.store.count())
+        return _encoded_ids(snapshot, random.permutation(documents), count)
     sql = (
         "SELECT p.id FROM live_passages AS p JOIN documents ON documents.id = p.document "
         "WHERE p.id BETWEEN ? AND ? AND documents.vectors IS NULL"
@@ -240,7 +293,20 @@ def _chosen(snapshot: Snapshot, count: int) -> Ids:
     return together[np.lexsort((random.random(len(together)), places))[:count]]
 
 
-def _cosines(snapshot: Snapshot, reader: PassageReader, ids: Ids) -> list[tuple[str, float]]:
+def _encoded_ids(snapshot: AnySnapshot, documents: Ids, count: int) -> Ids:
+    """Ids of at most `count` passages of these documents whose vectors the encoder computed."""
+    chosen: list[int] = []
+    for start in range(0, len(documents), BATCH):
+        if len(chosen) >= count:
+            break
+        part = documents[start : start + BATCH].tolist()
+        known = snapshot.store.known(snapshot.store.keys_of(part)).values()
+        encoded = [state.id for state in known if state.vectors is None]
+        chosen += [passage.id for passage in snapshot.store.passages_of(encoded)]
+    return np.array(chosen[:count], np.int64)
+
+
+def _cosines(snapshot: AnySnapshot, reader: PassageReader, ids: Ids) -> list[tuple[str, float]]:
     """The key of each passage's document, and the cosine of the stored and the new vector."""
     passages = snapshot.store.passages(ids)
     numbers = list(dict.fromkeys(passage.document for passage in passages))
@@ -257,7 +323,7 @@ def _cosines(snapshot: Snapshot, reader: PassageReader, ids: Ids) -> list[tuple[
 
 
 def _differ(
-    collection: Collection, snapshot: Snapshot, far: Mapping[str, float]
+    collection: Backend, snapshot: AnySnapshot, far: Mapping[str, float]
 ) -> CollectionError:
     worst = sorted(far, key=lambda key: (round(far[key], 2), key))
     named = ", ".join(f"{key!r} (cosine {far[key]:.2f})" for key in worst[:_NAMED])

@@ -21,6 +21,7 @@ from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.lexical import WordIndex
 from searchengine.backends.folder.pending import Work, described, works
 from searchengine.backends.folder.spelling import Speller
+from searchengine.backends.unrelated import spread, unrelated
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -42,10 +43,6 @@ MOST_WITH_PHRASE = 10_000
 PHRASE = 0.5
 """Weight of a phrase: this share of the weight of a word that as few documents have."""
 _PHRASES = 4096  # phrases with a cached gain
-SAMPLE = 128
-"""Passages sampled to estimate the mean cosine of unrelated passages."""
-MAX_UNRELATED = 0.95
-"""Maximum of that mean: among nearly equal texts, cosines would count without limit."""
 _Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
@@ -369,13 +366,12 @@ class Snapshot(contract.Snapshot):
         """The mean cosine of passages of different documents, 0–0.95; computed once."""
         if self._unrelated is None:
             sample = self._sample()
-            mean = _mean_cosine(self.vectors(sample)) if sample.size > 1 else 0.0
-            self._unrelated = min(max(mean, 0.0), MAX_UNRELATED)
+            self._unrelated = unrelated(self.vectors(sample)) if sample.size > 1 else 0.0
         return self._unrelated
 
     def _sample(self) -> Ids:
         """At most SAMPLE passages of different documents, evenly spread, always the same ones."""
-        positions = np.unique(np.linspace(0, max(self.rows - 1, 0), SAMPLE).astype(np.int64))
+        positions = spread(self.rows)
         passages, start = [np.zeros(0, np.int64)], 0
         for row, live in self.live.items():
             count = row.rows if live is None else live.size
@@ -455,10 +451,3 @@ class Snapshot(contract.Snapshot):
     def close(self) -> None:
         """End the read transaction. Segments are not closed: other snapshots may share them."""
         self.store.close()
-
-
-def _mean_cosine(vectors: Floats) -> float:
-    """The mean cosine of two different rows of unit vectors (n, D), n ≥ 2."""
-    total, count = vectors.sum(axis=0, dtype=np.float64), len(vectors)
-    squares = float(np.square(vectors, dtype=np.float64).sum())
-    return (float(total @ total) - squares) / (count * (count - 1))

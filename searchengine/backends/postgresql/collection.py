@@ -24,6 +24,7 @@ from searchengine.backends.postgresql import schema, statistics, writing
 from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
 from searchengine.backends.postgresql.words import postings_of
+from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _POLL = 0.1  # seconds between two looks at a lock
 _SAMPLE = 20_000  # rows that a rotation is fitted on
+_MEMORY = "512MB"  # for building the graph, where the server has no value of its own
+_MAX_LINKS, _MAX_CANDIDATES = 100, 1000  # the limits of pgvector
 ROTATION, SHORTLIST = "rotation", "shortlist"
 """Settings that a copy brings along: the rotation of the vectors, and the measured shortlist."""
 _State = tuple[dict[str, Any], Rotation | None]
@@ -66,6 +69,7 @@ class PostgresCollection(Backend):
         self.path = self._connections.name
         self._ready = False  # the index of vectors has been seen
         self._state: _State | None = None
+        self._cosine = MeanCosine()
         try:
             with self._connections.borrow(replica=True) as connection:
                 if not schema.exists(connection, self._connections.schema):
@@ -145,7 +149,7 @@ class PostgresCollection(Backend):
         assert self._state is not None
         shown = self._state
         with self._connections.reading(replica=replica) as transaction:
-            snapshot = PostgresSnapshot(transaction, self.path, *shown)
+            snapshot = PostgresSnapshot(transaction, self.path, *shown, self._cosine)
 
             def began(revision: str) -> None:
                 state = self._current(transaction.connection, revision)
@@ -175,32 +179,21 @@ class PostgresCollection(Backend):
             )
             known, numbers = writing.prepare(transaction, last)
             check_unchanged(expected, known, last)
-            writing.upsert(transaction, last, known, numbers, seen[0][1], terms)
+            writing.upsert(transaction, last, known, numbers, seen[0][1], terms, self._spread)
 
         self._connections.write(work, "FOR SHARE")
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
-        return self._connections.write(lambda t: writing.delete(t.connection, keys, where))
+        return self._connections.write(lambda t: writing.delete(t, keys, where, self._spread))
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
         self._connections.write(lambda t: writing.update(t, self.path, patches))
 
     def index_fields(self, names: Iterable[str]) -> None:
         """Index metadata fields for comparisons; equality and `contains` always have an index."""
-        from psycopg import sql
-
         for name in names:
-            steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
-            index = sql.Identifier(schema.field_index(name))
             with self._connections.single() as connection, connection.transaction():
-                connection.execute(
-                    sql.SQL("CREATE INDEX IF NOT EXISTS {} ON documents ((fields -> {}))").format(
-                        index, steps
-                    )
-                )
-                connection.execute(
-                    sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name))
-                )
+                schema.index_field(connection, field_named(name), name)
                 connection.execute("ANALYZE documents")  # which collects those of the index
 
     def configure(self, values: Mapping[str, Any]) -> None:
@@ -235,6 +228,11 @@ class PostgresCollection(Backend):
             self._build_index(connection)
             statistics.create(connection)
             self._ready = True
+
+    @property
+    def _spread(self) -> bool:
+        """Whether the tables are spread over the nodes of a cluster."""
+        return bool(self.settings.get(schema.CITUS))
 
     def is_indexed(self) -> bool:
         """Whether the index of vectors serves searches."""
@@ -306,12 +304,20 @@ class PostgresCollection(Backend):
             schema.set_value(connection, ROTATION, schema.pack(basis.matrix))
 
     def _build_index(self, connection: "Connection") -> None:
-        prefix = int(self.settings["index"]["prefix"])
-        head = schema.prefix_sql("embedding", prefix)
-        # The graph should fit into memory while it is built; only this session asks for it.
-        connection.execute("SET maintenance_work_mem = '512MB'")
-        connection.execute(f"DROP INDEX IF EXISTS {schema.INDEX}")  # one that was interrupted
+        """Build the graph as the server's parameters say: memory, and processes that take part."""
+        config = SegmentConfig.from_dict(self.settings["index"])
+        head = schema.prefix_sql("embedding", config.prefix)
+        links = min(config.hnsw_m, _MAX_LINKS)
+        candidates = min(max(config.ef_construction, 2 * links), _MAX_CANDIDATES)
+        # The graph should fit into memory while it is built. A server that says how much may be
+        # used is obeyed; only the value that PostgreSQL has from the start is raised.
+        connection.execute(
+            f"SELECT set_config(name, '{_MEMORY}', false) FROM pg_settings "
+            "WHERE name = 'maintenance_work_mem' AND source = 'default'"
+        )
+        schema.drop_interrupted(connection)
         connection.execute(
             f"CREATE INDEX CONCURRENTLY {schema.INDEX} ON passages "
-            f"USING hnsw (({head}) halfvec_cosine_ops)"
+            f"USING hnsw (({head}) halfvec_cosine_ops) "
+            f"WITH (m = {links}, ef_construction = {candidates})"
         )

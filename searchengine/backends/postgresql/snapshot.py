@@ -17,25 +17,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.backends.contract import Coarse, Ids, Passage, Snapshot, WordScores
+from searchengine.backends.contract import Coarse, Entry, Ids, Passage, Snapshot, WordScores
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
 from searchengine.backends.folder.documents.synonyms import added as synonyms_of
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
+from searchengine.backends.unrelated import SAMPLE, MeanCosine, spread, unrelated
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
+from searchengine.indexer.config import ALL_ROWS
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.search.rotating import Rotation
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.pool import Connection, Rows, Statement, Transaction
 
+_EFFORT = 250
+"""ef_search, unless the collection sets one or the shortlist is longer. With it a shortlist of 100
+rows has all of the 10 best, but 1 in 130 (100,000 sentences, 384 dimensions)."""
 _MAX_EF = 1000  # the limit of pgvector
 _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _UNCOUNTED = 10_000  # rows that a search may ask for without knowing how many there are
+_ASKED = 8 * SAMPLE  # ids looked up for a sample of passages; some may be deleted
 _BROUGHT = 100  # documents that a search brings along at most
 _Matches = tuple[str, str, tuple[Any, ...]]  # tables, condition, its parameters
 
@@ -49,11 +55,14 @@ class PostgresSnapshot(Snapshot):
         name: str,
         settings: Mapping[str, Any],
         rotation: Rotation | None,
+        cosine: MeanCosine,
     ) -> None:
-        """`transaction`: the caller ends it."""
+        """`transaction`: the caller ends it. `cosine`: as measured by the snapshots before."""
         self.path = name
         self.tables = PostgresTables(transaction, name)
         self.transaction = transaction
+        self._cosine = cosine
+        self._all_documents: int | None = None
         self.show(settings, rotation)
 
     def show(self, settings: Mapping[str, Any], rotation: Rotation | None) -> None:
@@ -93,6 +102,29 @@ class PostgresSnapshot(Snapshot):
     def shortlist(self) -> int:
         return schema.shortlist_of(self.settings)
 
+    @property
+    def unrelated(self) -> float:
+        """As of a folder; measured again when the number of documents has changed by an eighth."""
+        if self._all_documents is None:
+            self._all_documents = words.Index(self.transaction).documents
+        state = self.settings["revision"], self._all_documents
+        if not self._cosine.holds(*state):
+            sample = self._sample()
+            mean = unrelated(self.vectors(sample)) if sample.size > 1 else 0.0
+            self._cosine.measured = *state, mean
+        return self._cosine.measured[2]
+
+    def _sample(self) -> Ids:
+        """Passages of different documents, evenly spread over the ids."""
+        sql = "SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM passages"
+        ((first, last),) = self.tables.read(sql)
+        asked = first + spread(last - first + 1, _ASKED)
+        sql = "SELECT id, document FROM passages WHERE id = ANY(%s) ORDER BY id"
+        stored = np.array(self.tables.read(sql, (asked.tolist(),)), np.int64).reshape(-1, 2)
+        sample = stored[spread(len(stored))] if len(stored) else stored
+        chosen: Ids = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
+        return chosen
+
     def search(
         self,
         queries: Floats,
@@ -105,6 +137,7 @@ class PostgresSnapshot(Snapshot):
         shown: int = 0,
     ) -> SearchResult:
         size = min(max(k, shortlist or self.shortlist), _MAX_ROWS)
+        exact = exact or size >= ALL_ROWS
         rows = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
         for i, best in enumerate(self._best(queries, k, size, where, phrases, exact, shown)):
@@ -152,21 +185,23 @@ class PostgresSnapshot(Snapshot):
 
     def _parameters(self, size: int) -> "list[Statement]":
         """Set the parameters of HNSW for this transaction, so that a scan returns `size` rows."""
-        effort = max(size, int(self.settings["index"].get("effort") or 0))
+        effort = max(size, int(self.settings["index"].get("effort") or _EFFORT))
         parameters = [
             f"hnsw.ef_search = {min(effort, _MAX_EF)}",
             "hnsw.iterative_scan = relaxed_order",
         ]
-        if self.settings.get(schema.CITUS):  # else they stay on the coordinator of a cluster
-            parameters.insert(0, "citus.propagate_set_commands = 'local'")
         return [(f"SET LOCAL {parameter}", ()) for parameter in parameters]
 
     def explain(self, query: Floats, k: int, where: str | None) -> str:
         """The server's plan of a search for a vector (D,) in the encoder's basis."""
+        from psycopg import ClientCursor
+
         size = max(k, self.shortlist)
         rotated = _vector(self._rotated(query[None])[0])
         sql, parameters = self._shortlist(rotated, size, self._matches(where, ()))
-        *_, plan = self.transaction.run(*self._parameters(size), (f"EXPLAIN {sql}", parameters))
+        # A node of a cluster does not know the types of parameters.
+        bound = ClientCursor(self.connection).mogrify(f"EXPLAIN {sql}", parameters)
+        *_, plan = self.transaction.run(*self._parameters(size), (bound, ()))
         return "\n".join(row[0] for row in plan)
 
     def _shortlist(self, query: Any, size: int, matches: _Matches) -> "Statement":
@@ -211,16 +246,14 @@ class PostgresSnapshot(Snapshot):
         distance = " <=> ".join(
             schema.prefix_sql(each, self._prefix) for each in ("embedding", "%s::vector")
         )
-        sql = (
-            f"WITH these AS (SELECT id, {distance} AS far FROM passages WHERE id = ANY(%s)) "
-            "SELECT id, far, (SELECT count(*) + 1 FROM "
-            f"{source} WHERE {holds} AND {distance} < far) FROM these"
-        )
-        rows = self.tables.read(sql, (vector, passages.tolist(), *values, vector))
+        sql = f"SELECT id, {distance} FROM passages WHERE id = ANY(%s)"
+        rows = self.tables.read(sql, (vector, passages.tolist()))
+        nearer = f"SELECT count(*) FROM {source} WHERE {holds} AND {distance} < %s"
+        counts = self.transaction.run(*((nearer, (*values, vector, far)) for _, far in rows))
         kept, walks = {passage.id for passage, _ in listed}, schema.is_indexed(self.connection)
         return {
-            i: Coarse(int(rank), 1 - float(far), size, self._prefix, i in kept, walks)
-            for i, far, rank in rows
+            i: Coarse(1 + int(count), 1 - float(far), size, self._prefix, i in kept, walks)
+            for (i, far), ((count,),) in zip(rows, counts, strict=True)
         }
 
     def matches(
@@ -263,17 +296,23 @@ class PostgresSnapshot(Snapshot):
         _, holds, values = self._matches(where, required)
         phrase = f"(words @@ phraseto_tsquery('pg_catalog.{config}', %s))::int"
         share = f"(1 + ({' + '.join([phrase] * len(added))}) / {len(added)}.0)" if added else "1"
-        matches = (share, holds, (*added, *values))
         question = storable(question)
         while True:
             settings = self.settings
             used = Analyzer.parse(settings["tokenizer"])
             synonyms = synonyms_of(question, settings, used)
-            scored = words.search(
-                self.transaction, used, question, k, matches, as_you_type, synonyms
-            )
+            index = words.Index(self.transaction, share, holds, (*added, *values))
+            scored = words.search(index, used, question, k, as_you_type, synonyms)
             if self.settings is settings:  # they are seen when the transaction begins
+                self._all_documents = index.documents
                 return scored
+
+    def word_fault(self, entries: Sequence[Entry]) -> str | None:
+        if schema.words_config(self.settings) is None:
+            return None
+        used = Analyzer.parse(self.settings["tokenizer"])
+        ids = self.tables.ids_of(entry.document.key for entry in entries)
+        return words.fault(self.transaction, used, entries, ids)
 
     def warm(self) -> int:
         """Bytes read into the server's cache; 0 if it lacks the extension pg_prewarm."""
@@ -302,7 +341,7 @@ class PostgresSnapshot(Snapshot):
             "fields": schema.indexed_fields(self.connection),
             "shortlist": self.shortlist,
             "exact": not indexed or self.shortlist >= passages,
-            "bytes": schema.stored_bytes(self.connection),
+            "bytes": schema.stored_bytes(self.connection, bool(self.settings.get(schema.CITUS))),
             "pending": () if indexed else (waiting,),
         }
 
@@ -346,13 +385,14 @@ def _best(inner: str, parameters: Sequence[Any], k: int, shown: int) -> "Stateme
     have missed some; document, offsets; and key, text, title and metadata of the first `shown`
     documents.
     """
+    scored = f"SELECT *, count(*) OVER () AS scored FROM ({inner}) AS shortlist"
     sql = (
         "SELECT best.id, score, scored, indexed, document, first, last, "
         "key, text, title, metadata FROM ("
         "SELECT *, row_number() OVER (ORDER BY score DESC, id) AS place, "
         "row_number() OVER (PARTITION BY document ORDER BY score DESC, id) AS of_document, "
-        f"count(*) OVER () AS scored, {schema.INDEXED} AS indexed "
-        f"FROM ({inner}) AS shortlist ORDER BY score DESC, id LIMIT %s"
+        f"{schema.INDEXED} AS indexed "
+        f"FROM ({scored} ORDER BY score DESC, id LIMIT %s) AS nearest"
         ") AS best LEFT JOIN documents ON documents.id = "
         "CASE WHEN place <= %s AND of_document = 1 THEN document END ORDER BY score DESC, best.id"
     )

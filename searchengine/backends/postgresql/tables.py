@@ -32,6 +32,10 @@ class PostgresTables(Tables):
         self._passages.update((passage.id, passage) for passage in passages)
         self._documents.update(documents)
 
+    def forget(self) -> None:
+        self._passages.clear()
+        self._documents.clear()
+
     def passages(self, ids: Iterable[int]) -> list[Passage]:
         order = [int(i) for i in ids]
         sql = "SELECT id, document, first, last FROM passages WHERE id = ANY(%s)"

@@ -37,21 +37,16 @@ def postings_of(entries: Sequence["Entry"], used: Analyzer) -> tuple[list[Postin
 
 
 def search(
-    transaction: "Transaction",
+    index: "Index",
     used: Analyzer,
     question: str,
     k: int,
-    matches: tuple[str, str, Sequence[Any]],
     as_you_type: bool,
     synonyms: Mapping[str, float],
 ) -> WordScores:
-    """The k best documents that share a word with the question, as lexical.search.
-
-    `matches`: what a score is multiplied by, a condition on documents, and their parameters.
-    """
+    """The k best documents that share a word with the question, as lexical.search."""
     last = unfinished(question) if as_you_type else None
     query = lexical.counted_words(question, used, last, synonyms)
-    index = _Index(transaction, *matches)
 
     def occurs(word: Word) -> bool:
         (terms,) = terms_of(used).look_up([word])
@@ -74,23 +69,49 @@ def search(
     return lexical.ranked(index, terms, k)
 
 
-class _Index:
+def fault(
+    transaction: "Transaction", used: Analyzer, entries: Sequence["Entry"], ids: Mapping[str, int]
+) -> str | None:
+    """What is wrong with the postings of stored entries (key → id); without entries, the totals."""
+    if not entries:
+        sql = "SELECT count(*), coalesce(sum(tokens), 0)::int8 FROM documents"
+        (expected,), (totals,) = transaction.run((sql, ()), (_TOTALS, ()))
+        if expected == totals:
+            return None
+        return f"word_totals has {totals[0]} documents and {totals[1]} tokens, not {expected}"
+    postings, _ = postings_of(entries, used)
+    keys = [entry.document.key for entry in entries]
+    wanted = {(ids[keys[i]], term, float(count), size) for term, i, count, size in postings}
+    sql = "SELECT document, term, frequency, length FROM postings WHERE document = ANY(%s)"
+    (rows,) = transaction.run((sql, (list(ids.values()),)))
+    if not (other := wanted ^ {(i, bytes(term), float(f), size) for i, term, f, size in rows}):
+        return None
+    document = min(other)[0]
+    key = next(key for key, number in ids.items() if number == document)
+    return f"postings has other terms for the document {key!r:.80} than its text"
+
+
+class Index:
     """A lexical.Index over the postings."""
 
     def __init__(
-        self, transaction: "Transaction", factor: str, condition: str, parameters: Sequence[Any]
+        self,
+        transaction: "Transaction",
+        factor: str = "1",
+        condition: str = "true",
+        parameters: Sequence[Any] = (),
     ) -> None:
+        """`factor`: multiplies a score. `condition`: of documents. `parameters`: of both."""
         self._transaction = transaction
         self._factor, self._condition, self._parameters = factor, condition, parameters
         self._totals: tuple[int, int] | None = None
         self._known: dict[lexical.Key, int] = {}
 
     def prepare(self, terms: Sequence[lexical.Key]) -> None:
-        """Read the totals, and the counts of terms up to half of the documents, at once."""
-        half = "(SELECT (sum(documents)::int8 + 1) / 2 FROM word_totals)"
+        """Read the totals and the counts of terms at once."""
         missing = [term for term in terms if term not in self._known]
         (totals,), *counts = self._transaction.run(
-            (_TOTALS, ()), *(self._count(term, half) for term in missing)
+            (_TOTALS, ()), *(_count(term) for term in missing)
         )
         self._totals = totals
         self._known |= {t: int(rows[0][0]) for t, rows in zip(missing, counts, strict=True)}
@@ -104,7 +125,7 @@ class _Index:
         """How many documents have each term, counted up to `limit`."""
         missing = [term for term in terms if self._known.get(term, -1) < 0]
         if missing:
-            statements = [self._count(term, str(int(limit))) for term in missing]
+            statements = [_count(term, limit) for term in missing]
             rows = self._transaction.run(*statements)
             found = {term: int(counted[0][0]) for term, counted in zip(missing, rows, strict=True)}
             if limit == 1:
@@ -160,14 +181,18 @@ class _Index:
         assert self._totals is not None
         return self._totals
 
-    def _count(self, term: lexical.Key, limit: str) -> "Statement":
-        text, begun = term
-        where, bounds = ("term >= %s AND term < %s", (text, text + b"\xff")) if begun else (
-            "term = %s", (text,)
-        )  # fmt: skip
-        rows = "DISTINCT document" if begun else "1"
-        having = f"SELECT {rows} FROM postings WHERE {where} LIMIT {limit}"
-        return f"SELECT count(*) FROM ({having}) AS counted", bounds
+
+def _count(term: lexical.Key, limit: int | None = None) -> "Statement":
+    """Counts the documents with a term, up to `limit`."""
+    text, begun = term
+    where, bounds = "term = %s", [text]
+    if begun:
+        where, bounds = "term >= %s AND term < %s", [text, text + b"\xff"]
+    if limit is None:  # the nodes of a cluster return their counts
+        counted = "DISTINCT document" if begun else "*"
+        return f"SELECT count({counted}) FROM postings WHERE {where}", bounds
+    having = f"SELECT DISTINCT document FROM postings WHERE {where} LIMIT {int(limit)}"
+    return f"SELECT count(*) FROM ({having}) AS counted", bounds
 
 
 def insert(

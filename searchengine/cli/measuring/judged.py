@@ -22,6 +22,7 @@ from searchengine.cli.options import (
     Address,
     complete_path,
     name_list,
+    named,
     runs,
     sectioned,
     several,
@@ -199,7 +200,7 @@ def _compare_settings(
             settings = list(evaluation.measure(engine, task, dims, shortlist, modes, progress))
         losses = _losses(engine, task, settings, base, compared, options["worst"])
     rows = table(settings, base)
-    title = f"{collection}, {counted(len(task.queries), 'question')}"
+    title = f"{named(collection)}, {counted(len(task.queries), 'question')}"
     if as_json:
         show_json(_as_dicts(rows, losses))
     else:

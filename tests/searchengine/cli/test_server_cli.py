@@ -1,0 +1,174 @@
+"""Commands on the URL of a collection: what they do there, and what they say instead."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from command_line import run, run_json
+from cut_documents import DOCUMENTS, Words
+from postgres_server import new_url
+
+from searchengine import SearchEngine
+from searchengine.errors import CollectionError
+from searchengine.measure.retrieval import measure, task
+from searchengine.upkeep.copies import copy
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Documents of one or several passages, without one that was deleted."""
+    path = tmp_path / "source.index"
+    with SearchEngine.create(path, Words(), {"prefix": 4}) as engine:
+        engine.add(DOCUMENTS)
+        engine.add([{"_id": f"k{i}", "text": "a" * (i % 9 + 1) + " b", "x": i} for i in range(600)])
+        engine.delete(["other"])
+    return path
+
+
+@pytest.fixture
+def url(folder: Path) -> str:
+    url = new_url()
+    copy(folder, url)
+    return url
+
+
+def test_an_export_equals_that_of_the_folder(folder: Path, url: str, tmp_path: Path) -> None:
+    counts = []
+    for place, name in ((folder, "a"), (url, "b")):
+        with SearchEngine.open(place, Words()) as engine:
+            counts.append(engine.export(tmp_path / name))
+    assert (
+        counts[0] == counts[1] == len((tmp_path / "b" / "documents.jsonl").read_text().splitlines())
+    )
+    for name in ("documents.jsonl", "passages.jsonl"):
+        assert (tmp_path / "a" / name).read_text() == (tmp_path / "b" / name).read_text()
+    vectors = [np.load(tmp_path / name / "vectors.npy") for name in ("a", "b")]
+    assert vectors[0].dtype == vectors[1].dtype == np.float32
+    np.testing.assert_allclose(*vectors, atol=2e-3)
+    assert run("export", url, tmp_path / "b").returncode == 2  # the folder exists
+
+
+def test_a_whole_collection_is_verified(url: str) -> None:
+    assert run_json("verify", url)["whole"] is True
+    with SearchEngine.open(url, Words()) as engine:
+        assert engine.verify(encode=700) == 606  # all passages
+        engine.add([{"_id": "own", "text": "a"}], np.eye(Words().dim)[:1])
+        assert engine.verify(encode=700) == 606  # without those that came with vectors
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("UPDATE documents SET text = 'z' WHERE key = 'k7'", "'k7' has another text"),
+        ("UPDATE documents SET title = 'z' WHERE key = 'k7'", "'k7' has another text"),
+        ("DELETE FROM passages WHERE document = {k7}", "'k7' has no passage"),
+        ("UPDATE passages SET last = 999 WHERE document = {k7}", "'k7' has a passage outside"),
+        (
+            "UPDATE passages SET embedding = embedding + embedding WHERE document = {k7}",
+            "'k7' has a vector that is not of unit length",
+        ),
+        (
+            "DELETE FROM postings WHERE document = {k7} AND term = "
+            "(SELECT min(term) FROM postings WHERE document = {k7})",
+            "postings has other terms for the document 'k7'",
+        ),
+        (
+            "UPDATE postings SET frequency = 9 WHERE document = {k7}",
+            "postings has other terms for the document 'k7'",
+        ),
+        (
+            "INSERT INTO word_totals VALUES (2, 5)",
+            r"word_totals has 60\d documents and \d+ tokens, not",
+        ),
+    ],
+)
+def test_damage_is_found(url: str, sql: str, expected: str) -> None:
+    uri, _, schema = url.partition("#")
+    with psycopg.connect(uri, autocommit=True, options=f"-c search_path={schema},public") as server:
+        server.execute(sql.format(k7="(SELECT id FROM documents WHERE key = 'k7')"))
+    with SearchEngine.open(url, Words()) as engine:
+        with pytest.raises(CollectionError, match=expected):
+            engine.verify()
+    done = run("verify", url)
+    assert done.returncode == 2 and "is damaged" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_retrieval_is_measured_as_on_the_folder(folder: Path, url: str) -> None:
+    queries = {"1": "aaa b", "2": "aaaaaa"}
+    qrels = {"1": {"k2": 1, "gone": 1}, "2": {"k5": 2}}
+    rows = []
+    for place in (folder, url):
+        with SearchEngine.open(place, Words()) as engine:
+            rows.append([*measure(engine, task(engine, queries, qrels), modes=("vector", "text"))])
+    for ours, theirs in zip(*rows, strict=True):
+        assert ours.name == theirs.name
+        assert ours.ndcg_10 == pytest.approx(theirs.ndcg_10, abs=1e-6), ours.name
+
+
+@pytest.fixture(scope="module")
+def empty() -> str:
+    """A collection without documents, of an encoder that the commands can load."""
+    url = new_url()
+    SearchEngine.create(url).close()
+    return url
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (["optimize", "URL"], "maintains its tables by itself"),
+        (["backup", "URL", "b"], "pg_dump"),
+        (["repair", "URL"], "restore the database from a backup"),
+        (["index", "CORPUS", "URL", "--prune"], "searchengine copy FOLDER URL --prune"),
+        (["index", "CORPUS", "URL", "--watch"], "searchengine copy FOLDER URL --prune"),
+        (["bench", "URL", "--queries", "q.txt"], "searchengine copy 'postgresql://"),
+        (["adapt", "URL"], "searchengine copy 'postgresql://"),
+    ],
+)
+def test_what_makes_no_sense_there_says_what_to_do(
+    words: list[str], way_out: str, tmp_path: Path, empty: str
+) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("a")
+    (tmp_path / "q.txt").write_text("t\n")
+    named = {"URL": empty.replace("postgres:@", "postgres:secret@"), "CORPUS": "corpus"}
+    done = run(*(named.get(word, word) for word in words), cwd=tmp_path)
+    assert done.returncode == 2
+    sentence = done.stderr.strip().splitlines()[-1]
+    assert "is on a server, and this works on folders only" in sentence and way_out in sentence
+    assert "secret" not in done.stderr
+
+
+@pytest.fixture
+def guarded(url: str) -> Iterator[str]:
+    """The URL with a password, which the server does not ask for."""
+    yield url.replace("postgres:@", "postgres:secret@")
+
+
+def test_no_command_shows_the_password(guarded: str, tmp_path: Path) -> None:
+    for words in (
+        ["verify", guarded],
+        ["export", guarded, tmp_path / "e"],
+        ["count", guarded],
+        ["info", guarded],
+        ["list", guarded],
+        ["get", guarded, "k1"],
+        ["delete", guarded, "k1"],
+        ["update", guarded, "k2", "x=1"],
+        ["duplicates", guarded],
+    ):
+        for extra in ([], ["--json"]) if "export" not in words else ([],):
+            done = run(*words, *extra)
+            assert done.returncode in (0, 1), done.stderr
+            assert "secret" not in done.stdout + done.stderr, words
+    exported: Any = [
+        json.loads(line) for line in (tmp_path / "e" / "documents.jsonl").read_text().splitlines()
+    ]
+    assert {"_id": "k2", "text": "aaa b", "x": 2}.items() <= {d["_id"]: d for d in exported}[
+        "k2"
+    ].items()
