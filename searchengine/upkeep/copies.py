@@ -279,7 +279,8 @@ def copy(
             return _compare(origin, copied, written, removed, report)
 
 
-def _create(origin: Backend, target: str | Path) -> Backend:
+def settings_of(origin: Backend) -> tuple[dict[str, Any], Analyzer]:
+    """The collection settings and the tokenizer of a new collection like this one."""
     names = ("encoder", "index", "passages", "tokenizer_auto", "weight", CHOSEN)
     settings = {name: origin.settings[name] for name in names if name in origin.settings}
     analyzer = Analyzer.parse(origin.settings["tokenizer"])
@@ -287,7 +288,11 @@ def _create(origin: Backend, target: str | Path) -> Backend:
     settings["mode"] = Mode.HYBRID if words else Mode.VECTOR
     if origin.words is not None and "mode" in origin.settings:
         settings["mode"] = origin.settings["mode"]
-    return create_backend(target, settings, analyzer, carried=origin.carried())
+    return settings, analyzer
+
+
+def _create(origin: Backend, target: str | Path) -> Backend:
+    return create_backend(target, *settings_of(origin), carried=origin.carried())
 
 
 def _check_settings(origin: Backend, copied: Backend) -> None:

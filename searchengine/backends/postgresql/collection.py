@@ -238,6 +238,37 @@ class PostgresCollection(Backend):
             statistics.create(connection)
             self._ready = True
 
+    def vacuum(self) -> None:
+        """Remove dead rows and renew the planner's statistics, as the server does now and then."""
+        with self._connections.single() as connection:
+            connection.execute("VACUUM (ANALYZE) documents, passages, postings, word_totals")
+
+    def drop(self) -> None:
+        """Delete the collection with all its documents, and close it."""
+        with self._connections.single() as connection:
+            connection.execute(f'DROP SCHEMA "{self._connections.schema}" CASCADE')
+        self.close()
+
+    def processor_seconds(self) -> dict[int, float] | None:
+        """Seconds of processor that each connection to the database has used, by process id.
+
+        None: they cannot be seen, because the server is on another machine.
+        """
+        sql = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        with self._connections.borrow(replica=True) as connection:
+            pids = [pid for (pid,) in connection.execute(sql).fetchall()]
+        used: dict[int, float] = {}
+        for pid in pids:
+            try:
+                name = Path(f"/proc/{pid}/comm").read_text()
+                nanoseconds = Path(f"/proc/{pid}/schedstat").read_text().split()[0]
+            except OSError:
+                return None
+            if not name.startswith("postgres"):
+                return None
+            used[pid] = int(nanoseconds) / 1e9
+        return used
+
     def is_indexed(self) -> bool:
         """Whether the index of vectors serves searches."""
         with self._connections.borrow(replica=True) as connection:
