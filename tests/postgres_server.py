@@ -24,6 +24,17 @@ def new_url() -> str:
     return f"{_server().get_uri()}#c{uuid4().hex}"
 
 
+def new_cluster_url() -> str:
+    """The same on the coordinator of a cluster, SEARCHENGINE_CLUSTER; skips the test without it.
+
+    A cluster with three nodes is enough; the tests end none of them.
+    """
+    pytest.importorskip("psycopg", reason="needs the extra postgresql")
+    if not (uri := os.environ.get("SEARCHENGINE_CLUSTER")):
+        pytest.skip("needs a server with Citus, as SEARCHENGINE_CLUSTER=postgresql://HOST/DATABASE")
+    return f"{uri}#c{uuid4().hex}"
+
+
 def _server() -> Any:
     pytest.importorskip("psycopg", reason="needs the extra postgresql")
     pytest.importorskip("pgvector", reason="needs the extra postgresql")

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _POLL = 0.1  # seconds between two looks at a lock
 _SAMPLE = 20_000  # rows that a rotation is fitted on
+_MEMORY = "512MB"  # for building the graph, where the server has no value of its own
+_MAX_LINKS, _MAX_CANDIDATES = 100, 1000  # the limits of pgvector
 ROTATION, SHORTLIST = "rotation", "shortlist"
 """Settings that a copy brings along: the rotation of the vectors, and the measured shortlist."""
 _State = tuple[dict[str, Any], Rotation | None]
@@ -177,32 +179,21 @@ class PostgresCollection(Backend):
             )
             known, numbers = writing.prepare(transaction, last)
             check_unchanged(expected, known, last)
-            writing.upsert(transaction, last, known, numbers, seen[0][1], terms)
+            writing.upsert(transaction, last, known, numbers, seen[0][1], terms, self._spread)
 
         self._connections.write(work, "FOR SHARE")
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
-        return self._connections.write(lambda t: writing.delete(t.connection, keys, where))
+        return self._connections.write(lambda t: writing.delete(t, keys, where, self._spread))
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
         self._connections.write(lambda t: writing.update(t, self.path, patches))
 
     def index_fields(self, names: Iterable[str]) -> None:
         """Index metadata fields for comparisons; equality and `contains` always have an index."""
-        from psycopg import sql
-
         for name in names:
-            steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
-            index = sql.Identifier(schema.field_index(name))
             with self._connections.single() as connection, connection.transaction():
-                connection.execute(
-                    sql.SQL("CREATE INDEX IF NOT EXISTS {} ON documents ((fields -> {}))").format(
-                        index, steps
-                    )
-                )
-                connection.execute(
-                    sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name))
-                )
+                schema.index_field(connection, field_named(name), name)
                 connection.execute("ANALYZE documents")  # which collects those of the index
 
     def configure(self, values: Mapping[str, Any]) -> None:
@@ -238,22 +229,17 @@ class PostgresCollection(Backend):
             statistics.create(connection)
             self._ready = True
 
-    def vacuum(self) -> None:
-        """Remove dead rows and renew the planner's statistics, as the server does now and then."""
+    def settle(self) -> None:
         with self._connections.single() as connection:
             connection.execute("VACUUM (ANALYZE) documents, passages, postings, word_totals")
 
-    def drop(self) -> None:
-        """Delete the collection with all its documents, and close it."""
+    def remove(self) -> None:
         with self._connections.single() as connection:
             connection.execute(f'DROP SCHEMA "{self._connections.schema}" CASCADE')
         self.close()
 
     def processor_seconds(self) -> dict[int, float] | None:
-        """Seconds of processor that each connection to the database has used, by process id.
-
-        None: they cannot be seen, because the server is on another machine.
-        """
+        """Of all connections to the database."""
         sql = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
         with self._connections.borrow(replica=True) as connection:
             pids = [pid for (pid,) in connection.execute(sql).fetchall()]
@@ -268,6 +254,11 @@ class PostgresCollection(Backend):
                 return None
             used[pid] = int(nanoseconds) / 1e9
         return used
+
+    @property
+    def _spread(self) -> bool:
+        """Whether the tables are spread over the nodes of a cluster."""
+        return bool(self.settings.get(schema.CITUS))
 
     def is_indexed(self) -> bool:
         """Whether the index of vectors serves searches."""
@@ -339,12 +330,20 @@ class PostgresCollection(Backend):
             schema.set_value(connection, ROTATION, schema.pack(basis.matrix))
 
     def _build_index(self, connection: "Connection") -> None:
-        prefix = int(self.settings["index"]["prefix"])
-        head = schema.prefix_sql("embedding", prefix)
-        # The graph should fit into memory while it is built; only this session asks for it.
-        connection.execute("SET maintenance_work_mem = '512MB'")
-        connection.execute(f"DROP INDEX IF EXISTS {schema.INDEX}")  # one that was interrupted
+        """Build the graph as the server's parameters say: memory, and processes that take part."""
+        config = SegmentConfig.from_dict(self.settings["index"])
+        head = schema.prefix_sql("embedding", config.prefix)
+        links = min(config.hnsw_m, _MAX_LINKS)
+        candidates = min(max(config.ef_construction, 2 * links), _MAX_CANDIDATES)
+        # The graph should fit into memory while it is built. A server that says how much may be
+        # used is obeyed; only the value that PostgreSQL has from the start is raised.
+        connection.execute(
+            f"SELECT set_config(name, '{_MEMORY}', false) FROM pg_settings "
+            "WHERE name = 'maintenance_work_mem' AND source = 'default'"
+        )
+        schema.drop_interrupted(connection)
         connection.execute(
             f"CREATE INDEX CONCURRENTLY {schema.INDEX} ON passages "
-            f"USING hnsw (({head}) halfvec_cosine_ops)"
+            f"USING hnsw (({head}) halfvec_cosine_ops) "
+            f"WITH (m = {links}, ef_construction = {candidates})"
         )

@@ -42,8 +42,18 @@ _KEPT_ALIVE: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
 }
 """Parameters of libpq that the URL does not set: a dead network is noticed within a minute."""
+_CLUSTER = (
+    "SELECT set_config('citus.propagate_set_commands', 'local', false), "
+    "set_config('citus.max_adaptive_executor_pool_size', '1', false)"
+)
+"""Let the nodes of a cluster know parameters that a transaction sets, and ask each by one
+connection, so that a transaction sees one commit of a node. Means nothing to other servers."""
 _CONNECTIONS = 16
 _TRIES = 12
+_NODE = re.compile(
+    r"remote node (?:[^\s@]+@)?(?P<node>\S+:\d+) failed with the following error: (?P<reason>.*)"
+)
+"""What the coordinator of a cluster says of another node."""
 _NAME = re.compile(r"[^\W\d]\w{0,62}")
 T = TypeVar("T")
 
@@ -202,9 +212,7 @@ class Connections:
                 f"{self.name}: the collection is gone ({_reason(error)}); create it again"
             ) from error
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            raise BackendUnavailable(
-                f"{self.name}: the connection was lost ({_reason(error)}); try again"
-            ) from error
+            raise self._lost(error) from error
         except psycopg.Error as error:
             raise CollectionError(f"{self.name}: {_reason(error)}") from error
 
@@ -266,7 +274,8 @@ class Connections:
         try:
             connection.answers_within = STATEMENT_TIMEOUT / 1e3 + _GRACE
             timeout = "FROM pg_settings WHERE name = 'statement_timeout'"
-            _, ((milliseconds,),) = connection.run(
+            _, _, ((milliseconds,),) = connection.run(
+                (_CLUSTER, ()),
                 (
                     f"SELECT set_config(name, %s, false) {timeout} AND source <> 'client'",
                     (str(STATEMENT_TIMEOUT),),
@@ -319,6 +328,16 @@ class Connections:
                 f"{self.name} has pgvector {installed or available}, and 0.8 or later is needed; "
                 f"upgrade it on the server{update}"
             )
+
+    def _lost(self, error: Exception) -> BackendUnavailable:
+        if (node := _NODE.search(str(error))) is not None:
+            return BackendUnavailable(
+                f"{self.name}: the coordinator of the cluster answers, and its node "
+                f"{node['node']} does not ({node['reason']}); start that node, then try again"
+            )
+        return BackendUnavailable(
+            f"{self.name}: the connection was lost ({_reason(error)}); try again"
+        )
 
     def _not_connected(self, error: Exception) -> CollectionError:
         reason = _reason(error)

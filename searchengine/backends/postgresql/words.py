@@ -101,11 +101,10 @@ class Index:
         self._known: dict[lexical.Key, int] = {}
 
     def prepare(self, terms: Sequence[lexical.Key]) -> None:
-        """Read the totals, and the counts of terms up to half of the documents, at once."""
-        half = "(SELECT (sum(documents)::int8 + 1) / 2 FROM word_totals)"
+        """Read the totals and the counts of terms at once."""
         missing = [term for term in terms if term not in self._known]
         (totals,), *counts = self._transaction.run(
-            (_TOTALS, ()), *(self._count(term, half) for term in missing)
+            (_TOTALS, ()), *(_count(term) for term in missing)
         )
         self._totals = totals
         self._known |= {t: int(rows[0][0]) for t, rows in zip(missing, counts, strict=True)}
@@ -119,7 +118,7 @@ class Index:
         """How many documents have each term, counted up to `limit`."""
         missing = [term for term in terms if self._known.get(term, -1) < 0]
         if missing:
-            statements = [self._count(term, str(int(limit))) for term in missing]
+            statements = [_count(term, limit) for term in missing]
             rows = self._transaction.run(*statements)
             found = {term: int(counted[0][0]) for term, counted in zip(missing, rows, strict=True)}
             if limit == 1:
@@ -175,14 +174,18 @@ class Index:
         assert self._totals is not None
         return self._totals
 
-    def _count(self, term: lexical.Key, limit: str) -> "Statement":
-        text, begun = term
-        where, bounds = ("term >= %s AND term < %s", (text, text + b"\xff")) if begun else (
-            "term = %s", (text,)
-        )  # fmt: skip
-        rows = "DISTINCT document" if begun else "1"
-        having = f"SELECT {rows} FROM postings WHERE {where} LIMIT {limit}"
-        return f"SELECT count(*) FROM ({having}) AS counted", bounds
+
+def _count(term: lexical.Key, limit: int | None = None) -> "Statement":
+    """Counts the documents with a term, up to `limit`."""
+    text, begun = term
+    where, bounds = "term = %s", [text]
+    if begun:
+        where, bounds = "term >= %s AND term < %s", [text, text + b"\xff"]
+    if limit is None:  # the nodes of a cluster return their counts
+        counted = "DISTINCT document" if begun else "*"
+        return f"SELECT count({counted}) FROM postings WHERE {where}", bounds
+    having = f"SELECT DISTINCT document FROM postings WHERE {where} LIMIT {int(limit)}"
+    return f"SELECT count(*) FROM ({having}) AS counted", bounds
 
 
 def insert(

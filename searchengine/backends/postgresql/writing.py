@@ -23,7 +23,7 @@ _TYPES = [
     "int8", "text", "text", "text", "json", "jsonb", "jsonb", "json", "text", "bytea", "bytea",
     "int4",
 ]  # fmt: skip
-_BATCH = 5000  # vectors rotated at a time
+_BATCH = 5000  # vectors rotated, or keys inserted, at a time
 _FEW = 64  # rows that one statement inserts
 
 
@@ -48,10 +48,11 @@ def upsert(
     numbers: tuple[Sequence[int], Sequence[int]],
     rotation: Rotation | None,
     terms: tuple[Sequence[Posting], Sequence[int]],
+    spread: bool,
 ) -> None:
     """Store entries (by key) in place of those that are `known`, and commit.
 
-    `terms`: their postings and lengths (words.postings_of).
+    `terms`: their postings and lengths (words.postings_of). `spread`: over a cluster.
     """
     new = [key for key in entries if key not in known]
     ids = {key: state.id for key, state in known.items()}
@@ -63,6 +64,11 @@ def upsert(
         key: (*_row(ids[key], entry), tokens)
         for (key, entry), tokens in zip(entries.items(), lengths, strict=True)
     }
+    for start in range(0, len(new) if spread else 0, _BATCH):
+        # By VALUES: of a key that another writer has inserted, COPY tells no code of the error.
+        pairs = [(key, ids[key]) for key in new[start : start + _BATCH]]
+        sql = f"INSERT INTO keys VALUES {', '.join(['(%s, %s::int8)'] * len(pairs))}"
+        transaction.later(sql, [value for pair in pairs for value in pair])
     _insert(transaction, "documents", _COLUMNS, _TYPES, [rows[key] for key in new])
     if known:
         # Passages refer to their document, so its row is changed and not replaced.
@@ -78,21 +84,25 @@ def upsert(
     transaction.commit()
 
 
-def delete(connection: "Connection", keys: Sequence[str] | None, where: str | None) -> int:
-    """Delete documents and their passages; returns how many documents."""
+def delete(
+    transaction: "Transaction", keys: Sequence[str] | None, where: str | None, spread: bool
+) -> int:
+    """Delete documents and their passages, and commit; returns how many documents."""
     if keys is None:
         matches, parameters = condition(where)
     else:
         matches, parameters = "key = ANY(%s)", [[key for key in keys if "\0" not in key]]
-    row = connection.execute(
-        f"WITH gone AS (DELETE FROM documents WHERE {matches} RETURNING id, tokens), "
-        "terms AS (DELETE FROM postings WHERE document IN (SELECT id FROM gone)), "
-        "totals AS (INSERT INTO word_totals SELECT -count(*), -sum(tokens) FROM gone "
-        "HAVING count(*) > 0) SELECT count(*) FROM gone",
-        parameters,
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+    sql = f"DELETE FROM documents WHERE {matches} RETURNING id, key, tokens"
+    (gone,) = transaction.run((sql, parameters))
+    if gone:
+        ids, names, tokens = zip(*gone, strict=True)
+        transaction.later("DELETE FROM postings WHERE document = ANY(%s)", (list(ids),))
+        if spread:
+            transaction.later("DELETE FROM keys WHERE key = ANY(%s)", (list(names),))
+        sql = "INSERT INTO word_totals VALUES (%s, %s)"
+        transaction.later(sql, (-len(gone), -sum(tokens)))
+    transaction.commit()
+    return len(gone)
 
 
 def update(transaction: "Transaction", name: str, patches: Mapping[str, Mapping[str, Any]]) -> None:

@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.contract import Backend
-from searchengine.backends.mode import Mode
-from searchengine.engine import SearchEngine
+from searchengine.engine import Mode, SearchEngine, contract
 from searchengine.errors import QueryError
 from searchengine.indexer.config import FLAT_BELOW, Structure
 from searchengine.indexer.threads import available_cores
@@ -335,14 +333,14 @@ def _machines(
     ]
 
 
-def _shuffled(collection: Backend) -> list[int]:
+def _shuffled(collection: contract.Backend) -> list[int]:
     """The ids of all documents in a random order, always the same one."""
     with collection.reading() as snapshot:
         ids = snapshot.store.ids_after(-1, None, max(1, snapshot.store.count()))
     return [int(i) for i in np.random.default_rng(0).permutation(ids)]
 
 
-def _keys(collection: Backend, ids: Sequence[int]) -> list[str]:
+def _keys(collection: contract.Backend, ids: Sequence[int]) -> list[str]:
     with collection.reading() as snapshot:
         return snapshot.store.keys_of(ids)
 

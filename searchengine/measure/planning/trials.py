@@ -1,30 +1,20 @@
 """A trial: some documents of a collection in a new one of their own, measured.
 
-The vectors are copied, so nothing is encoded but questions. A trial on a server is a schema of its
-own, which is dropped; in a folder, a temporary folder.
+The vectors are copied, so nothing is encoded but questions.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 
-from searchengine.backends.folder.collection import Collection
-from searchengine.backends.mode import Mode
-from searchengine.backends.opening import create_backend
-from searchengine.engine import SearchEngine
+from searchengine.engine import Mode, SearchEngine, contract
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
-from searchengine.upkeep.copies import settings_of
 
-BATCH = 2000  # documents copied at a time
 PASSES = 3  # of all questions; the fastest counts
 Progress = Callable[[str, int, int | None], None]
 
@@ -96,9 +86,11 @@ def run(
     `place`: the URL of a server, whose fragment is replaced; None: a temporary folder. Raises
     QueryError for a server that runs on another machine, or spreads its tables over several.
     """
-    with _built(source, keys, place, report) as engine:
+    with source.trial(keys, place, report) as engine:
+        check_one_machine(engine.collection)
         stats = engine.stats()
         with engine.collection.reading() as snapshot:
+            memory = snapshot.index_bytes()
             shortlist, reached = needed(
                 lambda size: _recall(snapshot, questions.vectors, k, size),
                 recall,
@@ -110,7 +102,7 @@ def run(
             stats.documents,
             stats.passages,
             float(stats.bytes),
-            _memory(engine),
+            float(memory),
             shortlist,
             reached,
             *cost,
@@ -140,41 +132,8 @@ def needed(
     return None, 0.0 if below is None else below[1]
 
 
-@contextmanager
-def _built(
-    source: SearchEngine, keys: Sequence[str], place: str | None, report: Progress
-) -> Iterator[SearchEngine]:
-    settings, analyzer = settings_of(source.collection)
-    settings["index"] = settings["index"] | {"shortlist": 0}
-    with TemporaryDirectory(prefix="plan-") as scratch:
-        address = Path(scratch) / "trial"
-        target: Any = address
-        if place is not None:
-            target = f"{place.partition('#')[0]}#plan_{uuid4().hex}"
-        backend: Any = create_backend(target, settings, analyzer)
-        try:
-            check_one_machine(backend)
-            for start in range(0, len(keys), BATCH):
-                part = keys[start : start + BATCH]
-                backend.upsert(source.collection.entries(part))
-                report(f"Building a trial of {len(keys):,} documents", len(part), len(keys))
-            backend.wait_ready()
-            engine = SearchEngine(backend, source.encoder if source.encodes else None)
-            if isinstance(backend, Collection):
-                engine.optimize()
-            else:
-                backend.vacuum()
-            yield engine
-        finally:
-            if not isinstance(backend, Collection):
-                backend.drop()
-            backend.close()
-
-
-def check_one_machine(backend: Any) -> None:
+def check_one_machine(backend: contract.Backend) -> None:
     """Raise QueryError for a server whose costs cannot be measured from here."""
-    if isinstance(backend, Collection):
-        return
     if backend.settings.get("citus"):
         raise QueryError(
             f"{backend.path} spreads its tables over several nodes (Citus), and how their number "
@@ -203,7 +162,7 @@ def _cost(
 ) -> tuple[Cost, float | None, Cost | None]:
     """Processor milliseconds where the collection is, those here beside a server, and reads."""
     collection = engine.collection
-    on_server = not isinstance(collection, Collection)
+    on_server = bool(_seconds_there(collection))
     options: Any = {"mode": mode, "shortlist": shortlist}
 
     def whole(i: int) -> None:
@@ -220,11 +179,11 @@ def _cost(
     def milliseconds(ask: Callable[[int], None]) -> tuple[float, float]:
         passes = []
         for _ in range(PASSES + 1):  # the first one does what only the first ones do
-            there, here = _server_seconds(collection), time.process_time()
+            there, here = _seconds_there(collection), time.process_time()
             for i in range(len(questions)):
                 ask(i)
             here = time.process_time() - here
-            used = _server_seconds(collection)
+            used = _seconds_there(collection)
             passes.append((here, sum(s - there.get(pid, 0.0) for pid, s in used.items())))
         here, there_ms = (
             1e3 * min(part) / len(questions) for part in zip(*passes[1:], strict=True)
@@ -239,6 +198,10 @@ def _cost(
     return Cost(there, parts), here, _reads(engine, questions, k, options)
 
 
+def _seconds_there(collection: contract.Backend) -> Mapping[int, float]:
+    return collection.processor_seconds() or {}
+
+
 def _parts_of(mode: Mode) -> tuple[str, ...]:
     return {Mode.VECTOR: ("vectors",), Mode.TEXT: ("words",)}.get(mode, ("vectors", "words"))
 
@@ -248,13 +211,12 @@ def _reads(engine: SearchEngine, questions: Questions, k: int, options: Any) -> 
     mode, shortlist, count = options["mode"], options["shortlist"], len(questions)
 
     def pages(ask: Callable[[Any, int], object]) -> float:
-        collection: Any = engine.collection
-        with collection.reading() as snapshot:
-            before = snapshot.pages_read()
+        with engine.collection.reading() as snapshot:
+            before = snapshot.pages_read() or 0
             for i in range(count):
                 ask(snapshot, i)
                 snapshot.store.forget()
-            return float(snapshot.pages_read() - before) / count
+            return float((snapshot.pages_read() or 0) - before) / count
 
     def whole(snapshot: Any, i: int) -> None:
         vectors = questions.vectors[i : i + 1]
@@ -268,17 +230,3 @@ def _reads(engine: SearchEngine, questions: Questions, k: int, options: Any) -> 
         "words": lambda snapshot, i: snapshot.by_words(questions.texts[i], k),
     }
     return Cost(pages(whole), {name: pages(asked[name]) for name in _parts_of(mode)})
-
-
-def _server_seconds(collection: Any) -> dict[int, float]:
-    return {} if isinstance(collection, Collection) else collection.processor_seconds() or {}
-
-
-def _memory(engine: SearchEngine) -> float:
-    """Bytes of the indexes: of a folder, all files of segments but the vectors at full width."""
-    stats = engine.stats()
-    hot, cold = stats.hot_row or 0.0, stats.cold_row or 0.0
-    if not isinstance(engine.collection, Collection):
-        return hot * stats.passages
-    files = (engine.collection.path / "segments").rglob("*")
-    return sum(each.stat().st_size for each in files if each.is_file()) - cold * stats.passages

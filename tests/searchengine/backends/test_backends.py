@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 from cut_documents import DOCUMENTS, Words, brute_force
-from postgres_server import new_url
+from postgres_server import new_cluster_url, new_url
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, scan
@@ -22,7 +22,7 @@ from searchengine.query.feedback import LIKED, UNLIKED
 DIM = 16
 NEAR = 2e-3  # float16
 CONFIG = {"prefix": 4}
-BACKENDS = ["embedded", "postgresql"]
+BACKENDS = ["embedded", "postgresql", pytest.param("citus", marks=pytest.mark.cluster)]
 
 Opener = Callable[..., SearchEngine]
 
@@ -30,7 +30,8 @@ Opener = Callable[..., SearchEngine]
 @pytest.fixture(params=BACKENDS)
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A path or URL at which there is no collection yet."""
-    yield str(tmp_path / "c") if request.param == "embedded" else new_url()
+    urls = {"postgresql": new_url, "citus": new_cluster_url}
+    yield urls[request.param]() if request.param in urls else str(tmp_path / "c")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """PostgreSQL: filters, the index of vectors, errors, concurrent writers, a killed server."""
 
 import copy
-import os
 import pickle
 import sqlite3
 import sys
@@ -20,7 +19,7 @@ from conftest import WordLengths
 from filter_oracle import holds, records, trees
 from hypothesis import given
 from hypothesis import strategies as st
-from postgres_server import new_url
+from postgres_server import new_cluster_url, new_url
 from slow_wire import Wire, wire
 
 from searchengine import Document, SearchEngine
@@ -257,10 +256,74 @@ def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
             true = {hit.key for hit in engine.search(query, 10, exact=True, where=where)}
             found = {hit.key for hit in engine.search(query, 10, where=where)}
             assert len(found) == 10 and len(found & true) >= 8, where
-        for where in ("n >= 29950", "n between 100 and 130", "lang = 'no'", "n in (1, 2, 3)"):
-            assert "passages_prefix" not in engine.collection.explain(query, 10, where), where
+        # Numbers and dates have an index, texts have none but for equality.
+        assert engine.stats().fields == ("n", "by.year", "at")
+        for where, index in (
+            ("n >= 29950", '"field n"'),
+            ("n between 100 and 130", '"field n"'),
+            ("at < date('1999')", '"date at"'),
+            ("lang = 'no'", "documents_fields"),
+            ("n in (1, 2, 3)", "documents"),
+        ):
+            plan = engine.collection.explain(query, 10, where)
+            assert index in plan and "passages_prefix" not in plan, where
         with engine.collection._connections.borrow() as connection:
             connection.execute("CHECKPOINT")  # else a test that kills the server waits for it
+
+
+def test_fields_that_may_hold_long_values_are_not_indexed(engine: SearchEngine) -> None:
+    """An index refuses values of more than 2,700 bytes."""
+    stored = entries(1100)
+    words = [
+        "".join(map(chr, row)) for row in np.random.default_rng(0).integers(97, 123, (9, 9999))
+    ]
+    metadata = (
+        {"n": i, "mixed": words[0] if i % 10 == 1 else i, "list": words if i % 10 == 2 else i}
+        | ({"none": None, "day": "2020-05-07", "only": 1} if i % 10 == 3 else {})
+        for i in range(len(stored))
+    )
+    engine.collection.upsert(
+        [
+            replace(entry, document=replace(entry.document, metadata=each))
+            for entry, each in zip(stored, metadata, strict=True)
+        ]
+    )
+    engine.collection.wait_ready(DEADLINE)
+    assert set(engine.stats().fields) == {"n", "only", "none", "day"}
+    with engine.collection._connections.borrow() as connection:
+        sql = "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema()"
+        names = {name for (name,) in connection.execute(sql)}
+    assert {"field n", "field only", "field none", "date day"} <= names
+    assert "field day" not in names
+
+
+def test_the_graph_is_built_as_the_collection_and_the_server_say(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory: list[str] = []
+    drop = schema.drop_interrupted
+
+    def seen(connection: Any) -> None:
+        memory.append(connection.execute("SHOW maintenance_work_mem").fetchone()[0])
+        drop(connection)
+
+    monkeypatch.setattr(schema, "drop_interrupted", seen)
+    for number, (config, expected) in enumerate(
+        (
+            ({"hnsw_m": 8, "ef_construction": 40}, {"m=8", "ef_construction=40"}),
+            ({}, {"m=16", "ef_construction=100"}),
+            ({"hnsw_m": 200, "ef_construction": 1}, {"m=100", "ef_construction=200"}),
+        )
+    ):
+        chosen = url.replace("#", "&options=-c%20maintenance_work_mem%3D99MB#") if number else url
+        with SearchEngine.create(f"{chosen}_{number}", None, config, dim=DIM) as engine:
+            engine.collection.upsert(entries(1100))
+            engine.collection.wait_ready(DEADLINE)
+            with engine.collection._connections.borrow() as connection:
+                sql = "SELECT reloptions FROM pg_class WHERE oid = to_regclass(%s)"
+                ((options,),) = connection.execute(sql, (schema.INDEX,)).fetchall()
+            assert {*options} == expected
+    assert memory == ["512MB", "99MB", "99MB"]
 
 
 def test_fields_can_be_indexed(engine: SearchEngine) -> None:
@@ -426,13 +489,11 @@ def test_a_statement_may_not_run_for_ever(url: str) -> None:
 
 
 def test_commands_for_folders_refuse_other_backends(engine: SearchEngine, tmp_path: Any) -> None:
-    for work in (
-        engine.verify,
-        engine.optimize,
-        engine.tune,
-        lambda: engine.export(tmp_path / "x"),
+    for work, way_out in (
+        (engine.optimize, "the server maintains its tables by itself"),
+        (lambda: engine.backup(tmp_path / "x"), "back the database up by its own tools"),
     ):
-        with pytest.raises(CollectionError, match="copy it to a folder first"):
+        with pytest.raises(CollectionError, match=way_out):
             work()
 
 
@@ -588,6 +649,29 @@ def test_round_trips(url: str) -> None:
         assert trips(lambda: engine.add([{"_id": "3", "text": "bb cc"}])) <= 4
         assert trips(lambda: engine.add([{"_id": "new", "text": "bb cc"}])) <= 4
         assert len(engine) == 21
+
+
+def test_a_lost_connection_is_an_error_and_no_message(
+    engine: SearchEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """psycopg logs what fails while it leaves a pipeline after an error."""
+    end = ("SELECT pg_terminate_backend(pg_backend_pid())", ())
+    with pytest.raises(BackendUnavailable, match="the connection was lost"):
+        with engine.collection.reading() as snapshot:
+            snapshot.transaction.run(end, ("SELECT 1", ()))
+    for statements in ([end], [end, ("SELECT 1", ())]):
+        with pytest.raises(BackendUnavailable, match="the connection was lost"):
+            with engine.collection._connections.borrow() as connection:
+                connection.run(*statements)
+    server = postgres_server._server()
+    engine.search(units(1)[0])
+    postgres_server.kill(server)
+    try:
+        with pytest.raises(BackendUnavailable):
+            engine.search(units(1)[0])
+    finally:
+        postgres_server.restart(server)
+    assert caplog.records == []
 
 
 def test_a_server_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -903,18 +987,152 @@ def test_a_dead_server_and_a_refusal_are_told_apart(url: str, reason: str, expec
 # --- a cluster ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def spread() -> Iterator[SearchEngine]:
+    """An empty collection on a cluster."""
+    with SearchEngine.create(new_cluster_url(), None, {"prefix": 8}, dim=DIM) as engine:
+        yield engine
+
+
 @pytest.mark.cluster
-def test_tables_are_spread_where_citus_is_installed(url: str) -> None:
-    """On the database of SEARCHENGINE_CLUSTER, or else on the server of the other tests."""
-    url = (
-        os.environ.get("SEARCHENGINE_CLUSTER", url.partition("#")[0]) + "#" + url.partition("#")[2]
+def test_a_document_and_all_of_it_are_on_one_node(spread: SearchEngine) -> None:
+    spread.collection.upsert(entries(1500))
+    spread.collection.wait_ready(DEADLINE)
+    with spread.collection._connections.borrow() as connection:
+        sql = (
+            "SELECT count(DISTINCT colocationid), count(*) FROM pg_dist_partition "
+            "WHERE partmethod = 'h' AND logicalrelid IN "
+            "('documents'::regclass, 'passages'::regclass, 'postings'::regclass)"
+        )
+        assert connection.execute(sql).fetchone() == (1, 3)
+        sql = (
+            "SELECT count(DISTINCT nodename || nodeport) FROM citus_shards "
+            "WHERE table_name = 'passages'::regclass AND shard_size > 0"
+        )
+        (nodes,) = connection.execute(sql).fetchone() or (0,)
+        sql = "SELECT count(*) FROM pg_dist_node WHERE shouldhaveshards AND noderole = 'primary'"
+        assert (nodes,) == connection.execute(sql).fetchone()
+    query = units(1, seed=5)[0]
+    plan = spread.collection.explain(query, 10, "n >= 100")
+    assert "Custom Scan (Citus Adaptive)" in plan and "Could not" not in plan
+    exact = [hit.key for hit in spread.search(query, 10, exact=True)]
+    assert [hit.key for hit in spread.search(query, 10, shortlist=1500)] == exact
+    assert spread.stats().bytes > 1500 * DIM * 2
+
+
+@pytest.mark.cluster
+def test_keys_stay_unique_on_a_cluster(spread: SearchEngine) -> None:
+    """Writers that add the same documents at once, and remove them."""
+    stored = entries(40)
+    errors: list[BaseException] = []
+
+    def add(seed: int) -> None:
+        try:
+            for i in np.random.default_rng(seed).permutation(40):
+                spread.collection.upsert([stored[i], stored[(i + 7) % 40]])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=add, args=(seed,)) for seed in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join(4 * DEADLINE) for thread in threads]
+    assert errors == [] and sorted(spread.keys()) == sorted(e.document.key for e in stored)
+    text = [hit.key for hit in spread.search("text 7", 40, mode="text")]
+    assert len(text) == 40 and text[0] == "k7"
+    assert spread.delete(["k7", "nobody"]) == 1 and spread.delete(where="n >= 30") == 10
+    spread.collection.upsert(stored[30:])
+    assert len(spread) == 39
+    with spread.collection._connections.borrow() as connection:
+        for table, count in (("keys", 39), ("documents", 39), ("passages", 39)):
+            row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+            assert row == (count,), table
+        sql = "SELECT sum(documents), sum(tokens) FROM word_totals"
+        assert connection.execute(sql).fetchone() == (39, 78)
+        row = connection.execute("SELECT count(DISTINCT document) FROM postings").fetchone()
+        assert row == (39,)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("reads", [300, pytest.param(10_000, marks=pytest.mark.long)])
+def test_no_reader_of_a_cluster_sees_half_a_document(spread: SearchEngine, reads: int) -> None:
+    """A writer replaces 30 documents by others of another length, text and metadata."""
+    vectors = units(4)
+    bodies = [("aa bb cc", 3), ("dd", 1)]
+
+    def version(key: int, which: int) -> Entry:
+        text, count = bodies[which]
+        document = Document(f"k{key}", text, str(which), {"version": which})
+        spans = tuple((3 * i, 3 * i + 2) for i in range(count))
+        return Entry(document, spans, vectors[:count] if which == 0 else vectors[3:])
+
+    spread.collection.upsert([version(key, 0) for key in range(30)])
+    wrong: list[Any] = []
+    remaining = iter(range(reads))
+    done = threading.Event()
+
+    def read() -> None:
+        rng = np.random.default_rng()
+        try:
+            for _ in remaining:
+                which = int(rng.integers(2))
+                hits = spread.search(vectors[0], 30, where=f"version = {which}")
+                wrong.extend(hit for hit in hits if not fits(hit) or hit.title != str(which))
+                key = f"k{rng.integers(30)}"
+                (entry,) = spread.collection.entries([key])
+                text, count = bodies[int(entry.document.title)]
+                if (entry.document.text, len(entry.spans)) != (text, count):
+                    wrong.append(entry)
+        except BaseException as error:
+            wrong.append(error)
+
+    def fits(hit: Any) -> bool:
+        which = hit.metadata["version"]
+        text, count = bodies[which]
+        return (hit.text, hit.title) == (text, str(which)) and hit.end <= 3 * count - 1
+
+    def write() -> None:
+        rng = np.random.default_rng(1)
+        while not done.is_set():
+            chosen = rng.choice(30, 4, replace=False)
+            spread.collection.upsert([version(int(i), int(rng.integers(2))) for i in chosen])
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    writer = threading.Thread(target=write)
+    [thread.start() for thread in (writer, *readers)]
+    [thread.join(60 * DEADLINE) for thread in readers]
+    done.set()
+    writer.join(DEADLINE)
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [("13.2.1", True), ("13.2.2", False), ("14.0.0", True), ("14.0.1", False), ("11.3", True)],
+)
+def test_a_citus_that_is_too_old_is_refused(version: str, refused: bool) -> None:
+    class Server:
+        def execute(self, _: str) -> "Server":
+            return self
+
+        def fetchone(self) -> Any:
+            return (version,)
+
+    if not refused:
+        return schema._check_cluster(Server(), "c")  # type: ignore[arg-type]
+    with pytest.raises(CollectionError, match=f"c has Citus {version}, and 13.2.2, or 14.0.1"):
+        schema._check_cluster(Server(), "c")  # type: ignore[arg-type]
+
+
+def test_a_dead_node_is_told_from_a_dead_coordinator(url: str) -> None:
+    from psycopg import errors
+
+    dead = (
+        "connection to the remote node me@db2.example.org:5432 failed with the following error: "
+        "Connection refused\n\tIs the server running on that host?"
     )
-    with SearchEngine.create(url, None, {"prefix": 16}, dim=DIM) as engine:
-        if "citus" not in engine.collection.settings:
-            pytest.skip("the database has no Citus; SEARCHENGINE_CLUSTER names one that has")
-        engine.collection.upsert(entries(1500))
-        engine.collection.wait_ready(DEADLINE)
-        query = units(1, seed=5)[0]
-        assert "Custom Scan (Citus" in engine.collection.explain(query)
-        exact = [hit.key for hit in engine.search(query, 10, exact=True)]
-        assert [hit.key for hit in engine.search(query, 10, shortlist=1500)] == exact
+    with closing(connecting.Connections(url)) as connections:
+        message = r"its node db2.example.org:5432 does not \(Connection refused\); start that node"
+        with pytest.raises(BackendUnavailable, match=message), connections.named_errors():
+            raise errors.ConnectionFailure(dead)
+        with pytest.raises(BackendUnavailable, match="lost"), connections.named_errors():
+            raise errors.ConnectionFailure("server closed the connection unexpectedly")
