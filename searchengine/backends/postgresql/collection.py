@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -240,20 +240,18 @@ class PostgresCollection(Backend):
 
     def processor_seconds(self) -> dict[int, float] | None:
         """Of all connections to the database."""
-        sql = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-        with self._connections.borrow(replica=True) as connection:
-            pids = [pid for (pid,) in connection.execute(sql).fetchall()]
+        sql = (
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+            "AND backend_type IN ('client backend', 'parallel worker')"
+        )
         used: dict[int, float] = {}
-        for pid in pids:
-            try:
-                name = Path(f"/proc/{pid}/comm").read_text()
-                nanoseconds = Path(f"/proc/{pid}/schedstat").read_text().split()[0]
-            except OSError:
-                return None
-            if not name.startswith("postgres"):
-                return None
-            used[pid] = int(nanoseconds) / 1e9
-        return used
+        with self._connections.borrow(replica=True) as connection:
+            for (pid,) in connection.execute(sql).fetchall():
+                with suppress(OSError):  # it has ended, or runs elsewhere
+                    if Path(f"/proc/{pid}/comm").read_text().startswith("postgres"):
+                        schedule = Path(f"/proc/{pid}/schedstat").read_text()
+                        used[pid] = int(schedule.split()[0]) / 1e9
+            return used if connection.info.backend_pid in used else None
 
     @property
     def _spread(self) -> bool:
