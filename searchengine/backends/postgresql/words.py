@@ -36,10 +36,17 @@ def postings_of(entries: Sequence["Entry"], used: Analyzer) -> tuple[list[Postin
     return [(term, i, count, lengths[i]) for term, i, count in counted], lengths
 
 
-def search(index: "Index", used: Analyzer, question: str, k: int, as_you_type: bool) -> WordScores:
+def search(
+    index: "Index",
+    used: Analyzer,
+    question: str,
+    k: int,
+    as_you_type: bool,
+    synonyms: Mapping[str, float],
+) -> WordScores:
     """The k best documents that share a word with the question, as lexical.search."""
     last = unfinished(question) if as_you_type else None
-    query = lexical.counted_words(question, used, last)
+    query = lexical.counted_words(question, used, last, synonyms)
 
     def occurs(word: Word) -> bool:
         (terms,) = terms_of(used).look_up([word])
