@@ -24,6 +24,7 @@ from searchengine.backends.contract import Backend, Tables
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.connections import inherit
+from searchengine.backends.folder.documents.synonyms import groups_of
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import CANDIDATES, Mode, weight_of
@@ -1098,6 +1099,21 @@ class SearchEngine:
 
         Raises QueryError (a bad value; no index of words), CollectionBusy."""
         tuning.set_default(self.collection, mode, weight, chosen=chosen)
+
+    def synonyms(self) -> list[list[str]]:
+        """The groups of synonyms that searches by words use: see `set_synonyms`."""
+        return [list(group) for group in groups_of(self.collection.settings)]
+
+    def set_synonyms(self, groups: Iterable[Iterable[str]]) -> None:
+        """Replace the synonyms of the collection: words and short texts that mean the same.
+
+        engine.set_synonyms([["heart attack", "myocardial infarction"], ["car", "automobile"]])
+
+        In the modes text and hybrid, a question with one synonym of a group finds documents with
+        the others too. `groups`: at most 10,000, of 2 to 50 synonyms of 1 to 8 words; none removes
+        all. Other processes follow at their next refresh. Raises QueryError (a bad group; no index
+        of words), CollectionBusy."""
+        tuning.set_synonyms(self.collection, groups)
 
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
         """Merge all segments into one, without deleted rows and with a new rotation.

@@ -363,7 +363,8 @@ class Snapshot(ABC):
         """The k best documents by words: (id, score), by (−score, id). Raises QueryError.
 
         They contain the phrases `required`; other phrases of the question, in quotation marks, add
-        to the score. `as_you_type`: its last word may be unfinished.
+        to the score. `as_you_type`: its last word may be unfinished. The synonyms that the settings
+        have for the question are searched for as well.
         """
 
     def replacements(self, question: str, *, as_you_type: bool = False) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ from searchengine.backends.contract import Backend, Entry, all_entries
 from searchengine.backends.contract import Snapshot as AnySnapshot
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.documents.synonyms import SETTING
 from searchengine.backends.folder.folders import folder_of, new_folder, segment_errors
 from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot
@@ -281,7 +282,7 @@ def copy(
 
 def settings_of(origin: Backend) -> tuple[dict[str, Any], Analyzer]:
     """The collection settings and the tokenizer of a new collection like this one."""
-    names = ("encoder", "index", "passages", "tokenizer_auto", "weight", CHOSEN)
+    names = ("encoder", "index", "passages", "tokenizer_auto", "weight", SETTING, CHOSEN)
     settings = {name: origin.settings[name] for name in names if name in origin.settings}
     analyzer = Analyzer.parse(origin.settings["tokenizer"])
     words = analyzer.tokenizer is not Tokenizer.NONE

@@ -19,6 +19,7 @@ import numpy as np
 
 from searchengine.backends.contract import Coarse, Entry, Ids, Passage, Snapshot, WordScores
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
+from searchengine.backends.folder.documents.synonyms import added as synonyms_of
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
@@ -295,11 +296,16 @@ class PostgresSnapshot(Snapshot):
         _, holds, values = self._matches(where, required)
         phrase = f"(words @@ phraseto_tsquery('pg_catalog.{config}', %s))::int"
         share = f"(1 + ({' + '.join([phrase] * len(added))}) / {len(added)}.0)" if added else "1"
-        used = Analyzer.parse(self.settings["tokenizer"])
-        index = words.Index(self.transaction, share, holds, (*added, *values))
-        scored = words.search(index, used, storable(question), k, as_you_type)
-        self._all_documents = index.documents
-        return scored
+        question = storable(question)
+        while True:
+            settings = self.settings
+            used = Analyzer.parse(settings["tokenizer"])
+            synonyms = synonyms_of(question, settings, used)
+            index = words.Index(self.transaction, share, holds, (*added, *values))
+            scored = words.search(index, used, question, k, as_you_type, synonyms)
+            if self.settings is settings:  # they are seen when the transaction begins
+                self._all_documents = index.documents
+                return scored
 
     def word_fault(self, entries: Sequence[Entry]) -> str | None:
         if schema.words_config(self.settings) is None:
