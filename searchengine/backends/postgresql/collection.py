@@ -245,6 +245,12 @@ class PostgresCollection(Backend):
             self._arrange(connection)
 
     @contextmanager
+    def looking(self) -> Iterator[Replacement]:
+        """What is being replaced, to look at."""
+        with self._connections.single() as connection:
+            yield Replacement(connection, self.path, self._spread)
+
+    @contextmanager
     def replacing(self) -> Iterator[Replacement]:
         """Write all passages anew, as only one process does at a time. Raises CollectionBusy."""
         with self._connections.single() as connection:

@@ -132,7 +132,9 @@ class Replacement:
             present = dict(self.connection.execute(sql, (ids,)).fetchall())
             for table in (NEXT, DONE):
                 self.connection.execute(f"DELETE FROM {table} WHERE document = ANY(%s)", (ids,))
-            placed, rows, row = [], [], 0
+            placed: list[tuple[int, int, int]] = []
+            rows: list[int] = []
+            row = 0
             for each, cut in zip(written, spans, strict=True):
                 if present.get(each.id) == each.version:
                     placed += [(each.id, *span) for span in cut]
