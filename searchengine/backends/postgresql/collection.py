@@ -26,7 +26,7 @@ from searchengine.backends.postgresql.snapshot import PostgresSnapshot
 from searchengine.backends.postgresql.words import postings_of
 from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import FLAT_BELOW, SegmentConfig
 from searchengine.indexer.search.rotating import Rotation
@@ -167,8 +167,14 @@ class PostgresCollection(Backend):
             matrix = snapshot.rotation_matrix()
             return {"rotation": matrix, "shortlist": snapshot.shortlist}
 
-    def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
-        last = checked(entries, int(self.settings["encoder"]["dim"]))
+    def upsert(
+        self,
+        entries: Sequence[Entry],
+        expected: Mapping[str, Known] | None = None,
+        made_by: Mapping[str, Any] | None = None,
+    ) -> None:
+        made_by = self.settings if made_by is None else made_by
+        last = checked(entries, int(made_by["encoder"]["dim"]))
         used = Analyzer.parse(self.settings["tokenizer"] if self.words else Tokenizer.NONE)
         terms = postings_of(list(last.values()), used)
 
@@ -179,6 +185,11 @@ class PostgresCollection(Backend):
                 self._current(transaction.connection, revision)
             )
             known, numbers = writing.prepare(transaction, last)
+            if _making(seen[0][0]) != _making(made_by):
+                raise EncoderMismatch(
+                    f"{self.path}: it was reindexed while the documents were encoded; open the "
+                    "collection again and add them again"
+                )
             check_unchanged(expected, known, last)
             writing.upsert(transaction, last, known, numbers, seen[0][1], terms, self._spread)
 
@@ -396,6 +407,12 @@ class PostgresCollection(Backend):
         connection.execute(
             f"CREATE INDEX CONCURRENTLY {name} ON {table} USING hnsw (({head}) halfvec_cosine_ops)"
         )
+
+
+def _making(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What passages and vectors depend on."""
+    encoder = settings["encoder"]
+    return encoder["fingerprint"], encoder["dim"], settings.get("passages")
 
 
 def _count(connection: "Connection") -> int:

@@ -308,3 +308,35 @@ def test_a_reader_that_began_before_the_swap_begins_again(
         hits = engine.search(documents[6]["text"], 1, mode="vector")
         assert hits[0].score > 0.998 and len(begun) == 1
         assert engine.stats().fingerprint == "remainders"
+
+
+def test_what_was_encoded_by_the_former_encoder_is_not_stored(url: str) -> None:
+    """A thread of the engine that reindexes encodes again; another engine is refused."""
+
+    class Slow(WordLengths):
+        def encode(self, texts: Any, *, role: Any = None) -> Any:
+            vectors = super().encode(texts, role=role)
+            if work and role == "document":
+                work.pop()()
+            return vectors
+
+    work: list[Callable[[], object]] = []
+    with SearchEngine.create(url, Slow(16)) as engine:
+        engine.add(texts(20))
+        other, remainders = SearchEngine.open(url, Slow(16)), Remainders(8)
+        work.append(lambda: engine.reindex(remainders))
+        engine.add([{"_id": "late", "text": "hhhhhhhh eeeee"}])
+        (entry,) = engine.collection.entries(["late"])
+        expected = remainders.encode(["hhhhhhhh eeeee"])
+        np.testing.assert_allclose(entry.vectors, expected, atol=2e-3)
+        with pytest.raises(EncoderMismatch):
+            other.add([{"_id": "later", "text": "a bb"}])
+        other.close()
+        assert len(engine) == 21
+        shown = engine.collection.settings
+        engine.reindex(WordLengths(8, "third"))
+        with pytest.raises(EncoderMismatch, match="was reindexed while the documents were encoded"):
+            engine.collection.upsert(
+                [Entry(Document("x", "a"), ((0, 1),), remainders.encode(["a"]))], None, shown
+            )
+        assert len(engine) == 21
