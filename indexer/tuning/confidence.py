@@ -10,7 +10,7 @@ Angelopoulos, Bates, Candès, Jordan and Lei, "Learn then Test" (2021).
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -78,17 +78,21 @@ def smallest_sample(target: float, confidence: float) -> int:
     return high
 
 
-def last_holding(points: Iterable[npt.ArrayLike], target: float, confidence: float) -> int | None:
-    """The cheapest point with a true mean above `target`: fixed-sequence testing.
+def last_holding(
+    points: Iterable[Sequence[npt.ArrayLike]], target: float, confidence: float
+) -> int | None:
+    """The cheapest point whose true means are all above `target`: fixed-sequence testing.
 
     Each point is tested at the full alpha, until one does not hold. An error needs the first point
     that is below the target to pass its own test, so the chance of any error is at most alpha for
     any number of points, however they depend on each other.
 
     Args:
-        points: values of each point, as for `holds`, from the safest point to the cheapest.
-            The order of the points must not depend on these values. An iterator is read up to the
-            first point that does not hold.
+        points: of each point one or several samples, as for `holds`, from the safest point to the
+            cheapest. A point holds if each of its samples does. A point that is below the target in
+            one of them must pass the test of that one, so each is tested at the full alpha. The
+            order of the points must not depend on these values. An iterator is read up to the first
+            point that does not hold.
         target, confidence: as for `holds`.
 
     Returns:
@@ -98,8 +102,8 @@ def last_holding(points: Iterable[npt.ArrayLike], target: float, confidence: flo
         VectorError: as `holds`.
     """
     last = None
-    for number, values in enumerate(points):
-        if not holds(values, target, confidence):
+    for number, samples in enumerate(points):
+        if not all(holds(values, target, confidence) for values in samples):
             break
         last = number
     return last

@@ -1,5 +1,6 @@
 """The goal of a tuning, and its result."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -97,6 +98,8 @@ class Tuning:
         config: the index config and operating point.
         goal: the goal; `goal.recall` is exceeded with `goal.confidence`.
         recall: mean recall@k on the held-out queries.
+        filtered: the same under filters, by the share of the rows that they let through; empty if
+            the structure is not walked.
         ms: as in Point.
         rows, queries, held_out: numbers of rows searched, of all queries, of held-out queries.
         source: where the queries came from: "given" or "documents".
@@ -116,6 +119,7 @@ class Tuning:
     tried: int
     curve: tuple[Point, ...] = field(repr=False)
     question_ms: float = 0
+    filtered: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the manifest."""
@@ -123,7 +127,7 @@ class Tuning:
             name: getattr(self, name)
             for name in (
                 *("recall", "ms", "rows", "queries", "held_out", "source", "tried"),
-                "question_ms",
+                *("question_ms", "filtered"),
             )
         }
         goal = asdict(self.goal) | {"objective": str(self.goal.objective)}

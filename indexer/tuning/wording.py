@@ -50,9 +50,14 @@ def summary(tuning: Tuning, dim: int) -> str:
             f"; encoding a question takes {tuning.question_ms:.2g} ms more, and of the points "
             "whose whole time is within 5 % of the fastest it is the one that finds most"
         )
+    filtered = ", ".join(
+        f"{value:.4f} under filters that {100 * float(share):g} % of the rows match"
+        for share, value in tuning.filtered.items()
+    )
     return (
         f"recall@{goal.k} above {goal.recall:g} with {100 * goal.confidence:g} % confidence on "
-        f"{tuning.held_out} held-out {query_source(tuning.source)} (mean {tuning.recall:.4f}): "
+        f"{tuning.held_out} held-out {query_source(tuning.source)} (mean {tuning.recall:.4f}"
+        f"{'; ' + filtered if filtered else ''}): "
         f"{in_words(tuning.config.as_dict(), dim)}; "
         f"{tuning.ms:.2g} ms per query, {chosen.hot_row:.0f} hot bytes per row{encoding}"
     )

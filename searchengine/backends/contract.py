@@ -422,7 +422,7 @@ class Backend(ABC):
 
     @abstractmethod
     def carried(self) -> dict[str, Any]:
-        """What a copy on a server takes over: `rotation` (D, D) float32 or None, `shortlist`."""
+        """What a copy on a server takes over: `rotation` (D, D) float32, `shortlist`; or None."""
 
     def known(self, keys: Sequence[str]) -> dict[str, Known]:
         """Key → stored state of the documents, for change detection."""

@@ -171,7 +171,7 @@ def test_a_certified_point_misses_its_target_no_more_often_than_stated() -> None
     wrong, naive = [], []
     for _ in range(2000):
         sample = points[:, rng.integers(0, points.shape[1], 300)]
-        chosen = last_holding(sample, target, 0.9)
+        chosen = last_holding(sample[:, None], target, 0.9)
         wrong.append(chosen is not None and true[chosen] < target)
         reached = np.flatnonzero(sample.mean(axis=1) >= target)
         naive.append(reached.size > 0 and true[reached[-1]] < target)
@@ -182,22 +182,26 @@ def test_a_certified_point_misses_its_target_no_more_often_than_stated() -> None
 def test_with_enough_queries_the_cheapest_true_point_is_certified() -> None:
     points = operating_points()
     target = float(points.mean(axis=1)[4:6].mean())
-    assert (
-        last_holding(points[:, np.random.default_rng(2).integers(0, 5000, 50_000)], target, 0.95)
-        == 4
-    )
+    samples = points[:, None, np.random.default_rng(2).integers(0, 5000, 50_000)]
+    assert last_holding(samples, target, 0.95) == 4
 
 
 def test_a_point_behind_one_that_fails_is_not_read() -> None:
-    def points() -> Iterator[list[float]]:
-        yield [1.0] * 100
-        yield [0.9] * 100
-        yield [0.0] * 100
+    def points() -> Iterator[list[list[float]]]:
+        yield [[1.0] * 100]
+        yield [[0.9] * 100]
+        yield [[0.0] * 100]
         raise AssertionError("read on")
 
     assert last_holding(points(), 0.8, 0.95) == 1
-    assert last_holding([[0.5] * 100, [1.0] * 100], 0.8, 0.95) is None
+    assert last_holding([[[0.5] * 100], [[1.0] * 100]], 0.8, 0.95) is None
     assert last_holding([], 0.8, 0.95) is None
+
+
+def test_a_point_holds_if_all_of_its_samples_do() -> None:
+    good, bad = [1.0] * 100, [0.5] * 100
+    for samples in ([good, bad], [bad, good]):
+        assert last_holding([[good, good], samples, [good, good]], 0.8, 0.95) == 0
 
 
 @pytest.mark.parametrize("target", [0.5, 0.8, 0.95, 0.99, 0.999])

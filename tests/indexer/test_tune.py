@@ -6,6 +6,7 @@ import json
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -189,6 +190,7 @@ def ladder(rng: np.random.Generator, means: list[float], queries: int) -> list[_
     return [
         _Step(
             Point(replace(RECIPES[0], shortlist=10 + i), mean, 1.0 + i, 8.0),
+            mean,
             True,
             (luck < mean).mean(axis=1),
         )
@@ -245,7 +247,7 @@ def test_every_ladder_has_half_of_the_error_that_is_left() -> None:
     few, enough = smallest_sample(0.95, 0.95), smallest_sample(0.95, 0.975)
 
     def step(ms: float, sealed: np.ndarray, exact: bool = False) -> list[_Step]:
-        return [_Step(Point(RECIPES[0], 1.0, ms, 8.0), True, sealed, exact)]
+        return [_Step(Point(RECIPES[0], 1.0, ms, 8.0), 1.0, True, sealed, exact=exact)]
 
     failing, silent = step(1.0, np.zeros(few)), lambda _: None
     first, second = step(2.0, np.ones(few)), step(2.0, np.ones(enough))
@@ -265,7 +267,7 @@ def test_among_equally_fast_points_the_highest_recall_is_chosen() -> None:
 
     def points(*values: tuple[float, float]) -> list[_Step]:
         return [
-            _Step(Point(replace(RECIPES[0], shortlist=10 + i), recall, ms, 8.0), True, sure)
+            _Step(Point(replace(RECIPES[0], shortlist=10 + i), recall, ms, 8.0), 1.0, True, sure)
             for i, (recall, ms) in enumerate(values)
         ]
 
@@ -452,7 +454,7 @@ def test_a_tuning_splits_the_queries_and_reports_every_step(
         limits.append(most)
         halves.append((seen.vectors, held_out.vectors))
         ms, likely, share = next(points)
-        yield _Step(Point(config, 1.0, ms, 8.0), likely, np.full(len(held_out.vectors), share))
+        yield _Step(Point(config, 1.0, ms, 8.0), 1.0, likely, np.full(len(held_out.vectors), share))
 
     monkeypatch.setattr(Stub, "over", over)
     monkeypatch.setattr(module, "candidates", tried)
@@ -477,6 +479,27 @@ def test_a_tuning_splits_the_queries_and_reports_every_step(
         assert all(part in message for part in expected), message
 
 
+def test_a_graph_that_misses_rows_under_a_filter_is_not_chosen(
+    segments: list[Segment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = SegmentConfig(prefix=16, structure="hnsw", code="int8")
+    tuned = partial(tune, segments, QUERIES, Goal(0.8))
+    found = tuned(configs=[graph]).filtered
+    assert [*found] == ["0.5", "0.1"] and all(recall > 0.8 for recall in found.values())
+    search = Segment.search
+
+    def misses(self: Segment, queries: Any, k: int, **rest: Any) -> SearchResult:
+        result, allowed = search(self, queries, k, **rest), rest["allowed"]
+        worse = allowed is not None and allowed.share < 0.3
+        return replace(result, scores=result.scores - np.float32(worse))
+
+    monkeypatch.setattr(Segment, "search", misses)
+    with pytest.raises(TuneError, match=r"best mean on the others was 0\.0000, without a filter"):
+        tuned(configs=[graph])
+    chosen = tuned(configs=[graph, replace(graph, structure="flat")])
+    assert chosen.config.structure == "flat" and chosen.filtered == {}
+
+
 SEEN, HELD_OUT = (
     Questions(QUERIES[part], np.zeros((4, 1), np.int64), no_scores(4))
     for part in (slice(4), slice(4, 8))
@@ -496,8 +519,10 @@ def climb(
     reached = itertools.chain(recalls, itertools.repeat(0.0))
     costs = itertools.chain(times, itertools.repeat(1.0))
 
-    def recalls_of(views: object, questions: Questions, k: int) -> np.ndarray:
-        return np.full(4, next(reached) if questions is SEEN else 0.25)
+    def recalls_of(
+        views: object, questions: Questions, k: int, *, walked: bool
+    ) -> list[np.ndarray]:
+        return [np.full(4, next(reached) if questions is SEEN else 0.25)]
 
     monkeypatch.setattr(module, "_recalls", recalls_of)
     monkeypatch.setattr(module, "_cost", lambda *_: next(costs))
@@ -596,7 +621,13 @@ def test_recalls_by_hand() -> None:
     truth, scores, expected = (np.array(part) for part in zip(*neighbours, strict=True))
     questions = Questions(QUERIES[: len(truth)], truth, scores.astype(np.float32))
     segments: list[Any] = [Stub()]
-    assert _recalls(segments, questions, 2).tolist() == pytest.approx(expected)
+    (reached,) = _recalls(segments, questions, 2)
+    assert reached.tolist() == pytest.approx(expected)
+    # Filters count where something is walked.
+    filtered = replace(questions, filtered=(questions.part(np.array([0])),))
+    assert [len(each) for each in _recalls(segments, filtered, 2)] == [len(truth)]
+    _, under = _recalls(segments, filtered, 2, walked=True)
+    assert under.tolist() == pytest.approx(expected[:1])
 
 
 def test_the_rows_kept_by_hand() -> None:

@@ -103,13 +103,17 @@ class Collection(WritableView):
             self.numbered = store.settings().get("commit_id"), highest
 
     def carried(self) -> dict[str, Any]:
-        """The rotation of the largest segment, and the longest shortlist of all."""
+        """The rotation of the largest segment, and the longest shortlist of all.
+
+        None in its place where all rows are scored because they are few: there may be more.
+        """
         with self.reading() as snapshot:
             largest = max(snapshot.segments, key=lambda row: row.rows, default=None)
             if largest is None:
                 return {}
             rotation = snapshot.segments[largest].basis().matrix
-            return {"rotation": rotation, "shortlist": snapshot.shortlist}
+            few = snapshot.shortlist >= largest.rows
+            return {"rotation": rotation, "shortlist": None if few else snapshot.shortlist}
 
     def upsert(
         self,

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _POLL = 0.1  # seconds between two looks at a lock
 _SAMPLE = 20_000  # rows that a rotation is fitted on
 _GROWTH = 8  # times the rows of the last fit: then the rotation is fitted again
+_MEMORY = "512MB"  # for building the graph, where the server has no value of its own
+_MAX_LINKS, _MAX_CANDIDATES = 100, 1000  # the limits of pgvector
 ROTATION, SHORTLIST = "rotation", "shortlist"
 """Settings that a copy brings along: the rotation of the vectors, and the measured shortlist."""
 FITTED = "fitted"
@@ -204,20 +206,9 @@ class PostgresCollection(Backend):
 
     def index_fields(self, names: Iterable[str]) -> None:
         """Index metadata fields for comparisons; equality and `contains` always have an index."""
-        from psycopg import sql
-
         for name in names:
-            steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
-            index = sql.Identifier(schema.field_index(name))
             with self._connections.single() as connection, connection.transaction():
-                connection.execute(
-                    sql.SQL("CREATE INDEX IF NOT EXISTS {} ON documents ((fields -> {}))").format(
-                        index, steps
-                    )
-                )
-                connection.execute(
-                    sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name))
-                )
+                schema.index_field(connection, field_named(name), name)
                 connection.execute("ANALYZE documents")  # which collects those of the index
 
     def configure(self, values: Mapping[str, Any]) -> None:
@@ -293,8 +284,11 @@ class PostgresCollection(Backend):
             return {**settings(), ROTATION: packed, FITTED: rows}
 
         def index(table: str, name: str) -> None:
-            if rows >= FLAT_BELOW:
-                self._build_index(connection, config, table, name)
+            sql = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
+            if rows < FLAT_BELOW or connection.execute(sql, (name,)).fetchone() == (True,):
+                return
+            connection.execute(f"DROP INDEX IF EXISTS {name}")  # one that was interrupted
+            self._build_index(connection, config, table, name)
 
         replacement.finish(write, index, changes)
         self._load(connection)
@@ -400,12 +394,21 @@ class PostgresCollection(Backend):
         table: str = "passages",
         name: str = schema.INDEX,
     ) -> None:
+        """Build the graph as the server's parameters say: memory, and processes that take part."""
         head = schema.prefix_sql("embedding", config.prefix)
-        # The graph should fit into memory while it is built; only this session asks for it.
-        connection.execute("SET maintenance_work_mem = '512MB'")
-        connection.execute(f"DROP INDEX IF EXISTS {name}")  # one that was interrupted
+        links = min(config.hnsw_m, _MAX_LINKS)
+        candidates = min(max(config.ef_construction, 2 * links), _MAX_CANDIDATES)
+        # The graph should fit into memory while it is built. A server that says how much may be
+        # used is obeyed; only the value that PostgreSQL has from the start is raised.
         connection.execute(
-            f"CREATE INDEX CONCURRENTLY {name} ON {table} USING hnsw (({head}) halfvec_cosine_ops)"
+            f"SELECT set_config(name, '{_MEMORY}', false) FROM pg_settings "
+            "WHERE name = 'maintenance_work_mem' AND source = 'default'"
+        )
+        schema.drop_interrupted(connection)
+        connection.execute(
+            f"CREATE INDEX CONCURRENTLY {name} ON {table} "
+            f"USING hnsw (({head}) halfvec_cosine_ops) "
+            f"WITH (m = {links}, ef_construction = {candidates})"
         )
 
 
