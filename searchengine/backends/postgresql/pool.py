@@ -83,8 +83,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def close(self) -> None:
         """As psycopg's; takes the answer to `end` first."""
         with suppress(psycopg.Error):
-            if not self.closed:
-                self.settle()
+            self.settle()
         super().close()
 
     def is_idle(self) -> bool:
