@@ -45,6 +45,7 @@ class Collection(WritableView):
             that is a key in it: to find it in a million documents takes half a second.
     """
 
+    has_segments = True
     numbered: tuple[object, int] | None = None
 
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
@@ -176,6 +177,13 @@ class Collection(WritableView):
                     writer.changes.unset(name)
                 else:
                     writer.changes.set(name, value)
+
+    def settle(self) -> None:
+        self.optimize()
+
+    def remove(self) -> None:
+        self.close()
+        shutil.rmtree(self.path)
 
     def optimize(self, progress: Progress | None = None) -> None:
         """Merge all segments into one without deleted rows, with a new rotation.

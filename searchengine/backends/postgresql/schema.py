@@ -248,6 +248,17 @@ def stored_bytes(connection: "Connection", spread: bool) -> int:
     return int(row[0]) if row else 0
 
 
+def hot_bytes(connection: "Connection") -> int:
+    """Bytes of the indexes that every search reads; tables are read for its hits only."""
+    sql = (
+        "SELECT coalesce(sum(pg_relation_size(oid)), 0)::bigint FROM pg_class "
+        "WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(%s)"
+    )
+    names = [INDEX, "passages_pkey", "documents_pkey", "postings_term"]
+    row = connection.execute(sql, (names,)).fetchone()
+    return int(row[0]) if row else 0
+
+
 def set_value(connection: "Connection", name: str, value: Any) -> None:
     """Write one setting; None removes it."""
     for key, text in ((name, json.dumps(value)), ("revision", json.dumps(uuid4().hex))):

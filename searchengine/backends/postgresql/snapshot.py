@@ -27,6 +27,7 @@ from searchengine.backends.contract import (
     WordScores,
 )
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
+from searchengine.backends.folder.documents.synonyms import added as synonyms_of
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
@@ -308,11 +309,16 @@ class PostgresSnapshot(Snapshot):
         _, holds, values = self._matches(where, required)
         phrase = f"(words @@ phraseto_tsquery('pg_catalog.{config}', %s))::int"
         share = f"(1 + ({' + '.join([phrase] * len(added))}) / {len(added)}.0)" if added else "1"
-        used = Analyzer.parse(self.settings["tokenizer"])
-        index = words.Index(self.transaction, share, holds, (*added, *values))
-        scored = words.search(index, used, storable(question), k, as_you_type)
-        self._all_documents = index.documents
-        return scored
+        question = storable(question)
+        while True:
+            settings = self.settings
+            used = Analyzer.parse(settings["tokenizer"])
+            synonyms = synonyms_of(question, settings, used)
+            index = words.Index(self.transaction, share, holds, (*added, *values))
+            scored = words.search(index, used, question, k, as_you_type, synonyms)
+            if self.settings is settings:  # they are seen when the transaction begins
+                self._all_documents = index.documents
+                return scored
 
     def word_fault(self, entries: Sequence[Entry]) -> str | None:
         if schema.words_config(self.settings) is None:
@@ -333,22 +339,38 @@ class PostgresSnapshot(Snapshot):
         )
         return int(self.tables.read(sql, (schema.INDEX,))[0][0])
 
+    def index_bytes(self) -> int:
+        return schema.hot_bytes(self.connection)
+
+    def pages_read(self) -> int:
+        tables = "relnamespace = current_schema()::regnamespace"
+        toast = f"SELECT reltoastrelid FROM pg_class WHERE {tables}"
+        sql = (
+            "SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::int8 FROM pg_class "
+            f"WHERE {tables} OR oid IN ({toast}) "
+            f"OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid IN ({toast}))"
+        )
+        return int(self.tables.read(sql)[0][0])
+
     def sizes(self) -> dict[str, Any]:
         indexed = schema.is_indexed(self.connection)
         _, passages = self.tables.counts()
+        spread = bool(self.settings.get(schema.CITUS))
+        total = schema.stored_bytes(self.connection, spread)
+        hot = None if spread or not passages else self.index_bytes()
         waiting = "the index of vectors is not built; searches read all rows"
         return {
             "segments": 0,
             "tombstones": 0,
             "commit": 0,
             "scanned": 0,
-            "hot_row": None,
-            "cold_row": None,
+            "hot_row": None if hot is None else hot / passages,
+            "cold_row": None if hot is None else (total - hot) / passages,
             "words": schema.WORDS_RANKER if schema.words_config(self.settings) else None,
             "fields": schema.indexed_fields(self.connection),
             "shortlist": self.shortlist,
             "exact": not indexed or self.shortlist >= passages,
-            "bytes": schema.stored_bytes(self.connection, bool(self.settings.get(schema.CITUS))),
+            "bytes": total,
             "pending": () if indexed else (waiting,),
         }
 
