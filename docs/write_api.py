@@ -49,6 +49,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "searchengine.measure.recommend",
             "searchengine.measure.results",
             "searchengine.measure.mining",
+            "searchengine.measure.planning.plan",
         ),
     ),
     "encoder": (

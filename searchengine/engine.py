@@ -8,7 +8,7 @@ engine.search("how do whales sleep", k=5)
 import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from searchengine.backends.contract import Backend, Tables
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.connections import inherit
+from searchengine.backends.folder.documents.synonyms import groups_of
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import CANDIDATES, Mode, weight_of
@@ -1099,6 +1100,21 @@ class SearchEngine:
         Raises QueryError (a bad value; no index of words), CollectionBusy."""
         tuning.set_default(self.collection, mode, weight, chosen=chosen)
 
+    def synonyms(self) -> list[list[str]]:
+        """The groups of synonyms that searches by words use: see `set_synonyms`."""
+        return [list(group) for group in groups_of(self.collection.settings)]
+
+    def set_synonyms(self, groups: Iterable[Iterable[str]]) -> None:
+        """Replace the synonyms of the collection: words and short texts that mean the same.
+
+        engine.set_synonyms([["heart attack", "myocardial infarction"], ["car", "automobile"]])
+
+        In the modes text and hybrid, a question with one synonym of a group finds documents with
+        the others too. `groups`: at most 10,000, of 2 to 50 synonyms of 1 to 8 words; none removes
+        all. Other processes follow at their next refresh. Raises QueryError (a bad group; no index
+        of words), CollectionBusy."""
+        tuning.set_synonyms(self.collection, groups)
+
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
         """Merge all segments into one, without deleted rows and with a new rotation.
 
@@ -1180,6 +1196,17 @@ class SearchEngine:
     repair = staticmethod(repair)
     copy = staticmethod(copies.copy)
     load_encoder = staticmethod(load)
+
+    @contextmanager
+    def trial(
+        self, keys: Sequence[str], on: str | None = None, progress: Progress | None = None
+    ) -> Iterator["SearchEngine"]:
+        """A collection of the documents with these keys, open for a block and removed after it.
+
+        Nothing is encoded. It has the settings of this one. `on`: the URL of a server, where it has
+        a schema of its own; None: a temporary folder. Raises as `create`."""
+        with copies.trial(self.collection, keys, on, progress) as collection:
+            yield SearchEngine(collection, self.encoder if self.encodes else None)
 
     def backup(self, path: str | Path) -> None:
         """Copy the last commit to a new folder, while others read and write."""

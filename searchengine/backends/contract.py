@@ -363,7 +363,8 @@ class Snapshot(ABC):
         """The k best documents by words: (id, score), by (−score, id). Raises QueryError.
 
         They contain the phrases `required`; other phrases of the question, in quotation marks, add
-        to the score. `as_you_type`: its last word may be unfinished.
+        to the score. `as_you_type`: its last word may be unfinished. The synonyms that the settings
+        have for the question are searched for as well.
         """
 
     def replacements(self, question: str, *, as_you_type: bool = False) -> Mapping[str, str]:
@@ -378,6 +379,14 @@ class Snapshot(ABC):
 
         Without entries: what is wrong with its totals.
         """
+        return None
+
+    @abstractmethod
+    def index_bytes(self) -> int:
+        """Bytes of what every search reads; the rest is read for the documents it shows only."""
+
+    def pages_read(self) -> int | None:
+        """Pages of 8 KiB that this snapshot's connection has read so far; None: not counted."""
         return None
 
     @abstractmethod
@@ -398,12 +407,14 @@ class Backend(ABC):
         wait: seconds to wait for a writer of another process.
         device: where vectors are scanned.
         accepts: called with the settings of a state before it is shown; may raise to refuse it.
+        has_segments: whether it is files with checksums, which `opening.in_folder` returns.
     """
 
     path: Path | str
     address: Path | str
     wait: float
     device: str = "cpu"
+    has_segments: bool = False
     accepts: Callable[[Mapping[str, Any]], None]
 
     @property
@@ -420,9 +431,13 @@ class Backend(ABC):
     def reading(self) -> AbstractContextManager[Snapshot]:
         """A snapshot, which stays as it is throughout the block."""
 
+    def newest(self) -> AbstractContextManager[Snapshot]:
+        """As `reading`, of the newest commit."""
+        return self.reading()
+
     @abstractmethod
     def carried(self) -> dict[str, Any]:
-        """What a copy on a server takes over: `rotation` (D, D) float32 or None, `shortlist`."""
+        """What a copy on a server takes over: `rotation` (D, D) float32, `shortlist`; or None."""
 
     def known(self, keys: Sequence[str]) -> dict[str, Known]:
         """Key → stored state of the documents, for change detection."""
@@ -471,6 +486,21 @@ class Backend(ABC):
     def wait_ready(self, timeout: float | None = None) -> None:
         """Build the index of vectors if it is missing. Raises CollectionError after `timeout` s."""
         return
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Do now what maintenance does now and then: merge, remove dead rows."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Delete the collection with all its documents, and close it."""
+
+    def processor_seconds(self) -> Mapping[int, float] | None:
+        """Seconds of processor that other processes have used for it, by process id.
+
+        None: they cannot be seen, because they run on another machine.
+        """
+        return {}
 
     def follow(self) -> None:
         """Show the newest commit if another collection has taken the place of the one shown."""

@@ -20,7 +20,7 @@ from searchengine.cli.console import (
     orderly_exit,
     printable,
 )
-from searchengine.cli.measuring import bench, evaluate, judged
+from searchengine.cli.measuring import bench, evaluate, judged, plan
 from searchengine.cli.options import with_our_name
 from searchengine.cli.training import adapt, train
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
@@ -193,7 +193,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         serve.serve,
         serve.mcp,
     ),
-    "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune),
+    "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune, plan.plan),
     "Train": (
         train.train,
         adapt.adapt,

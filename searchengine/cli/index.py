@@ -223,7 +223,7 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
             "strict",
             "A folder kept in step": "prune watch allow_empty",
             "Vectors of your own": "vector_file passage_file",
-            "Passages and words": "passages passage_tokens overlap tokenizer mode fields",
+            "Passages and words": "passages passage_tokens overlap tokenizer mode synonyms fields",
             "The encoder": f"encoder layers {RUNNING}",
             "The index": "prefix structure code rotation shortlist effort hnsw_m ef_construction "
             "bounds stages commit_every",
@@ -291,6 +291,13 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     "--mode",
     type=choice([Mode.VECTOR, Mode.TEXT, Mode.HYBRID]),
     help="Default mode of searches [default: hybrid; as it is, for an existing collection].",
+)
+@click.option(
+    "--synonyms",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Synonyms for searches by words, a group on each line: car, automobile. They replace "
+    "those that the collection has; an empty file removes them.",
 )
 @INDEXED
 @click.option(
@@ -377,7 +384,7 @@ def index(
         commit_every = commit_every or COMMIT_EVERY
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
     settings["passages"] = passages_of(options)
-    mode = options.pop("mode")
+    mode, synonyms = options.pop("mode"), _synonyms(options.pop("synonyms"))
     key_prefix, columns = options.pop("key_prefix"), columns_of(options, vectors is None)
     choice = choice_of(options)
     mirror, malformed, unread = options.pop("mirror"), LeftOut(), Unread()
@@ -396,7 +403,7 @@ def index(
             total = _total(corpus, vectors, choice)
             if vectors is None and encoded is None:
                 _check_encodes(engine)
-            _configure(engine, fields, mode)
+            _configure(engine, fields, mode, synonyms)
             if mirror is not None and mirror.watch:
                 watched = mirror.options(key_prefix or "", columns, choice, commit_every)
                 _watch(engine, corpus, watched, as_json)
@@ -441,10 +448,19 @@ def _exit_strict(incomplete: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _configure(engine: Any, fields: tuple[str, ...], mode: str | None) -> None:
-    """Index fields, and set the default mode."""
+def _synonyms(path: Path | None) -> Any:
+    """The groups of synonyms of a file, before anything is indexed; None without one."""
+    from searchengine.backends.folder.documents.synonyms import read_synonyms
+
+    return None if path is None else read_synonyms(path)
+
+
+def _configure(engine: Any, fields: tuple[str, ...], mode: str | None, synonyms: Any) -> None:
+    """Index fields, set the default mode, and store synonyms."""
     if mode is not None:
         engine.set_default(mode)
+    if synonyms is not None:
+        engine.set_synonyms(synonyms)
     if fields:
         engine.index_fields(*fields)
 

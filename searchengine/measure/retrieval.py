@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.folder.collection import Collection
 from searchengine.engine import Mode, SearchEngine, Snapshot, contract
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, prefix
@@ -70,7 +69,7 @@ def default_dims(engine: SearchEngine) -> tuple[int, ...]:
     None of a collection on a server, whose rows cannot be ranked by another prefix.
     """
     dim = engine.encoder.dim
-    if not isinstance(engine.collection, Collection):
+    if not engine.collection.has_segments:
         return ()  # a server has the index over one prefix
     if len(engine.encoder.matryoshka_dims) > 1:
         return engine.encoder.matryoshka_dims

@@ -9,6 +9,7 @@ import numpy as np
 
 from searchengine.backends import limits
 from searchengine.backends.contract import Place, Snapshot, Span, WordScores
+from searchengine.backends.folder.documents.synonyms import with_added
 from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
@@ -436,6 +437,8 @@ def hits(
     questions: Sequence[str] | None,
 ) -> list[Hits]:
     """The hits of several questions (None: vectors), with their documents."""
+    if questions is not None and query.mode != Mode.VECTOR:
+        questions = [with_added(question, snapshot.settings) for question in questions]
     places = [ranked.passage for ranking in rankings for ranked in ranking.documents]
     documents = iter(snapshot.store.documents(place.document for place in places))
     facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}

@@ -268,6 +268,8 @@ def split(
     """
     if isinstance(queries, str):
         raise QueryError("search_batch takes a list of questions, got one text; use search")
+    if queries is None:
+        raise QueryError("search_batch takes questions or vectors, got None; use search or similar")
     if len(queries) and all(isinstance(q, list | tuple | np.ndarray) for q in queries):
         queries = as_array(queries)
     if isinstance(queries, np.ndarray):

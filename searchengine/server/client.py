@@ -410,6 +410,15 @@ class Client:
         """As SearchEngine.update, of up to 1,000 documents."""
         self._send("PATCH", self._path("documents"), json=checked_patches(metadata))
 
+    def synonyms(self) -> list[list[str]]:
+        """As SearchEngine.synonyms."""
+        return list(self._get(self._path("synonyms"))["groups"])
+
+    def set_synonyms(self, groups: Iterable[Iterable[str]]) -> None:
+        """As SearchEngine.set_synonyms."""
+        body = {"groups": [[*group] for group in groups]}
+        self._send("PUT", self._path("synonyms"), json=body)
+
     def stats(self) -> "Stats":
         """As SearchEngine.stats; `path` is the name of the collection."""
         from searchengine.engine import Stats  # half a second

@@ -623,6 +623,19 @@ class Written(BaseModel):
     result: Literal["added", "changed", "metadata_updated", "unchanged"]
 
 
+class Synonyms(Strict):
+    """Groups of words and short texts that mean the same."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"groups": [["heart attack", "myocardial infarction", "MI"]]}]
+        }
+    )
+    groups: list[list[str]] = Field(
+        max_length=10_000, description="2 to 50 synonyms a group, of 1 to 8 words."
+    )
+
+
 class Deleted(BaseModel):
     """Documents deleted, which is committed."""
 

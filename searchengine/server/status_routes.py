@@ -1,4 +1,4 @@
-"""Routes about the server: collections, statistics, health, metrics."""
+"""Routes about the server: collections, statistics, synonyms, health, metrics."""
 
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +10,7 @@ from searchengine.engine import SearchEngine, Stats
 from searchengine.errors import SearchEngineError
 from searchengine.server.counting import CONTENT_TYPE
 from searchengine.server.document_routes import Name
-from searchengine.server.models import CollectionList, Health
+from searchengine.server.models import CollectionList, Health, Synonyms
 from searchengine.server.refusals import RESPONSES, Refused
 from searchengine.server.responses import Compressible, as_json
 from searchengine.server.served import Served, collection_of, readable, state
@@ -48,6 +48,27 @@ async def stats(request: Request, name: Name) -> Response:
         return {**shown, "path": served.name}
 
     return as_json(await served.read(work))
+
+
+@router.get(
+    "/v1/collections/{name}/synonyms",
+    response_model=Synonyms,
+    tags=["documents"],
+    responses=RESPONSES,
+)
+async def get_synonyms(request: Request, name: Name) -> Response:
+    """The groups of synonyms that searches by words use."""
+    served = collection_of(request, name)
+    return as_json({"groups": await served.read(SearchEngine.synonyms)})
+
+
+@router.put(
+    "/v1/collections/{name}/synonyms", status_code=204, tags=["documents"], responses=RESPONSES
+)
+async def put_synonyms(request: Request, name: Name, body: Synonyms) -> Response:
+    """Replace all groups of synonyms."""
+    await collection_of(request, name).write(lambda engine: engine.set_synonyms(body.groups))
+    return Response(status_code=204)
 
 
 @router.get("/healthz", response_model=Health)

@@ -8,12 +8,14 @@ compared."""
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, TextIO
+from uuid import uuid4
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from searchengine.backends.contract import Backend, Entry, all_entries
 from searchengine.backends.contract import Snapshot as AnySnapshot
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.documents.synonyms import SETTING
 from searchengine.backends.folder.folders import folder_of, new_folder, segment_errors
 from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot
@@ -34,6 +37,8 @@ from searchengine.upkeep.verify import HeldFile, check_pages, check_texts, damag
 
 _BLOCK = 4096  # passages read at a time
 _CHUNK = 1 << 20  # bytes copied at a time
+Progress = Callable[[str, int, int | None], None]
+"""Progress callback: the step, the documents just done, and those in all."""
 
 
 def backup(collection: Collection, path: Path) -> None:
@@ -229,10 +234,6 @@ class Copied:
         return asdict(self)
 
 
-Progress = Callable[[str, int, int | None], None]
-"""Progress callback: the step, the documents just done, and those in all."""
-
-
 def copy(
     source: str | Path,
     target: str | Path,
@@ -279,15 +280,51 @@ def copy(
             return _compare(origin, copied, written, removed, report)
 
 
-def _create(origin: Backend, target: str | Path) -> Backend:
-    names = ("encoder", "index", "passages", "tokenizer_auto", "weight", CHOSEN)
+def settings_of(origin: Backend) -> tuple[dict[str, Any], Analyzer]:
+    """The collection settings and the tokenizer of a new collection like this one."""
+    names = ("encoder", "index", "passages", "tokenizer_auto", "weight", SETTING, CHOSEN)
     settings = {name: origin.settings[name] for name in names if name in origin.settings}
     analyzer = Analyzer.parse(origin.settings["tokenizer"])
     words = analyzer.tokenizer is not Tokenizer.NONE
     settings["mode"] = Mode.HYBRID if words else Mode.VECTOR
     if origin.words is not None and "mode" in origin.settings:
         settings["mode"] = origin.settings["mode"]
-    return create_backend(target, settings, analyzer, carried=origin.carried())
+    return settings, analyzer
+
+
+@contextmanager
+def trial(
+    origin: Backend,
+    keys: Sequence[str],
+    place: str | None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Iterator[Backend]:
+    """A collection of some of the documents, for a block: what is measured on it holds for others.
+
+    It has the settings of the collection, and a shortlist of its own. `place`: the URL of a server,
+    whose fragment is replaced; None: a temporary folder.
+    """
+    settings, analyzer = settings_of(origin)
+    settings["index"] = settings["index"] | {"shortlist": 0}
+    name = f"plan_{uuid4().hex}"
+    with TemporaryDirectory(prefix=name) as scratch:
+        target = Path(scratch) / name if place is None else f"{place.partition('#')[0]}#{name}"
+        backend = create_backend(target, settings, analyzer)
+        try:
+            for start in range(0, len(keys), _BATCH):
+                part = keys[start : start + _BATCH]
+                backend.upsert(origin.entries(part))
+                if progress is not None:
+                    progress(f"Building a trial of {len(keys):,} documents", len(part), len(keys))
+            backend.wait_ready()
+            backend.settle()
+            yield backend
+        finally:
+            backend.remove()
+
+
+def _create(origin: Backend, target: str | Path) -> Backend:
+    return create_backend(target, *settings_of(origin), carried=origin.carried())
 
 
 def _check_settings(origin: Backend, copied: Backend) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from searchengine.backends.contract import Snapshot
+from searchengine.backends.folder.documents.synonyms import groups_of
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
@@ -82,6 +83,7 @@ class Stats:
         tokenizer: tokenizer of the index of words.
         mode: how questions are ranked in the mode auto.
         weight: weight of the cosine in the mode hybrid; BM25 has the rest.
+        synonyms: number of groups of synonyms.
         words: what ranks by words, "words files" or "FTS5"; None: there is no index of words.
         fields: indexed metadata fields.
         dim: dimensions of a vector.
@@ -125,6 +127,7 @@ class Stats:
     layers: int | None
     fingerprint: str
     bytes: int
+    synonyms: int = 0
     pending: tuple[str, ...] = ()
 
     @classmethod
@@ -162,6 +165,9 @@ class Stats:
             search = (
                 f"by prefix, a shortlist of up to {self.shortlist} rows a segment at full width"
             )
+        ranked = f", ranked by {self.words}" if self.words else ""
+        groups = "1 group" if self.synonyms == 1 else f"{self.synonyms:,} groups"
+        synonyms = f", {groups} of synonyms" if self.synonyms else ""
         lines = {
             "path": self.path,
             "documents": str(self.documents),
@@ -174,7 +180,7 @@ class Stats:
             "rotation": f"{config['rotation']}{blocks}",
             "storage": config["storage"],
             "mode": mode,
-            "words": self.tokenizer + (f", ranked by {self.words}" if self.words else ""),
+            "words": self.tokenizer + ranked + synonyms,
             "fields": ", ".join(self.fields) or "none indexed",
         }
         if self.hot_row is not None and self.cold_row is not None:
@@ -235,6 +241,7 @@ def stats(snapshot: Snapshot) -> Stats:
         tokenizer=settings["tokenizer"],
         mode=settings.get("mode", Mode.VECTOR),
         weight=weight_of(settings),
+        synonyms=len(groups_of(settings)),
         dim=encoder["dim"],
         index_config=SegmentConfig.from_dict(settings["index"]).as_dict(),
         tuning=tuning,

@@ -1,7 +1,7 @@
-"""Tuning a collection, and how it ranks questions that name no mode."""
+"""Tuning a collection, how it ranks questions that name no mode, and its synonyms."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from numbers import Real
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Backend
 from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.documents.synonyms import SETTING, stored
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
@@ -211,6 +212,14 @@ def set_default(
     if not values:
         raise QueryError("set_default takes a mode, a weight or both, got neither")
     collection.configure(values | {CHOSEN: True if chosen else None})
+
+
+def set_synonyms(collection: Backend, groups: Iterable[Iterable[str]]) -> None:
+    """Store the synonyms of a collection in place of those before. Raises QueryError."""
+    text = stored(groups)
+    if text and collection.words is None:
+        raise _no_words(collection, "a group of synonyms")
+    collection.configure({SETTING: text or None})
 
 
 def _checked_mode(collection: Backend, mode: Mode | str) -> Mode:

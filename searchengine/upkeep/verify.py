@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
@@ -18,6 +18,7 @@ from searchengine.backends.folder.documents.schema import BEHIND
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import folder_of
 from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.opening import in_folder
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
@@ -125,8 +126,8 @@ def verify(collection: Backend) -> None:
 
     Raises CollectionError on the first fault.
     """
-    if isinstance(collection, Collection):
-        _verify_folder(collection)
+    if collection.has_segments:
+        _verify_folder(in_folder(collection))
         return
     with collection.reading() as snapshot:
         passages = 0
@@ -246,7 +247,7 @@ def check_encoded(collection: Backend, encoder: CollectionEncoder, count: int) -
     are left out. Raises CollectionError, with the keys of the documents with other vectors,
     QueryError (no encoder) and EncoderMismatch.
     """
-    with _newest(collection) as snapshot:
+    with collection.newest() as snapshot:
         if snapshot.settings["encoder"]["fingerprint"] == NO_ENCODER:
             raise QueryError(
                 f"{collection.path} has no encoder, so no vector can be computed again; leave "
@@ -266,10 +267,6 @@ def check_encoded(collection: Backend, encoder: CollectionEncoder, count: int) -
         if far := {key: cosine for key, cosine in least.items() if cosine < MIN_COSINE}:
             raise _differ(collection, snapshot, far)
         return len(chosen)
-
-
-def _newest(collection: Backend) -> AbstractContextManager[AnySnapshot]:
-    return collection.newest() if isinstance(collection, Collection) else collection.reading()
 
 
 def _chosen(snapshot: AnySnapshot, count: int) -> Ids:

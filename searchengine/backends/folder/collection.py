@@ -45,6 +45,7 @@ class Collection(WritableView):
             that is a key in it: to find it in a million documents takes half a second.
     """
 
+    has_segments = True
     numbered: tuple[object, int] | None = None
 
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
@@ -103,13 +104,17 @@ class Collection(WritableView):
             self.numbered = store.settings().get("commit_id"), highest
 
     def carried(self) -> dict[str, Any]:
-        """The rotation of the largest segment, and the longest shortlist of all."""
+        """The rotation of the largest segment, and the longest shortlist of all.
+
+        None in its place where all rows are scored because they are few: there may be more.
+        """
         with self.reading() as snapshot:
             largest = max(snapshot.segments, key=lambda row: row.rows, default=None)
             if largest is None:
                 return {}
             rotation = snapshot.segments[largest].basis().matrix
-            return {"rotation": rotation, "shortlist": snapshot.shortlist}
+            few = snapshot.shortlist >= largest.rows
+            return {"rotation": rotation, "shortlist": None if few else snapshot.shortlist}
 
     def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
         last = checked(entries, int(self.settings["encoder"]["dim"]))
@@ -167,6 +172,13 @@ class Collection(WritableView):
                     writer.changes.unset(name)
                 else:
                     writer.changes.set(name, value)
+
+    def settle(self) -> None:
+        self.optimize()
+
+    def remove(self) -> None:
+        self.close()
+        shutil.rmtree(self.path)
 
     def optimize(self, progress: Progress | None = None) -> None:
         """Merge all segments into one without deleted rows, with a new rotation.

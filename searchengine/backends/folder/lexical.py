@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -233,6 +234,7 @@ def search(
     ranker: Ranker | None = None,
     *,
     as_you_type: bool = False,
+    synonyms: Mapping[str, float] = MappingProxyType({}),
 ) -> WordScores:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
@@ -242,7 +244,8 @@ def search(
     QueryError if the collection has no index of words.
 
     `ranker`: ranks instead of FTS5, with the same scores, documents that match the condition.
-    `as_you_type`: the last word may be unfinished, unless something follows it.
+    `as_you_type`: the last word may be unfinished, unless something follows it. `synonyms`: other
+    words to search for, see documents.synonyms.
 
     With a trigram index, short words are the beginnings of trigrams. FTS5 knows no such term: it
     ranks by the most frequent of these trigrams, and if there are only short words and fewer than
@@ -253,7 +256,7 @@ def search(
     if kind is Tokenizer.NONE:
         raise QueryError(MISSING)
     last = unfinished(question) if as_you_type else None
-    query = counted_words(question, used, last)
+    query = counted_words(question, used, last, synonyms)
     fts5 = _Fts5(read, condition, parameters)
     if kind is Tokenizer.TRIGRAM:
         candidates = trigrams(query, last)
@@ -294,13 +297,21 @@ def _for_fts5(read: Read, kind: Tokenizer, word: Word) -> list[str]:
     return [quoted(term) for (term,) in rows]
 
 
-def counted_words(question: str, used: Analyzer, last: str | None) -> dict[str, float]:
-    """The words of a question, and how often each counts; `last`: an unfinished one."""
+def counted_words(
+    question: str, used: Analyzer, last: str | None, synonyms: Mapping[str, float]
+) -> dict[str, float]:
+    """The words of a question and their synonyms, and how often each counts.
+
+    `last`: an unfinished word. `synonyms`: word → its weight, beside 1 of a word of the question.
+    """
     languages = used.languages if used.tokenizer is Tokenizer.STEM else ("en",)
     functions = function_words(languages)
+    counts: dict[str, float] = dict(islice(words(question).items(), WORDS))
+    for word, share in synonyms.items():
+        counts[word] = share**2  # of which `ranked` takes the root
     return {
         word: times * (FUNCTION_WORD if word.lower() in functions and word != last else 1.0)
-        for word, times in islice(words(question).items(), WORDS)
+        for word, times in counts.items()
     }
 
 

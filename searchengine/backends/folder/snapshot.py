@@ -16,12 +16,13 @@ from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import joins_words
 from searchengine.backends.folder.documents.questions import phrases as quoted
 from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.documents.synonyms import added, known
 from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.lexical import WordIndex
 from searchengine.backends.folder.pending import Work, described, works
 from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.unrelated import spread, unrelated
-from searchengine.corpus.analyzer import Tokenizer
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.allowed import Allowed
@@ -277,8 +278,8 @@ class Snapshot(contract.Snapshot):
         words that a document has once, and score half their inverse document frequency.
         `as_you_type`: its last word may be unfinished.
         """
-
         first: dict[int, int] = {}
+        synonyms = added(question, self.settings, Analyzer.parse(self.settings["tokenizer"]))
 
         def best(k: int, phrases: tuple[str, ...]) -> WordScores:
             words = self.words
@@ -287,17 +288,23 @@ class Snapshot(contract.Snapshot):
                 ranker = words.ranker(self.documents_of, self._matching(where, phrases), first)
             condition = self.store.condition(where, phrases)
             scored = lexical.search(
-                self.store.scan, question, k, *condition, ranker, as_you_type=as_you_type
+                self.store.scan,
+                question,
+                k,
+                *condition,
+                ranker,
+                as_you_type=as_you_type,
+                synonyms=synonyms,
             )
             scored.first = first
             return scored
 
         scored = best(k, required)
-        added = self._added_by(text for text, _ in quoted(question) if text not in required)
-        if not added:
+        gained = self._added_by(text for text, _ in quoted(question) if text not in required)
+        if not gained:
             return scored
         scores, gains = dict(scored), defaultdict[int, float](float)
-        for text, gain in added.items():
+        for text, gain in gained.items():
             for document, score in best(MOST_WITH_PHRASE, (*required, text)):
                 scores[document] = score
                 gains[document] += gain
@@ -309,7 +316,8 @@ class Snapshot(contract.Snapshot):
         words = self.words
         if words is None or words.analyzer.tokenizer is Tokenizer.TRIGRAM:
             return {}
-        return Speller(words, self.store).replacements(question, as_you_type=as_you_type)
+        speller = Speller(words, self.store, known(self.settings, words.analyzer))
+        return speller.replacements(question, as_you_type=as_you_type)
 
     def _added_by(self, phrases: Iterable[str]) -> dict[str, float]:
         """Phrase → what it adds to the score of a document: PHRASE of a word as rare.
@@ -391,6 +399,14 @@ class Snapshot(contract.Snapshot):
             return self.store.warm() + sum(map(read_all, folders))
         except OSError as error:
             raise CollectionError(f"{self.path} cannot be read: {error}") from error
+
+    def index_bytes(self) -> int:
+        """All files of segments but the vectors at full width."""
+        cold = sum(
+            footprint(each.config, each.rows, each.dim).cold for each in self.segments.values()
+        )
+        files = [file for segment in self.segments.values() for file in segment.path.iterdir()]
+        return sum(file.stat().st_size for file in files) - cold
 
     def sizes(self) -> dict[str, Any]:
         segments = self.segments.values()

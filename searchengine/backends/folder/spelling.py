@@ -64,10 +64,12 @@ class Speller:
     Attributes:
         index: the words files; not of the tokenizer trigram, whose terms are no words.
         store: the tables of the snapshot.
+        known: other words, in lower case, that are no errors.
     """
 
     index: WordIndex
     store: Store
+    known: frozenset[str] = frozenset()
 
     def replacements(self, question: str, *, as_you_type: bool = False) -> dict[str, str]:
         """Words of a question that no document has → what to search for instead.
@@ -120,6 +122,8 @@ class Speller:
         """Whether a match is a word that may have a typing error."""
         word = match.group()
         if not 2 <= len(word) <= MOST_LETTERS or word.lower() in self._functions:
+            return False
+        if word.casefold() in self.known:
             return False
         if _unspaced().search(word):
             return False

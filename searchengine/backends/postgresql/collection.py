@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _POLL = 0.1  # seconds between two looks at a lock
 _SAMPLE = 20_000  # rows that a rotation is fitted on
+_MEMORY = "512MB"  # for building the graph, where the server has no value of its own
+_MAX_LINKS, _MAX_CANDIDATES = 100, 1000  # the limits of pgvector
 ROTATION, SHORTLIST = "rotation", "shortlist"
 """Settings that a copy brings along: the rotation of the vectors, and the measured shortlist."""
 _State = tuple[dict[str, Any], Rotation | None]
@@ -189,20 +191,9 @@ class PostgresCollection(Backend):
 
     def index_fields(self, names: Iterable[str]) -> None:
         """Index metadata fields for comparisons; equality and `contains` always have an index."""
-        from psycopg import sql
-
         for name in names:
-            steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
-            index = sql.Identifier(schema.field_index(name))
             with self._connections.single() as connection, connection.transaction():
-                connection.execute(
-                    sql.SQL("CREATE INDEX IF NOT EXISTS {} ON documents ((fields -> {}))").format(
-                        index, steps
-                    )
-                )
-                connection.execute(
-                    sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name))
-                )
+                schema.index_field(connection, field_named(name), name)
                 connection.execute("ANALYZE documents")  # which collects those of the index
 
     def configure(self, values: Mapping[str, Any]) -> None:
@@ -237,6 +228,30 @@ class PostgresCollection(Backend):
             self._build_index(connection)
             statistics.create(connection)
             self._ready = True
+
+    def settle(self) -> None:
+        with self._connections.single() as connection:
+            connection.execute("VACUUM (ANALYZE) documents, passages, postings, word_totals")
+
+    def remove(self) -> None:
+        with self._connections.single() as connection:
+            connection.execute(f'DROP SCHEMA "{self._connections.schema}" CASCADE')
+        self.close()
+
+    def processor_seconds(self) -> dict[int, float] | None:
+        """Of all connections to the database."""
+        sql = (
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+            "AND backend_type IN ('client backend', 'parallel worker')"
+        )
+        used: dict[int, float] = {}
+        with self._connections.borrow(replica=True) as connection:
+            for (pid,) in connection.execute(sql).fetchall():
+                with suppress(OSError):  # it has ended, or runs elsewhere
+                    if Path(f"/proc/{pid}/comm").read_text().startswith("postgres"):
+                        schedule = Path(f"/proc/{pid}/schedstat").read_text()
+                        used[pid] = int(schedule.split()[0]) / 1e9
+            return used if connection.info.backend_pid in used else None
 
     @property
     def _spread(self) -> bool:
@@ -313,12 +328,20 @@ class PostgresCollection(Backend):
             schema.set_value(connection, ROTATION, schema.pack(basis.matrix))
 
     def _build_index(self, connection: "Connection") -> None:
-        prefix = int(self.settings["index"]["prefix"])
-        head = schema.prefix_sql("embedding", prefix)
-        # The graph should fit into memory while it is built; only this session asks for it.
-        connection.execute("SET maintenance_work_mem = '512MB'")
-        connection.execute(f"DROP INDEX IF EXISTS {schema.INDEX}")  # one that was interrupted
+        """Build the graph as the server's parameters say: memory, and processes that take part."""
+        config = SegmentConfig.from_dict(self.settings["index"])
+        head = schema.prefix_sql("embedding", config.prefix)
+        links = min(config.hnsw_m, _MAX_LINKS)
+        candidates = min(max(config.ef_construction, 2 * links), _MAX_CANDIDATES)
+        # The graph should fit into memory while it is built. A server that says how much may be
+        # used is obeyed; only the value that PostgreSQL has from the start is raised.
+        connection.execute(
+            f"SELECT set_config(name, '{_MEMORY}', false) FROM pg_settings "
+            "WHERE name = 'maintenance_work_mem' AND source = 'default'"
+        )
+        schema.drop_interrupted(connection)
         connection.execute(
             f"CREATE INDEX CONCURRENTLY {schema.INDEX} ON passages "
-            f"USING hnsw (({head}) halfvec_cosine_ops)"
+            f"USING hnsw (({head}) halfvec_cosine_ops) "
+            f"WITH (m = {links}, ef_construction = {candidates})"
         )

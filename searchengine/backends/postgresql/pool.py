@@ -5,7 +5,6 @@ end of a transaction that only reads is sent without waiting for its answer (`en
 """
 
 import select
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -61,8 +60,11 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         if len(statements) == 1 and self._ending is None:
             cursor = self.execute(statements[0][0], statements[0][1] or None)
             return [cursor.fetchall() if cursor.description else []]
-        ending, self._ending = self._ending, None
-        with self.pipeline() if ending is None else _entered(ending):
+        pipeline, self._ending = self._ending, None
+        if pipeline is None:
+            pipeline = self.pipeline()
+            pipeline.__enter__()
+        with _entered(pipeline):
             cursors = [self.execute(sql, parameters or None) for sql, parameters in statements]
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
@@ -100,12 +102,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 @contextmanager
 def _entered(entered: AbstractContextManager[Any]) -> Iterator[None]:
-    """A context manager that has been entered before."""
+    """A pipeline that has been entered before."""
     try:
         yield
     except BaseException:
-        if not entered.__exit__(*sys.exc_info()):
-            raise
+        with suppress(Exception):  # of the same cause; if it knew, psycopg would log it
+            entered.__exit__(None, None, None)
+        raise
     else:
         entered.__exit__(None, None, None)
 

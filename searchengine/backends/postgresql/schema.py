@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from searchengine.backends.filters.sql import Field
 from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
 from searchengine.corpus.language_traits import UNSPACED_LANGUAGES
 from searchengine.errors import CollectionError
@@ -38,6 +39,9 @@ INDEXED = (
 WORDS_RANKER = "BM25"
 CITUS = "citus"
 """The setting of a collection with tables spread over the nodes of a cluster."""
+_FIELD_INDEXES = {"fields": "field", "dates": "date"}
+"""Column → how the names of the indexes of its fields begin."""
+_OF_FIELD = "(starts_with(relname, 'field ') OR starts_with(relname, 'date '))"
 INDEXED_TEXT = 200_000
 """Maximum characters of a document that are indexed as words: a tsvector holds one megabyte."""
 _WORDS = {Tokenizer.PORTER: "english", Tokenizer.UNICODE: "simple"}
@@ -64,12 +68,49 @@ def prefix_sql(vector: str, prefix: int) -> str:
     return f"subvector({vector}, 1, {prefix})::halfvec({prefix})"
 
 
-def field_index(name: str) -> str:
+def field_index(name: str, column: str = "fields") -> str:
     """The name of the index of a metadata field; PostgreSQL truncates names to 63 bytes."""
-    index = f"field {name}"
+    kind = _FIELD_INDEXES[column]
+    index = f"{kind} {name}"
     if len(index.encode()) < 64:
         return index
-    return f"field {hashlib.sha256(name.encode()).hexdigest()[:32]}"
+    return f"{kind} {hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def index_field(
+    connection: "Connection",
+    field: Field,
+    name: str,
+    column: str = "fields",
+    *,
+    concurrently: bool = False,
+) -> None:
+    """Index a metadata field for comparisons, named as in filters; in `dates`: those of dates.
+
+    `concurrently`: others write meanwhile; not in a transaction.
+    """
+    from psycopg import sql
+
+    steps = sql.SQL(" -> ").join(map(sql.Literal, field))
+    index = sql.Identifier(field_index(name, column))
+    create = "CREATE INDEX CONCURRENTLY" if concurrently else "CREATE INDEX"
+    connection.execute(
+        sql.SQL(create + " IF NOT EXISTS {} ON documents (({} -> {}))").format(
+            index, sql.Identifier(column), steps
+        )
+    )
+    connection.execute(sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name)))
+
+
+def drop_interrupted(connection: "Connection") -> None:
+    """Drop the indexes that were not built to the end."""
+    connection.execute(
+        "DO $$ DECLARE name text; BEGIN FOR name IN "
+        "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
+        "WHERE NOT indisvalid AND relnamespace = current_schema()::regnamespace "
+        f"AND (relname = '{INDEX}' OR {_OF_FIELD}) "
+        "LOOP EXECUTE format('DROP INDEX %I', name); END LOOP; END $$"
+    )
 
 
 def create(connection: "Connection", connections: "Connections", settings: dict[str, Any]) -> None:
@@ -172,10 +213,10 @@ def indexed_fields(connection: "Connection") -> tuple[str, ...]:
     """The metadata fields that are indexed for comparisons, as filters name them."""
     sql = (
         "SELECT coalesce(obj_description(oid, 'pg_class'), substr(relname, 7)) "
-        "FROM pg_class WHERE relkind = 'i' AND starts_with(relname, 'field ') "
+        f"FROM pg_class WHERE relkind = 'i' AND {_OF_FIELD} "
         "AND relnamespace = current_schema()::regnamespace ORDER BY oid"
     )
-    return tuple(row[0] for row in connection.execute(sql).fetchall())
+    return tuple(dict.fromkeys(row[0] for row in connection.execute(sql).fetchall()))
 
 
 def stored_bytes(connection: "Connection", spread: bool) -> int:
@@ -189,6 +230,17 @@ def stored_bytes(connection: "Connection", spread: bool) -> int:
         "WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
     )
     row = connection.execute(sql).fetchone()
+    return int(row[0]) if row else 0
+
+
+def hot_bytes(connection: "Connection") -> int:
+    """Bytes of the indexes that every search reads; tables are read for its hits only."""
+    sql = (
+        "SELECT coalesce(sum(pg_relation_size(oid)), 0)::bigint FROM pg_class "
+        "WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(%s)"
+    )
+    names = [INDEX, "passages_pkey", "documents_pkey", "postings_term"]
+    row = connection.execute(sql, (names,)).fetchone()
     return int(row[0]) if row else 0
 
 

@@ -36,10 +36,17 @@ def postings_of(entries: Sequence["Entry"], used: Analyzer) -> tuple[list[Postin
     return [(term, i, count, lengths[i]) for term, i, count in counted], lengths
 
 
-def search(index: "Index", used: Analyzer, question: str, k: int, as_you_type: bool) -> WordScores:
+def search(
+    index: "Index",
+    used: Analyzer,
+    question: str,
+    k: int,
+    as_you_type: bool,
+    synonyms: Mapping[str, float],
+) -> WordScores:
     """The k best documents that share a word with the question, as lexical.search."""
     last = unfinished(question) if as_you_type else None
-    query = lexical.counted_words(question, used, last)
+    query = lexical.counted_words(question, used, last, synonyms)
 
     def occurs(word: Word) -> bool:
         (terms,) = terms_of(used).look_up([word])
@@ -188,14 +195,10 @@ def _count(term: lexical.Key, limit: int | None = None) -> "Statement":
     return f"SELECT count(*) FROM ({having}) AS counted", bounds
 
 
-def insert(
-    transaction: "Transaction",
-    postings: Sequence[Posting],
-    lengths: Sequence[int],
-    ids: Sequence[int],
-    replaced: Sequence[int],
+def count(
+    transaction: "Transaction", lengths: Sequence[int], added: int, replaced: Sequence[int]
 ) -> None:
-    """Add the postings of documents (`ids`), of which some were `replaced`.
+    """Count documents of these lengths in, `added` of them new; remove the postings of the others.
 
     Before the lengths of the replaced ones are changed.
     """
@@ -206,23 +209,10 @@ def insert(
             "WHERE id = ANY(%s)",
             (list(replaced),),
         )
-    transaction.later(
-        "INSERT INTO word_totals VALUES (%s, %s)", (len(ids) - len(replaced), sum(lengths))
-    )
+    transaction.later("INSERT INTO word_totals VALUES (%s, %s)", (added, sum(lengths)))
     transaction.later(
         "WITH gone AS (DELETE FROM word_totals WHERE (SELECT count(*) FROM word_totals) > %s "
         "RETURNING documents, tokens) INSERT INTO word_totals "
         "SELECT sum(documents), sum(tokens) FROM gone HAVING count(*) > 0",
         (_MAX_TOTALS,),
     )
-    if postings:
-        transaction.later(
-            "INSERT INTO postings SELECT * FROM unnest(%s::bytea[], %s::int8[], %s::float4[], "
-            "%s::int4[])",
-            (
-                [term for term, _, _, _ in postings],
-                [ids[i] for _, i, _, _ in postings],
-                [frequency for _, _, frequency, _ in postings],
-                [length for _, _, _, length in postings],
-            ),
-        )

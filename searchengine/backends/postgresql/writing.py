@@ -23,8 +23,9 @@ _TYPES = [
     "int8", "text", "text", "text", "json", "jsonb", "jsonb", "json", "text", "bytea", "bytea",
     "int4",
 ]  # fmt: skip
+_POSTING, _POSTING_TYPES = "term, document, frequency, length", ["bytea", "int8", "float4", "int4"]
 _BATCH = 5000  # vectors rotated, or keys inserted, at a time
-_FEW = 64  # rows that one statement inserts
+_FEW, _FEW_POSTINGS = 64, 500  # rows that one statement inserts
 
 
 def prepare(
@@ -59,7 +60,10 @@ def upsert(
     ids |= dict(zip(new, numbers[0], strict=False))
     postings, lengths = terms
     replaced = [state.id for state in known.values()]
-    words.insert(transaction, postings, lengths, [ids[key] for key in entries], replaced)
+    words.count(transaction, lengths, len(new), replaced)
+    numbered = [ids[key] for key in entries]
+    terms_of = [(term, numbered[i], count, length) for term, i, count, length in postings]
+    _insert(transaction, "postings", _POSTING, _POSTING_TYPES, terms_of, few=_FEW_POSTINGS)
     rows = {
         key: (*_row(ids[key], entry), tokens)
         for (key, entry), tokens in zip(entries.items(), lengths, strict=True)
@@ -225,9 +229,10 @@ def _insert(
     columns: str,
     types: Sequence[str],
     rows: Sequence[tuple[Any, ...]],
+    few: int = _FEW,
 ) -> None:
     """Insert rows: few with the next statement, without a round trip of their own."""
-    if len(rows) > _FEW:
+    if len(rows) > few:
         _copy(transaction.connection, table, columns, types, rows)
     elif rows:
         row = f"({', '.join(f'%s::{kind}' for kind in types)})"

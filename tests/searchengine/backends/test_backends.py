@@ -367,6 +367,36 @@ def state(engine: SearchEngine) -> list[tuple[bytes, Any]]:
     ]
 
 
+def test_synonyms(engine: SearchEngine, where: str) -> None:
+    texts = {
+        "a": "a car drives",
+        "b": "the automobiles drive",
+        "c": "the owl hunts",
+        "d": "motor owl hunts",
+    }
+    engine.collection.upsert(
+        [Entry(Document(key, text, "", {}), (), units(1)[:0]) for key, text in texts.items()]
+    )
+    engine.set_default("text")
+    with SearchEngine.open(where) as other:
+        assert [hit.key for hit in other.search("car")] == ["a"]
+        engine.set_synonyms([["car", "automobile", "motor vehicle"], ["hunt", "prey"]])
+        other.refresh()
+        assert other.synonyms() == [["car", "automobile", "motor vehicle"], ["hunt", "prey"]]
+        assert other.stats().synonyms == 2
+        hits = other.search("Cars")
+        # The whole of one synonym, and half of the other: of equal length and frequency.
+        assert {hit.key for hit in hits[:2]} == {"a", "b"} and [h.key for h in hits[2:]] == ["d"]
+        scores = {hit.key: hit.score for hit in hits}
+        assert scores["a"] == pytest.approx(scores["b"], rel=1e-5)
+        assert hits[1].highlights and hits[2].highlights == ["motor"]
+        assert other.search('"car"') and len(other.search('"car"')) == 1
+        assert [hit.key for hit in other.search("prey")] == ["c", "d"]
+        engine.set_synonyms([])
+        other.refresh()
+        assert [hit.key for hit in other.search("car")] == ["a"] and other.synonyms() == []
+
+
 def test_upserts_are_idempotent(engine: SearchEngine) -> None:
     stored = entries(20)
     engine.collection.upsert(stored)

@@ -61,20 +61,31 @@ def test_there_and_back(source: Path, url: str, tmp_path: Path) -> None:
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_rotation_shortlist_and_index_config_travel(tmp_path: Path, url: str) -> None:
+def test_rotation_shortlist_synonyms_and_index_config_travel(tmp_path: Path, url: str) -> None:
     rows = np.random.default_rng(0).standard_normal((1200, 32)) * np.arange(1, 33) ** -0.6
     config = {"prefix": 16, "shortlist": 77}
     with SearchEngine.create(tmp_path / "s", None, config, dim=32) as engine:
         engine.add([{"_id": str(i), "text": ""} for i in range(1200)], rows.astype(np.float32))
         rotation = engine.folder.carried()["rotation"]
+        engine.set_synonyms([["car", "automobile"]])
     copy(tmp_path / "s", url)
     with SearchEngine.open(url) as engine:
         stats = engine.stats()
         assert stats.index_config["prefix"] == 16 and stats.shortlist == 77
-        assert engine.collection.is_indexed()
+        assert engine.collection.is_indexed() and engine.synonyms() == [["car", "automobile"]]
         np.testing.assert_array_equal(engine.collection.carried()["rotation"], rotation)
         documents = [{"_id": str(i), "text": ""} for i in range(1200)]
         assert engine.add(documents, rows.astype(np.float32)).unchanged == 1200
+
+
+def test_a_shortlist_of_all_rows_does_not_travel(tmp_path: Path, url: str) -> None:
+    """A folder scores all rows where they are few; on a server there may be more."""
+    with SearchEngine.create(tmp_path / "s", None, {"shortlist": 0}, dim=32) as engine:
+        engine.add([{"_id": str(i), "text": ""} for i in range(32)], np.eye(32, dtype=np.float32))
+        assert engine.stats().exact
+    copy(tmp_path / "s", url)
+    with SearchEngine.open(url) as engine:
+        assert engine.stats().shortlist == 400
 
 
 def test_an_interrupted_copy_continues(

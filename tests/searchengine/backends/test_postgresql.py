@@ -256,10 +256,74 @@ def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
             true = {hit.key for hit in engine.search(query, 10, exact=True, where=where)}
             found = {hit.key for hit in engine.search(query, 10, where=where)}
             assert len(found) == 10 and len(found & true) >= 8, where
-        for where in ("n >= 29950", "n between 100 and 130", "lang = 'no'", "n in (1, 2, 3)"):
-            assert "passages_prefix" not in engine.collection.explain(query, 10, where), where
+        # Numbers and dates have an index, texts have none but for equality.
+        assert engine.stats().fields == ("n", "by.year", "at")
+        for where, index in (
+            ("n >= 29950", '"field n"'),
+            ("n between 100 and 130", '"field n"'),
+            ("at < date('1999')", '"date at"'),
+            ("lang = 'no'", "documents_fields"),
+            ("n in (1, 2, 3)", "documents"),
+        ):
+            plan = engine.collection.explain(query, 10, where)
+            assert index in plan and "passages_prefix" not in plan, where
         with engine.collection._connections.borrow() as connection:
             connection.execute("CHECKPOINT")  # else a test that kills the server waits for it
+
+
+def test_fields_that_may_hold_long_values_are_not_indexed(engine: SearchEngine) -> None:
+    """An index refuses values of more than 2,700 bytes."""
+    stored = entries(1100)
+    words = [
+        "".join(map(chr, row)) for row in np.random.default_rng(0).integers(97, 123, (9, 9999))
+    ]
+    metadata = (
+        {"n": i, "mixed": words[0] if i % 10 == 1 else i, "list": words if i % 10 == 2 else i}
+        | ({"none": None, "day": "2020-05-07", "only": 1} if i % 10 == 3 else {})
+        for i in range(len(stored))
+    )
+    engine.collection.upsert(
+        [
+            replace(entry, document=replace(entry.document, metadata=each))
+            for entry, each in zip(stored, metadata, strict=True)
+        ]
+    )
+    engine.collection.wait_ready(DEADLINE)
+    assert set(engine.stats().fields) == {"n", "only", "none", "day"}
+    with engine.collection._connections.borrow() as connection:
+        sql = "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema()"
+        names = {name for (name,) in connection.execute(sql)}
+    assert {"field n", "field only", "field none", "date day"} <= names
+    assert "field day" not in names
+
+
+def test_the_graph_is_built_as_the_collection_and_the_server_say(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory: list[str] = []
+    drop = schema.drop_interrupted
+
+    def seen(connection: Any) -> None:
+        memory.append(connection.execute("SHOW maintenance_work_mem").fetchone()[0])
+        drop(connection)
+
+    monkeypatch.setattr(schema, "drop_interrupted", seen)
+    for number, (config, expected) in enumerate(
+        (
+            ({"hnsw_m": 8, "ef_construction": 40}, {"m=8", "ef_construction=40"}),
+            ({}, {"m=16", "ef_construction=100"}),
+            ({"hnsw_m": 200, "ef_construction": 1}, {"m=100", "ef_construction=200"}),
+        )
+    ):
+        chosen = url.replace("#", "&options=-c%20maintenance_work_mem%3D99MB#") if number else url
+        with SearchEngine.create(f"{chosen}_{number}", None, config, dim=DIM) as engine:
+            engine.collection.upsert(entries(1100))
+            engine.collection.wait_ready(DEADLINE)
+            with engine.collection._connections.borrow() as connection:
+                sql = "SELECT reloptions FROM pg_class WHERE oid = to_regclass(%s)"
+                ((options,),) = connection.execute(sql, (schema.INDEX,)).fetchall()
+            assert {*options} == expected
+    assert memory == ["512MB", "99MB", "99MB"]
 
 
 def test_fields_can_be_indexed(engine: SearchEngine) -> None:
@@ -425,13 +489,11 @@ def test_a_statement_may_not_run_for_ever(url: str) -> None:
 
 
 def test_commands_for_folders_refuse_other_backends(engine: SearchEngine, tmp_path: Any) -> None:
-    for work in (
-        engine.verify,
-        engine.optimize,
-        engine.tune,
-        lambda: engine.export(tmp_path / "x"),
+    for work, way_out in (
+        (engine.optimize, "the server maintains its tables by itself"),
+        (lambda: engine.backup(tmp_path / "x"), "back the database up by its own tools"),
     ):
-        with pytest.raises(CollectionError, match="copy it to a folder first"):
+        with pytest.raises(CollectionError, match=way_out):
             work()
 
 
@@ -587,6 +649,29 @@ def test_round_trips(url: str) -> None:
         assert trips(lambda: engine.add([{"_id": "3", "text": "bb cc"}])) <= 4
         assert trips(lambda: engine.add([{"_id": "new", "text": "bb cc"}])) <= 4
         assert len(engine) == 21
+
+
+def test_a_lost_connection_is_an_error_and_no_message(
+    engine: SearchEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """psycopg logs what fails while it leaves a pipeline after an error."""
+    end = ("SELECT pg_terminate_backend(pg_backend_pid())", ())
+    with pytest.raises(BackendUnavailable, match="the connection was lost"):
+        with engine.collection.reading() as snapshot:
+            snapshot.transaction.run(end, ("SELECT 1", ()))
+    for statements in ([end], [end, ("SELECT 1", ())]):
+        with pytest.raises(BackendUnavailable, match="the connection was lost"):
+            with engine.collection._connections.borrow() as connection:
+                connection.run(*statements)
+    server = postgres_server._server()
+    engine.search(units(1)[0])
+    postgres_server.kill(server)
+    try:
+        with pytest.raises(BackendUnavailable):
+            engine.search(units(1)[0])
+    finally:
+        postgres_server.restart(server)
+    assert caplog.records == []
 
 
 def test_a_server_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "chroma: query": (lambda e: e.query("cat"), "here it is search"),
     "several questions": (lambda e: e.search(["a", "b"]), "use search_batch for several"),
     "one question": (lambda e: e.search_batch("cat"), "use search"),
+    "no question": (lambda e: e.search_batch(None, like=["a"]), "got None; use search or similar"),
     "None": (
         lambda e: e.search(None),
         "a search needs a question, or documents to find others like",

@@ -164,6 +164,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "__contains__": lambda e: ["cat" in e, "none" in e, 7 in e, None in e],
     "count": lambda e: [e.count(), e.count("lang = 'ko'"), len(e), bool(e)],
     "facets": lambda e: [e.facets("lang", "year", where="year > 2000"), e.facets()],
+    "synonyms": lambda e: e.synonyms(),
     "sample": lambda e: [e.sample(2, seed=3), e.sample(9, "year > 2015"), e.sample(0)],
 }  # fmt: skip
 
@@ -185,7 +186,7 @@ def test_it_returns_what_the_engine_does(
 
 def test_every_shared_method_was_called() -> None:
     called = {name.partition(":")[0] for name in CALLS} | {"__len__", "__bool__", "__iter__"}
-    elsewhere = {"add", "update", "delete", "stats", "close", "__repr__"}
+    elsewhere = {"add", "update", "delete", "set_synonyms", "stats", "close", "__repr__"}
     assert called | elsewhere == names(SearchEngine) & names(Client)
 
 
@@ -306,6 +307,16 @@ def test_documents_are_written(remote: Client, words: Path) -> None:
     assert remote.search(row, 1)[0].key == "v"
     with SearchEngine.open(words) as engine:
         assert list(engine) == list(remote)
+
+
+def test_synonyms_are_written(remote: Client) -> None:
+    assert remote.synonyms() == []
+    remote.set_synonyms([("one", "eins"), ["two", "zwei"]])
+    assert remote.synonyms() == [["one", "eins"], ["two", "zwei"]] and remote.stats().synonyms == 2
+    with pytest.raises(QueryError, match="a synonym must have"):
+        remote.set_synonyms([["one", "."]])
+    remote.set_synonyms([])
+    assert remote.synonyms() == []
 
 
 def test_bad_documents_are_refused_or_left_out(remote: Client) -> None:

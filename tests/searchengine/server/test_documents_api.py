@@ -60,6 +60,23 @@ def test_a_document_can_be_found_when_put_returns(client: TestClient) -> None:
         assert f"new{i}" in [hit["key"] for hit in hits]
 
 
+def test_synonyms_are_replaced(client: TestClient) -> None:
+    at = "/v1/collections/words/synonyms"
+    client.put(f"{AT}/car", json={"text": "an automobile77"})
+    question = {"query": "car77", "mode": "text"}
+    assert client.get(at).json() == {"groups": []}
+    assert client.post("/v1/search", json=question).json()["hits"] == []
+    groups = [["car77", "automobile77"]]
+    assert client.put(at, json={"groups": groups}).status_code == 204
+    assert client.get(at).json() == {"groups": groups}
+    (hit,) = client.post("/v1/search", json=question).json()["hits"]
+    assert (hit["key"], hit["highlights"]) == ("car", ["automobile77"])
+    refused = client.put(at, json={"groups": [["car77", ","]]})
+    assert refused.status_code == 422 and "a synonym must have" in refused.text
+    assert client.put(at, json={"groups": []}).status_code == 204
+    assert client.post("/v1/search", json=question).json()["hits"] == []
+
+
 def test_lists_are_pages_of_a_filter(client: TestClient) -> None:
     page = client.get(AT, params={"where": "year > 2000", "offset": 1, "limit": 1}).json()
     assert page["total"] == 3 and [each["_id"] for each in page["documents"]] == ["cat"]

@@ -26,7 +26,7 @@ from server_process import TOKEN
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 AT = "/v1/collections/words/documents"
-OPERATIONS = 34
+OPERATIONS = 36
 
 # Any text is a body of lines: the wrong type cannot be sent, and a bad line is reported with a 200.
 # A DELETE of documents that match a filter leaves the list of documents, which schemathesis takes

@@ -1,0 +1,195 @@
+"""Synonyms: groups of words and short texts that a search by words takes for each other.
+
+    groups = read_synonyms("synonyms.txt")        # (("heart attack", "myocardial infarction"), …)
+    added("heart attack symptoms", stored(groups), analyzer)        # {"myocardial": 1.0, …}
+
+A file has one group a line, separated by commas; so has the setting of a collection. Words are
+compared as the tokenizer of the collection cuts them: a group with "car" holds for "cars" too.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from searchengine.backends.folder.documents.questions import Word, phrases, runs
+from searchengine.backends.folder.documents.terms import terms_of
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.text_files import bad, read_lines
+from searchengine.errors import CorpusError, QueryError
+
+SETTING = "synonyms"
+"""The setting of a collection, a text as `stored` writes it."""
+MAX_GROUPS, MAX_SYNONYMS, MAX_WORDS = 10_000, 50, 8
+"""Maximum groups, synonyms of a group, and words of a synonym."""
+MAX_LETTERS = 200
+"""Maximum characters of a synonym."""
+MAX_ADDED = 64
+"""Maximum words that are added to a question."""
+
+Groups = tuple[tuple[str, ...], ...]
+_Terms = tuple[str, ...]
+
+
+def read_synonyms(path: str | Path) -> Groups:
+    """The groups of a file: one a line, separated by commas; "#" begins a line of comment.
+
+    Raises CorpusError, with the line.
+    """
+    groups = []
+    for number, line in read_lines(Path(path)):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                groups.append(_checked(line.split(",")))
+            except QueryError as error:
+                raise bad(f"{path}:{number}", str(error)) from error
+            if len(groups) > MAX_GROUPS:
+                raise CorpusError(f"{path} has more than {MAX_GROUPS:,} groups of synonyms")
+    return tuple(groups)
+
+
+def stored(groups: Iterable[Iterable[str]]) -> str:
+    """Groups as the setting of a collection. Raises QueryError."""
+    if isinstance(groups, str | bytes):
+        raise QueryError(f"synonyms must be a list of groups, got the text {groups!r:.80}")
+    checked = []
+    for group in groups:
+        if isinstance(group, str | bytes):
+            raise QueryError(f"a group of synonyms must be a list of texts, got {group!r:.80}")
+        checked.append(_checked(group))
+    if len(checked) > MAX_GROUPS:
+        raise QueryError(f"synonyms must be at most {MAX_GROUPS:,} groups, got {len(checked):,}")
+    return "\n".join(", ".join(group) for group in checked)
+
+
+def groups_of(settings: Mapping[str, Any]) -> Groups:
+    """The groups that a collection stores."""
+    lines = settings.get(SETTING, "").splitlines()
+    return tuple(tuple(line.split(", ")) for line in lines)
+
+
+def added(question: str, settings: Mapping[str, Any], used: Analyzer) -> dict[str, float]:
+    """The words of synonyms of a question, and how often each counts, as `counted_words`.
+
+    A synonym of n words counts for m words of the question: each of its words by m / n, at most 1,
+    before the square root of `lexical.ranked`. Words in quotation marks have no synonyms.
+    """
+    text = settings.get(SETTING)
+    return _synonyms(text, used).added(question) if text else {}
+
+
+def with_added(question: str, settings: Mapping[str, Any]) -> str:
+    """A question with the words of its synonyms at the end, to mark them in texts."""
+    if not settings.get(SETTING):
+        return question
+    words = added(question, settings, Analyzer.parse(settings["tokenizer"]))
+    return " ".join([question, *words])
+
+
+def known(settings: Mapping[str, Any], used: Analyzer) -> frozenset[str]:
+    """The words of all groups, in lower case: typing errors are not looked for in them."""
+    text = settings.get(SETTING)
+    return _synonyms(text, used).words if text else frozenset()
+
+
+def _checked(group: Iterable[Any]) -> tuple[str, ...]:
+    synonyms = []
+    for synonym in group:
+        if not isinstance(synonym, str):
+            raise QueryError(f"a synonym must be text, got {synonym!r:.80}")
+        text = " ".join(synonym.split())
+        if not 1 <= len(runs(text)) <= MAX_WORDS or len(text) > MAX_LETTERS:
+            raise QueryError(
+                f"a synonym must have 1 to {MAX_WORDS} words and at most {MAX_LETTERS} characters, "
+                f"got {synonym!r:.80}"
+            )
+        if "," in text or "=>" in text:
+            raise QueryError(
+                f"a synonym must have no comma and no =>, got {synonym!r:.80}; all synonyms of a "
+                "group stand for each other"
+            )
+        synonyms.append(text)
+    distinct = tuple({text.casefold(): text for text in reversed(synonyms)}.values())[::-1]
+    if not 2 <= len(distinct) <= MAX_SYNONYMS:
+        raise QueryError(
+            f"a group must have 2 to {MAX_SYNONYMS} different synonyms, got {len(distinct)}: "
+            f"{', '.join(distinct)!r:.80}"
+        )
+    return distinct
+
+
+@dataclass(frozen=True, slots=True)
+class _Synonym:
+    """A synonym as its terms, and as words to search for, each with its terms."""
+
+    terms: _Terms
+    words: Mapping[str, _Terms]
+
+
+@dataclass(frozen=True, slots=True)
+class _Synonyms:
+    """The groups of a collection.
+
+    Attributes:
+        used: how text becomes terms.
+        others: terms of a synonym → the others of its groups.
+        longest: most terms of a synonym.
+        words: all words, in lower case.
+    """
+
+    used: Analyzer
+    others: Mapping[_Terms, list[_Synonym]]
+    longest: int
+    words: frozenset[str]
+
+    def added(self, question: str) -> dict[str, float]:
+        """See `added`."""
+        quoted = [_terms(phrase.text, self.used) for phrase in phrases(question)]
+        terms, counts = _terms(question, self.used), dict[str, float]()
+        start, present = 0, set(terms)
+        while start < len(terms) and len(counts) < MAX_ADDED:
+            rest = terms[start : start + self.longest]
+            size = next((n for n in range(len(rest), 0, -1) if rest[:n] in self.others), 0)
+            if size and not any(_contains(phrase, rest[:size]) for phrase in quoted):
+                for other in self.others[rest[:size]]:
+                    share = min(1.0, size / len(other.terms))
+                    for word, of_word in other.words.items():
+                        if not present.issuperset(of_word):
+                            counts[word] = max(counts.get(word, 0.0), share)
+            start += max(1, size)
+        return dict(islice(counts.items(), MAX_ADDED))
+
+
+def _contains(terms: _Terms, part: _Terms) -> bool:
+    return any(terms[i : i + len(part)] == part for i in range(len(terms) - len(part) + 1))
+
+
+@lru_cache(maxsize=32)
+def _synonyms(text: str, used: Analyzer) -> _Synonyms:
+    """The groups of a setting, ready to be looked up."""
+    others, words = defaultdict[_Terms, list[_Synonym]](list), set[str]()
+    for line in text.splitlines():
+        group = []
+        for synonym in line.split(", "):
+            terms, split = _terms(synonym, used), dict.fromkeys(runs(synonym))
+            words.update(map(str.casefold, split))
+            if terms:
+                group.append(_Synonym(terms, {word: _terms(word, used) for word in split}))
+        for one in group:
+            others[one.terms] += [each for each in group if each is not one]
+    return _Synonyms(used, dict(others), max(map(len, others), default=0), frozenset(words))
+
+
+def _terms(text: str, used: Analyzer) -> _Terms:
+    """The terms of a text, in order; with the tokenizer trigram its words."""
+    if used.tokenizer is Tokenizer.STEM:
+        pieces = used.pieces(text)
+        parts = (p.parts(ended=False) if p.part else [used.word(p.text)] for p in pieces)
+        return tuple(term for part in parts for term in part if term)
+    if used.tokenizer is Tokenizer.TRIGRAM:
+        return tuple(word.casefold() for word in runs(text))
+    cut = terms_of(used).look_up([Word(word) for word in runs(text)])
+    return tuple(term.decode() for terms in cut for term in terms)

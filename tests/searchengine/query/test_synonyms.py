@@ -1,0 +1,203 @@
+"""Words of a question stand for their synonyms too, in searches by words."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run_json
+from conftest import WordLengths
+
+from searchengine import SearchEngine
+from searchengine.backends.folder.documents.synonyms import (
+    MAX_ADDED,
+    added,
+    read_synonyms,
+    stored,
+)
+from searchengine.corpus.analyzer import Analyzer
+from searchengine.errors import CorpusError, QueryError
+
+GROUPS = [["car", "automobile", "motor vehicle"], ["heart attack", "myocardial infarction", "MI"]]
+TEXTS = {
+    "car": "A car needs a road.",
+    "automobiles": "Automobiles need fuel.",
+    "vehicle": "The motor vehicle act.",
+    "infarction": "Myocardial infarction is treated at once.",
+    "heart": "The heart beats; an attack of pirates.",
+    "other": "Owls hunt at night.",
+}
+
+
+@pytest.fixture(params=["porter", "stem:en", "unicode"])
+def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SearchEngine]:
+    with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer=request.param) as engine:
+        engine.add({"_id": key, "text": text} for key, text in TEXTS.items())
+        yield engine
+
+
+def keys(engine: SearchEngine, question: str, **options: Any) -> set[str]:
+    return {hit.key for hit in engine.search(question, mode="text", **options)}
+
+
+def test_a_question_finds_documents_with_synonyms(engine: SearchEngine) -> None:
+    before = engine.search("car", mode="text")
+    assert [hit.key for hit in before] == ["car"] and engine.synonyms() == []
+    engine.set_synonyms(GROUPS)
+    assert engine.synonyms() == GROUPS and engine.stats().synonyms == 2
+    cars = {"car", "vehicle"} | (
+        {"automobiles"} if "unicode" not in engine.stats().tokenizer else set()
+    )
+    assert keys(engine, "car") == cars
+    assert keys(engine, "Motor Vehicle") == cars  # the synonym of two words
+    assert keys(engine, "vehicle") == {"vehicle"}  # which is not a part of it
+    assert "infarction" in keys(engine, "heart attack risk")
+    assert "infarction" not in keys(engine, "attack of the heart")
+    assert keys(engine, "mi") >= {"infarction", "heart"}
+    assert keys(engine, "owls") == {"other"}
+    engine.set_synonyms([])
+    assert engine.search("car", mode="text") == before
+    assert engine.stats().synonyms == 0
+
+
+def test_both_words_and_vectors_rank_synonyms_and_vectors_alone_do_not(
+    engine: SearchEngine,
+) -> None:
+    before = engine.search("motor vehicle", mode="vector")
+    engine.set_synonyms(GROUPS)
+    assert engine.search("motor vehicle", mode="vector") == before
+    by_key = {hit.key: hit for hit in engine.search("motor vehicle", 6, mode="hybrid")}
+    assert by_key["car"].scores["text"] > 0 and by_key["other"].scores["text"] == 0
+
+
+def test_synonyms_are_marked(engine: SearchEngine) -> None:
+    engine.set_synonyms(GROUPS)
+    (hit,) = (hit for hit in engine.search("MI", mode="text") if hit.key == "infarction")
+    assert set(hit.highlights) == {"myocardial", "infarction"}
+
+
+def test_what_is_in_quotation_marks_has_no_synonyms(engine: SearchEngine) -> None:
+    engine.set_synonyms(GROUPS)
+    assert keys(engine, '"car"') == {"car"}
+    assert "infarction" not in keys(engine, '"heart attack" risk')
+
+
+def test_words_of_groups_are_no_typing_errors(engine: SearchEngine) -> None:
+    engine.add([{"_id": "carp", "text": "The Caravel and the caravels."}])
+    assert engine.search("carravel", mode="text").replaced
+    engine.set_synonyms([["carravel", "owls"]])
+    hits = engine.search("carravel", mode="text")
+    assert not hits.replaced and [hit.key for hit in hits] == ["other"]
+
+
+def test_fts5_ranks_as_the_words_files(engine: SearchEngine) -> None:
+    engine.set_synonyms(GROUPS)
+    questions = ["car", "heart attack road", "the mi of motor vehicles"]
+    options: Any = {"mode": "text", "typo_tolerance": False}
+    fast = [engine.search(question, **options) for question in questions]
+    with engine.collection.reading() as snapshot:
+        assert snapshot.words is not None  # type: ignore[attr-defined]
+        snapshot._words = (None,)  # type: ignore[attr-defined]
+        for question, hits in zip(questions, fast, strict=True):
+            slow = [(hit.key, hit.score) for hit in engine.search(question, **options)]
+            assert slow == [(hit.key, pytest.approx(hit.score)) for hit in hits] and slow
+
+
+def of(question: str, groups: Any, tokenizer: str = "porter") -> dict[str, float]:
+    return added(question, {"synonyms": stored(groups)}, Analyzer.parse(tokenizer))
+
+
+def test_weights_of_words() -> None:
+    one, two = 1.0, 0.5
+    assert of("cars", GROUPS) == {"automobile": one, "motor": two, "vehicle": two}
+    assert of("motor vehicles", GROUPS) == {"car": one, "automobile": one}
+    # What the question has already is not added.
+    assert of("heart failure", [["heart failure", "cardiac failure"]]) == {"cardiac": 1.0}
+    assert of("car automobile", GROUPS) == {"motor": two, "vehicle": two}
+    # A group each for one and two words: the longest synonym counts.
+    nested = [["heart", "cardiac"], ["heart attack", "infarction"]]
+    assert of("heart attack", nested) == {"infarction": 1.0}
+    assert of("a heart", nested) == {"cardiac": 1.0}
+    # Several groups of one synonym.
+    assert of("car", [["car", "auto"], ["car", "wagon"]]) == {"auto": 1.0, "wagon": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("question", "group", "tokenizer", "words"),
+    [
+        ("東京の人口", ["東京", "江戸"], "stem:ja", ["江戸"]),
+        ("die Häuser", ["Haus", "Gebäude"], "stem:de", ["Gebäude"]),
+        ("Engines", ["engines", "motors"], "trigram", ["motors"]),
+        ("engine", ["engines", "motors"], "trigram", []),
+    ],
+)
+def test_other_tokenizers(
+    question: str, group: list[str], tokenizer: str, words: list[str]
+) -> None:
+    assert list(of(question, [group], tokenizer)) == words
+
+
+def test_few_words_are_added() -> None:
+    groups = [[f"w{i}", *(f"w{i}x{j}" for j in range(49))] for i in range(3)]
+    assert len(of("w0 w1 w2", groups)) == MAX_ADDED
+
+
+FILE = "# cars\ncar, automobile\n\n  heart attack ,  myocardial\tinfarction,MI\n"
+BAD = [
+    ("car\n", "1: a group must have 2 to 50 different synonyms, got 1: 'car'"),
+    ("car, Car\n", "1: a group must have 2 to 50 different synonyms, got 1"),
+    ("\ncar, ,auto\n", "2: a synonym must have 1 to 8 words and at most 200 characters, got ' '"),
+    ("car => auto, wagon\n", "1: a synonym must have no comma and no =>, got 'car => auto'"),
+    (f"car, {'a ' * 9}\n", "1: a synonym must have 1 to 8 words"),
+]
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "synonyms.txt"
+    path.write_text(FILE)
+    groups = (("car", "automobile"), ("heart attack", "myocardial infarction", "MI"))
+    assert read_synonyms(path) == groups
+    assert stored(groups) == "car, automobile\nheart attack, myocardial infarction, MI"
+    path.write_text("")
+    assert read_synonyms(path) == ()
+
+
+@pytest.mark.parametrize(("text", "message"), BAD)
+def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "synonyms.txt"
+    path.write_text(text)
+    with pytest.raises(CorpusError) as error:
+        read_synonyms(path)
+    assert message in str(error.value)
+
+
+def test_bad_groups(engine: SearchEngine, tmp_path: Path) -> None:
+    for groups, message in (
+        ("car, auto", "synonyms must be a list of groups, got the text 'car, auto'"),
+        (["car, auto"], "a group of synonyms must be a list of texts, got 'car, auto'"),
+        ([["car", 7]], "a synonym must be text, got 7"),
+        ([["a", "b"]] * 10_001, "synonyms must be at most 10,000 groups, got 10,001"),
+    ):
+        with pytest.raises(QueryError) as error:
+            engine.set_synonyms(groups)  # type: ignore[arg-type]
+        assert message in str(error.value)
+    with (
+        SearchEngine.create(tmp_path / "v", WordLengths(), tokenizer="none") as other,
+        pytest.raises(QueryError, match="no index of words, which a group of synonyms needs"),
+    ):
+        other.set_synonyms(GROUPS)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    texts, path, file = tmp_path / "texts", str(tmp_path / "c"), tmp_path / "synonyms.txt"
+    texts.mkdir()
+    for key, text in TEXTS.items():
+        (texts / f"{key}.txt").write_text(text)
+    file.write_text(FILE)
+    run_json("index", str(texts), path, "--synonyms", str(file))
+    assert run_json("info", path)["synonyms"] == 2
+    hits = run_json("search", path, "car", "--mode", "text")
+    assert {hit["key"] for hit in hits["hits"]} == {"car.txt", "automobiles.txt"}
+    file.write_text("")
+    run_json("index", str(texts), path, "--synonyms", str(file))
+    assert run_json("info", path)["synonyms"] == 0
