@@ -91,6 +91,9 @@ FLAT_BELOW = 1000
 """A segment of fewer rows is flat, whatever its config says."""
 
 
+MAX_LINKS = 2048
+"""Maximum of hnsw_m: on level 0 a row then has as many links as the compiled kernel reads, 4096."""
+
 MAX_BOUNDS_DIMS = 1000
 """Maximum dimensions in the bounds: a sum of this many products of bytes is exact in float32."""
 
@@ -113,7 +116,7 @@ class SegmentConfig:
             scores every row.
         stages: (width, keep) pairs between the prefix and the full width: widths rise, rows kept
             fall (funnel search, Kusupati et al. 2022, section 4.3.1).
-        hnsw_m: HNSW links per row and level (level 0 has twice as many).
+        hnsw_m: HNSW links per row and level (level 0 has twice as many), at most MAX_LINKS.
         ef_construction: rows that the HNSW links of a row are chosen from; more: a better graph.
         lists: k-means lists of an IVF; 0 takes 4 √rows.
         bounds: dimensions of every vector that are kept as 8-bit codes too, for exact search with a
@@ -148,7 +151,10 @@ class SegmentConfig:
                     f"{name} must be one of {choices}, got {shown(value)}"
                 ) from None
         for name, minimum in _MINIMUM.items():
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), minimum))
+            maximum = MAX_LINKS if name == "hnsw_m" else MAX_SETTING
+            object.__setattr__(
+                self, name, whole_number(name, getattr(self, name), minimum, maximum)
+            )
         object.__setattr__(self, "blocks", _rising("blocks", self.blocks))
         self._check_stages()
         self._check_code()

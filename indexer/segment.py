@@ -324,11 +324,13 @@ class Segment:
         only = parts.searched(parts.restricted(allowed))
         return parts.coarse.ranks(self.rotate(query)[:, : parts.coarse.width], rows, only)
 
-    def walks(self, allowed: Allowed | None = None) -> bool:
-        """Whether a search walks a graph or lists, which may miss rows, and scans no prefixes."""
-        parts, config = self._opened(), self._config
-        only = parts.restricted(allowed)
-        return parts.cascade.walks(config.shortlist, config.effort, only)
+    def walks(self, size: int, allowed: Allowed | None = None) -> bool:
+        """Whether a search for a shortlist of `size` walks a graph or lists, which may miss rows.
+
+        Otherwise it scans prefixes.
+        """
+        parts = self._opened()
+        return parts.cascade.walks(size, self._config.effort, parts.restricted(allowed))
 
     def walk_totals(self) -> tuple[int, int]:
         """Counters of graph walks: codes compared, and nodes expanded."""

@@ -8,7 +8,7 @@ engine.search("how do whales sleep", k=5)
 import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar, Unpack, overload
 import numpy.typing as npt
 
 from searchengine.backends import contract, limits, listing
-from searchengine.backends.contract import Backend, Tables
+from searchengine.backends.contract import Backend, Reindexed, Tables
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.connections import inherit
@@ -800,6 +800,11 @@ class SearchEngine:
 
     def _answer(self, requested: Query, queries: Questions) -> HitsBatch:
         while True:
+            with suppress(Reindexed):  # on a server, meanwhile: encode the questions again
+                return self._answered(requested, queries)
+
+    def _answered(self, requested: Query, queries: Questions) -> HitsBatch:
+        while True:
             limits.check()
             settings, times = self.collection.settings, [perf_counter()]
             encodes = self._encoder.encodes(settings)
@@ -1248,7 +1253,14 @@ class SearchEngine:
             CollectionBusy: another process is reindexing, or writing.
             CollectionError: a document has vectors and no text, or another reindex is pending.
         """
-        reindex.reindex(self.folder, self._encoder, encoder, passages, runtime, progress)
+        if isinstance(self.collection, Collection):
+            return reindex.reindex(
+                self.collection, self._encoder, encoder, passages, runtime, progress
+            )
+        from searchengine.upkeep import reindex_on_server
+
+        server = reindex_on_server.on_server(self.collection)
+        reindex_on_server.reindex(server, self._encoder, encoder, passages, runtime, progress)
 
     def preview_reindex(
         self,
@@ -1282,7 +1294,11 @@ class SearchEngine:
 
     def reindex_pending(self) -> bool:
         """Whether a reindex is pending: another cannot begin."""
-        with self.folder.own_store() as store:
+        if not isinstance(self.collection, Collection):
+            from searchengine.upkeep import reindex_on_server
+
+            return reindex_on_server.is_pending(reindex_on_server.on_server(self.collection))
+        with self.collection.own_store() as store:
             return reindex.current(store) is not None
 
     def config_for(self, encoder: TextEncoder) -> SegmentConfig:
@@ -1291,7 +1307,11 @@ class SearchEngine:
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""
-        return reindex.discard(self.folder)
+        if not isinstance(self.collection, Collection):
+            from searchengine.upkeep import reindex_on_server
+
+            return reindex_on_server.discard(reindex_on_server.on_server(self.collection))
+        return reindex.discard(self.collection)
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""

@@ -278,7 +278,8 @@ def build_graph(
             row for groups and links.
 
     Raises:
-        MemoryError
+        SegmentError: the kernel cannot walk such a graph: it is too large, or too wide.
+        MemoryError.
     """
     index = faiss.IndexIDMap(inner)
     inner.this.disown()
@@ -311,7 +312,9 @@ def build_graph(
             MESSAGE,
         )
     if not builder:
-        raise MemoryError(message.value.decode() or "no memory to build the graph")
+        if not message.value:
+            raise MemoryError("no memory to build the graph")
+        raise SegmentError(f"the graph cannot be built: {message.value.decode()}")
     try:
         for at_level in range(int(levels.max())):
             nodes = np.flatnonzero(levels > at_level).astype(np.int32)

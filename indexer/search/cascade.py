@@ -119,21 +119,24 @@ class CoarseIndex:
         a sixteenth of its lists. (A longer shortlist bought as much recall@10 for the same time as
         a higher ef_search, or more: 20k real sentences.)
         """
-        selector, share = (None, 1.0) if allowed is None else (allowed.selector, allowed.share)
+        selector = None if allowed is None else allowed.selector
         match self.structure:
             case Structure.HNSW:
                 ef_search = self.ef_search(size, effort, allowed)
                 return faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
             case Structure.IVF:
-                nprobe = int((effort or -(-self.lists // 16)) / share)
+                nprobe = int((effort or -(-self.lists // 16)) / self.share(allowed))
                 return faiss.SearchParametersIVF(nprobe=min(nprobe, self.lists), sel=selector)
             case _:
                 return None if selector is None else faiss.SearchParameters(sel=selector)
 
     def ef_search(self, size: int, effort: int = 0, allowed: Allowed | None = None) -> int:
         """Candidates of a walk, which also passes rows that are not allowed; at most all rows."""
-        share = 1.0 if allowed is None else allowed.share
-        return min(int(max(effort or MIN_EF_SEARCH, size) / share), self.rows)
+        return min(int(max(effort or MIN_EF_SEARCH, size) / self.share(allowed)), self.rows)
+
+    def share(self, allowed: Allowed | None) -> float:
+        """Allowed rows as a fraction of those that it holds: in a trial, fewer than the segment."""
+        return 1.0 if allowed is None else allowed.size / self.rows
 
     def shortlist(
         self, queries: Floats, size: int, allowed: Allowed | None = None, effort: int = 0

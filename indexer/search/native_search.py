@@ -77,7 +77,7 @@ class NativeCascade:
         if allowed is None:
             return True
         few = SCANNED_PER_CANDIDATE * self._coarse.ef_search(size, effort)
-        return allowed.size > few and allowed.share >= SCANNED_SHARE
+        return allowed.size > few and self._coarse.share(allowed) >= SCANNED_SHARE
 
     def _search(
         self,
@@ -96,9 +96,10 @@ class NativeCascade:
             heads = rotated[:, : self._coarse.width]
             order = locality([heads], heads)
         if allowed is not None:
+            share = self._coarse.share(allowed)
             # as many rows within reach as without a filter
-            bridges = 0 if allowed.share >= NEARLY_ALL else round(1 / allowed.share)
-            passing = Passing(self._bits_of(allowed), bridges, THIN * allowed.share)
+            bridges = 0 if share >= NEARLY_ALL else round(1 / share)
+            passing = Passing(self._bits_of(allowed), bridges, THIN * share)
         ef_search = self._coarse.ef_search(size, effort)
         rows, scores, padded = graph.search(
             rotated, k, size, ef_search, passing, order, reranked=reranked

@@ -450,12 +450,19 @@ class Backend(ABC):
             return entries_of(snapshot, keys)
 
     @abstractmethod
-    def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
+    def upsert(
+        self,
+        entries: Sequence[Entry],
+        expected: Mapping[str, Known] | None = None,
+        made_by: Mapping[str, Any] | None = None,
+    ) -> None:
         """Store entries in one commit; they replace entries with the same keys.
 
         Of several with one key, the last one counts. `expected`: what `known` returned for their
         keys. Raises Changed if another writer has changed one of them since, and CorpusError for
-        an entry that cannot be stored; then nothing is written.
+        an entry that cannot be stored; then nothing is written. `made_by`: the settings that the
+        passages and vectors were made with; None: those shown now. Raises EncoderMismatch if a
+        reindex has changed the encoder or the passages since.
         """
 
     @abstractmethod

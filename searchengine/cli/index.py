@@ -47,7 +47,7 @@ from searchengine.errors import (
     UnknownFields,
     UnreadableFile,
 )
-from searchengine.indexer.config import Code, RotationKind, Structure
+from searchengine.indexer.config import MAX_LINKS, Code, RotationKind, Structure
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -253,7 +253,12 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     type=click.IntRange(0),
     help="Search effort: ef_search of HNSW, nprobe of IVF [default: set by the shortlist].",
 )
-@click.option("--links", "hnsw_m", type=click.IntRange(2), help="HNSW links per row [default: 16].")
+@click.option(
+    "--links",
+    "hnsw_m",
+    type=click.IntRange(2, MAX_LINKS),
+    help="HNSW links per row [default: 16].",
+)
 @click.option(
     "--candidates",
     "ef_construction",

@@ -514,7 +514,7 @@ class ServerIngestion(Ingestion):
             spooled = [encoded.get(s.document.key, s) for s in spooled]
             try:
                 if entries := self._entries(comparison, changed, stored):
-                    self._backend.upsert(entries, stored)
+                    self._backend.upsert(entries, stored, self._settings)
             except Changed:  # compare again; only new changes are encoded
                 continue
             return self._summarize(comparison, stored)

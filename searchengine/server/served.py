@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,10 +150,14 @@ class Served:
         With what `show` returned for them, which is called in the thread that answers.
         """
         await self._follow()
-        answer: tuple[Hits, Result] = await self.engine.asearch_shown(
-            query, show, k, characters=MAX_TEXT, timeout=self._seconds(timeout), **options
-        )
-        return answer
+
+        async def answered() -> tuple[Hits, Result]:
+            answer: tuple[Hits, Result] = await self.engine.asearch_shown(
+                query, show, k, characters=MAX_TEXT, timeout=self._seconds(timeout), **options
+            )
+            return answer
+
+        return await self._by_new_encoder(answered)
 
     async def read(
         self, function: Callable[[SearchEngine], Result], timeout: float | None = None
@@ -165,7 +169,23 @@ class Served:
         await self._follow()
         loop = asyncio.get_running_loop()
         limited = self._limited(function, timeout)
-        return await loop.run_in_executor(self._readers, limited, self.engine)
+
+        async def result() -> Result:
+            return await loop.run_in_executor(self._readers, limited, self.engine)
+
+        return await self._by_new_encoder(result)
+
+    async def _by_new_encoder(self, answered: Callable[[], Awaitable[Result]]) -> Result:
+        """What this returns; again if a reindex on a server, which all see at once, came before."""
+        before = self.engine
+        try:
+            return await answered()
+        except EncoderMismatch:
+            if self.engine is before:
+                await self.refresh()
+            if self.engine is before:
+                raise
+            return await answered()
 
     def _seconds(self, timeout: float | None) -> float:
         """How long a request may take, of which its caller grants `timeout` seconds."""

@@ -90,7 +90,7 @@ class Block:
     sha256: Sequence[str]
 
 
-def check_text(path: Path, document: Document) -> None:
+def check_text(path: Path | str, document: Document) -> None:
     """Raise CollectionError for a document of a collection that has nothing to encode."""
     if not document.full_text:
         raise CollectionError(
@@ -320,7 +320,7 @@ ROUNDS = 20
 """Times to catch up. Then the rest is encoded with the lock, however much it is."""
 
 
-_SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
+SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
 """All that str.strip removes: SQLite's trim knows only the space."""
 
 
@@ -575,7 +575,7 @@ def _begun(
                 ends = first, first + SPACE - 1
                 work = pending.enter(store, Kind.REINDEX, ends, owner.name, details)
             else:
-                _check_same(path, work, encoder, described)
+                check_same(path, work.details["settings"], encoder, described)
                 owner = _taken(path, work)
                 owner.folder.mkdir(parents=True, exist_ok=True)
                 # The same encoder may come from another folder or URL than before.
@@ -595,13 +595,17 @@ def _check_texts(path: Path, store: Store) -> None:
         "SELECT key, text, title FROM documents WHERE trim(title, ?1) = '' AND trim(text, ?1) = '' "
         "AND vectors NOT NULL ORDER BY id LIMIT 1"
     )
-    for row in store.scan(sql, [_SPACES]):
+    for row in store.scan(sql, [SPACES]):
         check_text(path, Document(*row))
 
 
-def _check_same(path: Path, work: Work, encoder: TextEncoder, described: Mapping[str, Any]) -> None:
-    """Raise CollectionError if a pending reindex is another one."""
-    planned = work.details["settings"]
+def check_same(
+    path: Path | str,
+    planned: Mapping[str, Any],
+    encoder: TextEncoder,
+    described: Mapping[str, Any],
+) -> None:
+    """Raise CollectionError if a pending reindex, to the settings `planned`, is another one."""
     source = planned["encoder"]["source"] or planned["encoder"].get("name") or "another encoder"
     advice = f"finish that one, or drop it: searchengine reindex {path} --discard"
     try:
@@ -700,16 +704,27 @@ def preview(
 def _chosen(
     collection: Collection, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
 ) -> TextEncoder:
-    if encoder is not None:
-        return load_given(encoder, runtime)
     with collection.own_store() as store:
         work = current(store)
-    if work is None:
+    planned = None if work is None else work.details["settings"]
+    return chosen_encoder(collection.path, planned, encoder, runtime)
+
+
+def chosen_encoder(
+    path: Path | str,
+    planned: Mapping[str, Any] | None,
+    encoder: EncoderArgument | None,
+    runtime: RuntimeConfig | None,
+) -> TextEncoder:
+    """The encoder to change to; None: that of the pending reindex, to the settings `planned`."""
+    if encoder is not None:
+        return load_given(encoder, runtime)
+    if planned is None:
         raise QueryError(
-            f"no reindex of {collection.path} is pending; name the encoder to change to: "
+            f"no reindex of {path} is pending; name the encoder to change to: "
             "--encoder PATH or encoder=…"
         )
-    path, identity = collection.path, work.details["settings"]["encoder"]
+    identity = planned["encoder"]
     try:
         return load_built_by(identity, path, runtime)
     except CollectionError as error:

@@ -106,6 +106,7 @@ def test_integers_of_numpy_become_plain_ones() -> None:
         ({"effort": 9}, "effort must be 0 for the structure flat, got 9"),
         ({"effort": -1}, "effort must be a whole number of at least 0, got -1"),
         ({"hnsw_m": 1}, "hnsw_m must be a whole number of at least 2"),
+        ({"hnsw_m": 2049}, "hnsw_m must be a whole number of at most 2048, got 2049"),
         ({"ef_construction": "9"}, "ef_construction must be a whole number"),
         ({"lists": -1}, "lists must be a whole number of at least 0"),
         ({"bounds": None}, "bounds must be a whole number of at least 0, got None"),

@@ -16,8 +16,9 @@ import pytest
 
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.errors import TuneError
+from searchengine.indexer.native.hnsw import NativeGraph
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import SearchResult
+from searchengine.indexer.search.cascade import CoarseIndex, SearchResult
 from searchengine.indexer.segment import Segment, SegmentConfig, Storage
 from searchengine.indexer.tuning import tune as module
 from searchengine.indexer.tuning.confidence import holds, smallest_sample
@@ -143,6 +144,40 @@ def test_a_trial_index_finds_none_but_the_rows_kept(
         assert (found % 2 == 0).all() and (found >= 0).all()
         truth = segments[0].exact(queries, 10, kept).rows
         assert recall(found, truth) > (0.6 if structure == "ivf" else 0.9)
+
+
+@pytest.mark.parametrize("structure", ["hnsw", "ivf"])
+def test_a_trial_under_a_filter_works_as_hard_as_what_will_be_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, structure: str
+) -> None:
+    """Half of the rows kept match: two bridges a node, twice as many lists, however many are not
+    kept."""
+    rows, kept = clustered(4800, 4), np.arange(0, 4800, 2)
+    config = SegmentConfig.from_dict(
+        {"prefix": 16, "structure": structure, "code": "int8", "shortlist": 4, "effort": 4}
+    )
+    segment = Segment.build(tmp_path / "all", rows, SegmentConfig(prefix=16))
+    work: list[tuple[int, float]] = []
+    walk, parameters = NativeGraph.search, CoarseIndex.search_parameters
+
+    def walked(self: NativeGraph, *given: Any, **rest: Any) -> Any:
+        work.append((given[4].bridges, given[4].least))
+        return walk(self, *given, **rest)
+
+    def probed(self: CoarseIndex, *given: Any) -> Any:
+        result = parameters(self, *given)
+        work.append((result.nprobe if structure == "ivf" else result.efSearch, 0))
+        return result
+
+    monkeypatch.setattr(NativeGraph, "search", walked)
+    monkeypatch.setattr(CoarseIndex, "search_parameters", probed)
+    for view, matching in (
+        (segment.over(config, kept), kept[::2]),
+        (Segment.build(tmp_path / "kept", rows[kept], config), np.arange(0, 2400, 2)),
+    ):
+        view.search(QUERIES[:1], 4, allowed=matching)
+    trial, built = work
+    assert trial == built and trial[0] in (2, 8)
 
 
 @pytest.mark.parametrize("documents", [False, True])

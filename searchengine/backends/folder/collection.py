@@ -116,14 +116,19 @@ class Collection(WritableView):
             few = snapshot.shortlist >= largest.rows
             return {"rotation": rotation, "shortlist": None if few else snapshot.shortlist}
 
-    def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
+    def upsert(
+        self,
+        entries: Sequence[Entry],
+        expected: Mapping[str, Known] | None = None,
+        made_by: Mapping[str, Any] | None = None,
+    ) -> None:
         last = checked(entries, int(self.settings["encoder"]["dim"]))
         entries = list(last.values())
         documents = [entry.document for entry in entries]
         spans = [entry.spans for entry in entries]
         supplied = {e.document.key: e.supplied for e in entries if e.supplied is not None}
         sources = {e.document.key: e.source for e in entries if e.source is not None}
-        made_by = self.settings
+        made_by = self.settings if made_by is None else made_by
         with self.own_store() as store:
             with self.writing(store, made_by=made_by) as writer:
                 before = store.known(last)

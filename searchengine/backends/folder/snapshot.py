@@ -199,7 +199,7 @@ class Snapshot(contract.Snapshot):
                 continue
             ranks, cosines = segment.prefix_ranks(rotatable, inside, allowed)
             kept = np.isin(inside, result.rows[0])
-            width, walks = segment.config.prefix, segment.walks(allowed)
+            width, walks = segment.config.prefix, segment.walks(size, allowed)
             for place, number in enumerate(inside.tolist()):
                 found[row.base + number] = Coarse(
                     int(ranks[place]), float(cosines[place]), size, width, bool(kept[place]), walks

@@ -13,7 +13,6 @@ from searchengine.backends.contract import (
     Backend,
     Entry,
     Known,
-    Reindexed,
     check_unchanged,
     checked,
     entries_of,
@@ -22,11 +21,12 @@ from searchengine.backends.filters.parser import field_named
 from searchengine.backends.mode import Mode
 from searchengine.backends.postgresql import schema, statistics, writing
 from searchengine.backends.postgresql.connections import Connections
+from searchengine.backends.postgresql.replacing import Pending, Replacement
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
 from searchengine.backends.postgresql.words import postings_of
 from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.errors import CollectionError
+from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import FLAT_BELOW, SegmentConfig
 from searchengine.indexer.search.rotating import Rotation
@@ -37,10 +37,13 @@ if TYPE_CHECKING:
 
 _POLL = 0.1  # seconds between two looks at a lock
 _SAMPLE = 20_000  # rows that a rotation is fitted on
+_GROWTH = 8  # times the rows of the last fit: then the rotation is fitted again
 _MEMORY = "512MB"  # for building the graph, where the server has no value of its own
 _MAX_LINKS, _MAX_CANDIDATES = 100, 1000  # the limits of pgvector
 ROTATION, SHORTLIST = "rotation", "shortlist"
 """Settings that a copy brings along: the rotation of the vectors, and the measured shortlist."""
+FITTED = "fitted"
+"""The setting with the number of passages that there were when the rotation was fitted."""
 _State = tuple[dict[str, Any], Rotation | None]
 """The settings of a commit, and its rotation."""
 
@@ -52,7 +55,8 @@ class PostgresCollection(Backend):
 
     It has no state of its own but the settings: every search sees the last commit. Until the index
     of vectors is built, searches compare all rows. `wait_ready` builds it, once there are
-    FLAT_BELOW passages, and fits the rotation first unless one came with the collection.
+    FLAT_BELOW passages, and fits the rotation first unless one came with the collection; when the
+    collection has grown to eight times that, up to the sample of a fit, it does both again.
 
     Attributes:
         address: the URL, with its password.
@@ -68,6 +72,7 @@ class PostgresCollection(Backend):
         self._connections = Connections(url)
         self.path = self._connections.name
         self._ready = False  # the index of vectors has been seen
+        self._added = 0  # passages since then
         self._state: _State | None = None
         self._cosine = MeanCosine()
         try:
@@ -154,8 +159,6 @@ class PostgresCollection(Backend):
             def began(revision: str) -> None:
                 state = self._current(transaction.connection, revision)
                 if state is not shown:
-                    if state[0]["encoder"] != shown[0]["encoder"]:
-                        raise Reindexed(f"{self.path}: another encoder indexed it just now")
                     snapshot.show(*state)
 
             transaction.began = began
@@ -166,8 +169,14 @@ class PostgresCollection(Backend):
             matrix = snapshot.rotation_matrix()
             return {"rotation": matrix, "shortlist": snapshot.shortlist}
 
-    def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
-        last = checked(entries, int(self.settings["encoder"]["dim"]))
+    def upsert(
+        self,
+        entries: Sequence[Entry],
+        expected: Mapping[str, Known] | None = None,
+        made_by: Mapping[str, Any] | None = None,
+    ) -> None:
+        made_by = self.settings if made_by is None else made_by
+        last = checked(entries, int(made_by["encoder"]["dim"]))
         used = Analyzer.parse(self.settings["tokenizer"] if self.words else Tokenizer.NONE)
         terms = postings_of(list(last.values()), used)
 
@@ -178,10 +187,16 @@ class PostgresCollection(Backend):
                 self._current(transaction.connection, revision)
             )
             known, numbers = writing.prepare(transaction, last)
+            if _making(seen[0][0]) != _making(made_by):
+                raise EncoderMismatch(
+                    f"{self.path}: it was reindexed while the documents were encoded; open the "
+                    "collection again and add them again"
+                )
             check_unchanged(expected, known, last)
             writing.upsert(transaction, last, known, numbers, seen[0][1], terms, self._spread)
 
-        self._connections.write(work, "FOR SHARE")
+        self._connections.write(work)
+        self._added += sum(len(entry.spans) for entry in entries)
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
         return self._connections.write(lambda t: writing.delete(t, keys, where, self._spread))
@@ -202,32 +217,87 @@ class PostgresCollection(Backend):
             for name, value in values.items():
                 schema.set_value(transaction.connection, name, value)
 
-        self._connections.write(work)
+        self._connections.write(work, "FOR UPDATE")
         self.refresh()
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Build the index of vectors if it is missing and there are FLAT_BELOW passages.
 
-        Others search and write meanwhile. Raises CollectionError after `timeout` seconds.
+        If the collection has outgrown its rotation, fit it again, and the index with it. Others
+        search and write meanwhile. Raises CollectionError after `timeout` seconds.
         """
-        if self._ready:
+        if self._ready and self._added < FLAT_BELOW:
             return
+        self._added = 0
         with self._connections.borrow() as connection:
             few = f"(SELECT count(*) FROM (SELECT 1 FROM passages LIMIT {FLAT_BELOW}) AS first)"
-            (((self._ready, rows),),) = connection.run((f"SELECT {schema.INDEXED}, {few}", ()))
-        if self._ready or rows < FLAT_BELOW:
+            extent = "(SELECT coalesce(max(id) - min(id) + 1, 0) FROM passages)"
+            (((self._ready, rows, most),),) = connection.run(
+                (f"SELECT {schema.INDEXED}, {few}, {extent}", ())
+            )
+        if rows < FLAT_BELOW or (self._ready and not _has_outgrown(self.settings, most)):
             return
         with self._connections.single() as connection:
             if timeout is not None:
                 connection.execute(f"SET statement_timeout = {max(1, int(1000 * timeout))}")
-            self._wait_alone(connection, timeout)
-            self._ready = schema.is_indexed(connection)
-            if self._ready:
+            if not self._ready:
+                self._wait_alone(connection, timeout)
+            elif not self._is_alone(connection):  # searches do without, and another one is at work
                 return
-            self._fit_rotation(connection)
-            self._build_index(connection)
-            statistics.create(connection)
-            self._ready = True
+            self._arrange(connection)
+
+    @contextmanager
+    def looking(self) -> Iterator[Replacement]:
+        """What is being replaced, to look at."""
+        with self._connections.single() as connection:
+            yield Replacement(connection, self.path, self._spread)
+
+    @contextmanager
+    def replacing(self) -> Iterator[Replacement]:
+        """Write all passages anew, as only one process does at a time. Raises CollectionBusy."""
+        with self._connections.single() as connection:
+            if not self._is_alone(connection):
+                raise CollectionBusy(
+                    f"{self.path}: another process encodes its documents, or builds the index of "
+                    "vectors; wait until it has finished, or end it"
+                )
+            yield Replacement(connection, self.path, self._spread)
+        self.refresh()
+
+    def replaced(
+        self,
+        replacement: Replacement,
+        write: Callable[[Sequence[Pending]], None],
+        settings: Callable[[], Mapping[str, Any]],
+        config: SegmentConfig,
+        rotation: Rotation | None,
+    ) -> None:
+        """Put new passages in place: see Replacement.finish. `rotation`: what they are stored by.
+
+        `config`: what the index of vectors is built by.
+        """
+        connection = replacement.connection
+        packed = None if rotation is None else schema.pack(rotation.matrix)
+        rows = _count(connection)
+
+        def changes() -> Mapping[str, Any]:
+            return {**settings(), ROTATION: packed, FITTED: rows}
+
+        def index(table: str, name: str) -> None:
+            sql = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
+            if rows < FLAT_BELOW or connection.execute(sql, (name,)).fetchone() == (True,):
+                return
+            connection.execute(f"DROP INDEX IF EXISTS {name}")  # one that was interrupted
+            self._build_index(connection, config, table, name)
+
+        replacement.finish(write, index, changes)
+        self._load(connection)
+
+    def fitted(self, sample: Floats, config: SegmentConfig) -> Rotation | None:
+        """The rotation of vectors (n, D) in the encoder's basis; None: the config wants none."""
+        with tempfile.TemporaryDirectory() as folder:
+            basis = Basis.fitted(lambda: [sample], len(sample), config, Path(folder))
+        return None if basis.matrix is None else Rotation(basis.matrix)
 
     def settle(self) -> None:
         with self._connections.single() as connection:
@@ -284,14 +354,18 @@ class PostgresCollection(Backend):
         process builds would wait for this statement.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        sql = "SELECT pg_try_advisory_lock(hashtextextended(%s, 1))"
-        while connection.execute(sql, (self._connections.schema,)).fetchone() != (True,):
+        while not self._is_alone(connection):
             if deadline is not None and time.monotonic() > deadline:
                 raise CollectionError(
                     f"{self.path}: another process did not finish the index of vectors within "
                     f"{timeout} seconds; searches work meanwhile, wait longer"
                 )
             time.sleep(_POLL)
+
+    def _is_alone(self, connection: "Connection") -> bool:
+        """Take that lock; False if another process has it."""
+        sql = "SELECT pg_try_advisory_lock(hashtextextended(%s, 1))"
+        return connection.execute(sql, (self._connections.schema,)).fetchone() == (True,)
 
     def _current(self, connection: "Connection", revision: str) -> _State:
         """The settings and the rotation of the commit that a connection sees."""
@@ -308,28 +382,43 @@ class PostgresCollection(Backend):
         self._state = settings, rotation
         return self._state
 
-    def _fit_rotation(self, connection: "Connection") -> None:
-        """Fit the rotation to the stored vectors, and rotate them, unless there is one."""
-        with connection.transaction():
-            # Waits for the writers that have read the settings; others begin again when it ends.
-            connection.execute("SELECT FROM settings WHERE name = 'revision' FOR UPDATE")
-            settings, before = self._load(connection)
-            if before is not None:
-                return
-            config = SegmentConfig.from_dict(settings["index"])
-            sql = "SELECT embedding FROM passages ORDER BY random() LIMIT %s"
-            rows = connection.cursor(binary=True).execute(sql, (_SAMPLE,)).fetchall()
-            sample = np.array([row[0].to_numpy() for row in rows], np.float32)
-            with tempfile.TemporaryDirectory() as folder:
-                basis = Basis.fitted(lambda: [sample], len(sample), config, Path(folder))
-            if basis.matrix is None:
-                return
-            writing.rotate(connection, Rotation(basis.matrix))
-            schema.set_value(connection, ROTATION, schema.pack(basis.matrix))
+    def _arrange(self, connection: "Connection") -> None:
+        """Fit the rotation if it is time, and build the index of vectors, as others may have."""
+        settings, before = self._load(connection)
+        indexed, rows = schema.is_indexed(connection), _count(connection)
+        config = SegmentConfig.from_dict(settings["index"])
+        rotation = None
+        if _has_outgrown(settings, rows) or (before is None and FITTED not in settings):
+            rotation = self.fitted(self._sample(connection, before), config)
+        replacement = Replacement(connection, self.path, self._spread)
+        if rotation is not None and (replacement.details() or {}).get("encoder") is None:
+            replacement.begin(int(settings["encoder"]["dim"]), {})
+            write = _rotating(replacement, before, rotation)
+            self.replaced(replacement, write, dict, config, rotation)
+        elif not indexed:
+            self._build_index(connection, config)
+        if not indexed:
+            statistics.create(connection)
+        if FITTED not in settings and rotation is None:
+            with connection.transaction():
+                schema.set_value(connection, FITTED, rows)
+        self._ready = True
 
-    def _build_index(self, connection: "Connection") -> None:
+    def _sample(self, connection: "Connection", rotation: Rotation | None) -> Floats:
+        """Vectors (n, D) of random passages, in the encoder's basis."""
+        sql = "SELECT embedding FROM passages ORDER BY random() LIMIT %s"
+        rows = connection.cursor(binary=True).execute(sql, (_SAMPLE,)).fetchall()
+        sample = np.array([row[0].to_numpy() for row in rows], np.float32)
+        return sample if rotation is None else rotation.undo(sample)
+
+    def _build_index(
+        self,
+        connection: "Connection",
+        config: SegmentConfig,
+        table: str = "passages",
+        name: str = schema.INDEX,
+    ) -> None:
         """Build the graph as the server's parameters say: memory, and processes that take part."""
-        config = SegmentConfig.from_dict(self.settings["index"])
         head = schema.prefix_sql("embedding", config.prefix)
         links = min(config.hnsw_m, _MAX_LINKS)
         candidates = min(max(config.ef_construction, 2 * links), _MAX_CANDIDATES)
@@ -341,7 +430,48 @@ class PostgresCollection(Backend):
         )
         schema.drop_interrupted(connection)
         connection.execute(
-            f"CREATE INDEX CONCURRENTLY {schema.INDEX} ON passages "
+            f"CREATE INDEX CONCURRENTLY {name} ON {table} "
             f"USING hnsw (({head}) halfvec_cosine_ops) "
             f"WITH (m = {links}, ef_construction = {candidates})"
         )
+
+
+def _making(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What passages and vectors depend on."""
+    encoder = settings["encoder"]
+    return encoder["fingerprint"], encoder["dim"], settings.get("passages")
+
+
+def _count(connection: "Connection") -> int:
+    """Number of passages; reads all ids."""
+    row = connection.execute("SELECT count(*) FROM passages").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _has_outgrown(settings: Mapping[str, Any], rows: int) -> bool:
+    """Whether the rotation was fitted to much fewer passages than there are, and to few."""
+    fitted = settings.get(FITTED)
+    return fitted is not None and fitted < _SAMPLE and rows >= _GROWTH * fitted
+
+
+def _rotating(
+    replacement: Replacement, before: Rotation | None, after: Rotation
+) -> Callable[[Sequence[Pending]], None]:
+    """Writes the passages of documents by another rotation."""
+
+    def write(block: Sequence[Pending]) -> None:
+        sql = (
+            "SELECT document, first, last, embedding FROM passages WHERE document = ANY(%s) "
+            "ORDER BY document, id"
+        )
+        cursor = replacement.connection.cursor(binary=True)
+        rows = cursor.execute(sql, ([each.id for each in block],)).fetchall()
+        spans: dict[int, list[tuple[int, int]]] = {each.id: [] for each in block}
+        for document, first, last, _ in rows:
+            spans[document].append((first, last))
+        vectors = np.array([row[3].to_numpy() for row in rows], np.float32)
+        if before is not None and rows:
+            vectors = before.undo(vectors)
+        replacement.record(block, list(spans.values()), vectors, after)
+
+    return write

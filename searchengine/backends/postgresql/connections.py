@@ -134,10 +134,11 @@ class Connections:
                 if transaction.acquired is not None:
                     pool.release(transaction.acquired)
 
-    def write(self, work: "Callable[[Transaction], T]", lock: str = "") -> T:
+    def write(self, work: "Callable[[Transaction], T]", lock: str = "FOR SHARE") -> T:
         """Run `work` in a transaction; again if another one was in its way.
 
-        `lock`: of the row of settings that says which revision they are. Raises BackendUnavailable
+        `lock`: of the row of settings that says which revision they are; replacing.py keeps all
+        writers out by it. Raises BackendUnavailable
         if the connection is lost. If that happens during the commit, it is unknown whether the
         change is stored: `upsert` and `delete` can be repeated.
         """

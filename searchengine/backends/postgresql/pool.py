@@ -83,8 +83,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def close(self) -> None:
         """As psycopg's; takes the answer to `end` first."""
         with suppress(psycopg.Error):
-            if not self.closed:
-                self.settle()
+            self.settle()
         super().close()
 
     def is_idle(self) -> bool:
@@ -213,6 +212,10 @@ class Transaction:
             return []
         if self.acquired is not None:
             return self.acquired.run(*later, *statements)[len(later) :]
+        return self._first(*later, *statements)[len(later) :]
+
+    def _first(self, *statements: Statement) -> list[Rows]:
+        """Begin the transaction, and return the rows of its first statements."""
         self.acquired = self._acquire()
         before: list[Statement] = [(self._begin, ())]
         call = limits.current()
@@ -226,10 +229,19 @@ class Transaction:
                 )
             )
         before.append((f"SELECT value FROM settings WHERE name = 'revision' {self._lock}", ()))
-        rows = self.acquired.run(*before, *later, *statements)
-        revision = rows[len(before) - 1]
+        try:
+            rows = self.acquired.run(*before, *statements)
+            if not rows[len(before) - 1]:  # its snapshot is older than a swap (replacing.py)
+                rows = self.acquired.run(("ROLLBACK", ()), *before, *statements)[1:]
+        except psycopg.DataError:  # vectors of another width, if settings have changed
+            rows = self.acquired.run(("ROLLBACK", ()), *before)[1:]
+            self._begun(rows[-1])
+            raise
+        self._begun(rows[len(before) - 1])
+        return rows[len(before) :]
+
+    def _begun(self, revision: Rows) -> None:
         self.began(revision[0][0] if revision else "")
-        return rows[len(before) + len(later) :]
 
     def begin(self) -> None:
         """Begin it, unless it has begun."""

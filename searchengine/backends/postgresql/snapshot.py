@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.backends.contract import Coarse, Entry, Ids, Passage, Snapshot, WordScores
+from searchengine.backends.contract import (
+    Coarse,
+    Entry,
+    Ids,
+    Passage,
+    Reindexed,
+    Snapshot,
+    WordScores,
+)
 from searchengine.backends.folder.documents.questions import phrases as phrases_of
 from searchengine.backends.folder.documents.synonyms import added as synonyms_of
 from searchengine.backends.postgresql import schema, words
@@ -61,6 +69,7 @@ class PostgresSnapshot(Snapshot):
         self.path = name
         self.tables = PostgresTables(transaction, name)
         self.transaction = transaction
+        self._encoder = settings["encoder"]
         self._cosine = cosine
         self._all_documents: int | None = None
         self.show(settings, rotation)
@@ -166,7 +175,11 @@ class PostgresSnapshot(Snapshot):
             ]
             before = [] if exact else self._parameters(size)
             best = [_best(*statement, k, shown) for statement in chosen]
-            results = self.transaction.run(*before, *best)[len(before) :]
+            try:
+                results = self.transaction.run(*before, *best)[len(before) :]
+            except Exception:
+                if self.settings is settings:
+                    raise
             if self.settings is settings:
                 break
         if not exact:
@@ -384,7 +397,9 @@ class PostgresSnapshot(Snapshot):
         return "passages JOIN documents ON documents.id = document", holds, (*values, *phrases)
 
     def _rotated(self, queries: Floats) -> Floats:
-        """Unit queries (q, D) in the basis of the stored rows."""
+        """Unit queries (q, D) in the basis of the stored rows. Raises Reindexed."""
+        if self.settings["encoder"] != self._encoder:
+            raise Reindexed(f"{self.path}: another encoder indexed it just now")
         unit = unit_rows(queries, dim=self._dim)
         return unit if self._rotation is None else self._rotation.apply(unit)
 

@@ -23,8 +23,10 @@ _TYPES = [
     "int8", "text", "text", "text", "json", "jsonb", "jsonb", "json", "text", "bytea", "bytea",
     "int4",
 ]  # fmt: skip
+_PASSAGE = "id, document, first, last, embedding"
+_PASSAGE_TYPES = ["int8", "int8", "int4", "int4", "halfvec"]
 _POSTING, _POSTING_TYPES = "term, document, frequency, length", ["bytea", "int8", "float4", "int4"]
-_BATCH = 5000  # vectors rotated, or keys inserted, at a time
+_BATCH = 5000  # keys inserted at a time
 _FEW, _FEW_POSTINGS = 64, 500  # rows that one statement inserts
 
 
@@ -36,7 +38,7 @@ def prepare(
         _check(entry)
     passages = sum(len(entry.spans) for entry in entries.values())
     known, *numbers = transaction.run(
-        known_of(entries), _numbers("documents", len(entries)), _numbers("passages", passages)
+        known_of(entries), new_ids("documents", len(entries)), new_ids("passages", passages)
     )
     documents, passages_ = (sorted(int(row[0]) for row in rows) for rows in numbers)
     return {row[0]: Known(*row[1:]) for row in known}, (documents, passages_)
@@ -127,26 +129,6 @@ def update(transaction: "Transaction", name: str, patches: Mapping[str, Mapping[
         )
 
 
-def rotate(connection: "Connection", rotation: Rotation) -> None:
-    """Rotate all stored vectors, which were not rotated."""
-    connection.execute("LOCK TABLE passages IN EXCLUSIVE MODE")
-    connection.execute(
-        "CREATE TEMPORARY TABLE rotated (id bigint PRIMARY KEY, embedding halfvec) ON COMMIT DROP"
-    )
-    last = -1
-    sql = "SELECT id, embedding FROM passages WHERE id > %s ORDER BY id LIMIT %s"
-    while rows := connection.cursor(binary=True).execute(sql, (last, _BATCH)).fetchall():
-        vectors = np.array([vector.to_numpy() for _, vector in rows], np.float32)
-        new = _stored(vectors, rotation)
-        pairs = [(row[0], vector) for row, vector in zip(rows, new, strict=True)]
-        _copy(connection, "rotated", "id, embedding", ["int8", "halfvec"], pairs)
-        last = rows[-1][0]
-    connection.execute(
-        "UPDATE passages SET embedding = rotated.embedding FROM rotated "
-        "WHERE rotated.id = passages.id"
-    )
-
-
 def _insert_passages(
     transaction: "Transaction",
     entries: Sequence[tuple[int, Entry]],
@@ -156,13 +138,17 @@ def _insert_passages(
     placed = [(i, *span) for i, entry in entries for span in entry.spans]
     if not placed:
         return
-    vectors = _stored(np.concatenate([entry.vectors for _, entry in entries]), rotation)
+    vectors = stored(np.concatenate([entry.vectors for _, entry in entries]), rotation)
     rows = [(n, *row, v) for n, row, v in zip(numbers, placed, vectors, strict=True)]
-    types = ["int8", "int8", "int4", "int4", "halfvec"]
-    _insert(transaction, "passages", "id, document, first, last, embedding", types, rows)
+    _insert(transaction, "passages", _PASSAGE, _PASSAGE_TYPES, rows)
 
 
-def _stored(vectors: Floats, rotation: Rotation | None) -> list[Any]:
+def copy_passages(connection: "Connection", table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert passages: id, document, first, last, embedding."""
+    copy(connection, table, _PASSAGE, _PASSAGE_TYPES, rows)
+
+
+def stored(vectors: Floats, rotation: Rotation | None) -> list[Any]:
     """Unit rows in the basis of the collection, float16."""
     from pgvector import HalfVector
 
@@ -214,7 +200,7 @@ def _unstorable(key: str, part: str) -> CorpusError:
     )
 
 
-def _numbers(table: str, count: int) -> "Statement":
+def new_ids(table: str, count: int) -> "Statement":
     """New ids."""
     sql = (
         "SELECT nextval(sequence) FROM (SELECT pg_get_serial_sequence(%s, 'id')::regclass AS "
@@ -233,14 +219,14 @@ def _insert(
 ) -> None:
     """Insert rows: few with the next statement, without a round trip of their own."""
     if len(rows) > few:
-        _copy(transaction.connection, table, columns, types, rows)
+        copy(transaction.connection, table, columns, types, rows)
     elif rows:
         row = f"({', '.join(f'%s::{kind}' for kind in types)})"
         sql = f"INSERT INTO {table} ({columns}) VALUES {', '.join([row] * len(rows))}"
         transaction.later(sql, [value for values in rows for value in values])
 
 
-def _copy(
+def copy(
     connection: "Connection",
     table: str,
     columns: str,

@@ -830,14 +830,14 @@ def test_what_is_written_during_a_transaction_is_not_overwritten(
     """Another writer commits after a transaction has read what is stored."""
     stored = entries(3)
     engine.collection.upsert(stored)
-    numbers, work = writing._numbers, [lambda: engine.update({"k0": {"seen": True}})]
+    numbers, work = writing.new_ids, [lambda: engine.update({"k0": {"seen": True}})]
 
     def interrupted(*arguments: Any) -> Any:
         if work:
             work.pop()()
         return numbers(*arguments)
 
-    monkeypatch.setattr(writing, "_numbers", interrupted)
+    monkeypatch.setattr(writing, "new_ids", interrupted)
     changed = replace(stored[0], document=replace(stored[0].document, title="new"))
     with pytest.raises(Changed):
         engine.collection.upsert([changed], engine.collection.known(["k0"]))

@@ -15,6 +15,7 @@ from tiny_model import write_cross_encoder, write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.errors import EncoderMissing, FilterError, QueryError
+from searchengine.indexer.native import library
 from searchengine.query.explanation import PLACES, Explanation
 
 ROWS, QUESTIONS = 2000, 6
@@ -126,6 +127,28 @@ def test_a_walk_that_misses_a_document(planted: Planted, tmp_path: Path) -> None
             assert shortlist or explanation.settings == {"exact": True}
             assert not shortlist or not found(engine, loss, shortlist=shortlist - 1)
             assert "candidates missed it" in str(explanation)
+
+
+@pytest.mark.skipif(not library.levels(), reason="the kernel is not compiled")
+def test_a_walk_is_named_where_only_a_longer_shortlist_is_scanned(
+    planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a filter a search for 100 candidates, as configured, scans; one for 12 walks."""
+    monkeypatch.setattr("searchengine.indexer.search.native_search.SCANNED_PER_CANDIDATE", 20)
+    having = [i for i, vector in enumerate(planted.vectors) if vector is not None]
+    rows = np.stack([planted.vectors[i] for i in having])  # type: ignore[arg-type]
+    options: dict[str, Any] = {"where": "not (shown = false)", "mode": "vector", "shortlist": 12}
+    missed = 0
+    with planted.build(tmp_path / "c", GRAPH) as engine:
+        for question, vector in planted.questions.items():
+            near = np.argsort(-(unit(rows[:, :PREFIX]) @ unit(vector[:PREFIX])))[:9]
+            for key in (planted.documents[having[i]]["_id"] for i in near):
+                explanation = engine.explain(question, key, 12, **options)
+                stages = {stage.name: stage for stage in explanation.stages}
+                if "prefix" in stages and stages["prefix"].rank <= 12:
+                    assert stages["prefix"].passed and "walk" in stages
+                    missed += not stages["walk"].passed
+    assert missed
 
 
 QUERIES = [FIRST, "alpha1 background", "beta2 nearest", "planted", '+"alpha3 beta3" beta4']
