@@ -253,6 +253,7 @@ class PostgresSnapshot(Snapshot):
         size: int,
         where: str | None = None,
         phrases: tuple[str, ...] = (),
+        shortlist: int | None = None,
     ) -> dict[int, Coarse]:
         size = min(size, _MAX_ROWS)
         (listed,) = self._best(query[None], size, size, where, phrases, False, 0)
