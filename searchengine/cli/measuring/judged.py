@@ -147,14 +147,16 @@ def retrieval(
         raise click.UsageError("--plots draws prefix lengths, which need --mode vector")
     if collection is None:
         folder = _encoders_folder(encoders, beir, options["query_encoder"])
-        _compare_encoders(encoders, folder, *_read(queries, qrels, folder, split), as_json, options)
+        _compare_encoders(
+            encoders, folder, *read_judged(queries, qrels, folder, split), as_json, options
+        )
         return
     if len(encoders) > 1:
         raise click.UsageError(
             "a collection has one encoder; leave COLLECTION out to compare several on the "
             "documents of --beir FOLDER"
         )
-    judged = _read(queries, qrels, beir, split)
+    judged = read_judged(queries, qrels, beir, split)
     _compare_settings(collection, encoders[0] if encoders else None, *judged, as_json, options)
 
 
@@ -262,7 +264,7 @@ def run_files(
         _show(rows, _fitting(rows), {}, f"{qrels}, {counted(len(grades), 'question')}")
 
 
-def _read(
+def read_judged(
     queries: Path | None, qrels: Path | None, beir: Path | None, split: str
 ) -> tuple[dict[str, str], "Qrels"]:
     """Read questions and judgements from two files, or from a folder."""
