@@ -260,6 +260,7 @@ def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
         assert engine.stats().fields == ("n", "by.year", "at")
         for where, index in (
             ("n >= 29950", '"field n"'),
+            ("n >= 27600", '"field n"'),
             ("n between 100 and 130", '"field n"'),
             ("at < date('1999')", '"date at"'),
             ("lang = 'no'", "documents_fields"),
