@@ -28,7 +28,7 @@ from searchengine.query.ranking import FUSED, candidates, hits, rank, scored_by_
 from searchengine.query.request import Phrases, Query
 
 _GROWTH = 4  # of the depth in which a document is sought
-_MOST_WALKED = 4096  # candidates of a walk that is tried
+_MAX_TRIED = 4096  # candidates of a walk that is tried
 _ORDERING = ("boost", "group_by", "group_near", "min_score", "diversity")
 _WORDLESS = "no word of the question"
 
@@ -387,9 +387,9 @@ class _Trace:
         low, high = coarse.size, max(coarse.rank, coarse.size + 1)
         if coarse.narrowed:  # a shortlist that is named is compared whole
             low, high = 0, coarse.size
-        while high <= max(_MOST_WALKED, _GROWTH * coarse.size) and not self._rows(high, ids):
+        while high <= max(_MAX_TRIED, _GROWTH * coarse.size) and not self._rows(high, ids):
             low, high = high, 2 * high
-        if high > max(_MOST_WALKED, _GROWTH * coarse.size):
+        if high > max(_MAX_TRIED, _GROWTH * coarse.size):
             if self.plain.mode == Mode.VECTOR:
                 return {"exact": True, **({"shortlist": None} if self.plain.shortlist else {})}
             return {"shortlist": self.asked.snapshot.rows}

@@ -161,7 +161,7 @@ def test_a_trial_under_a_filter_works_as_hard_as_what_will_be_built(
     walk, parameters = NativeGraph.search, CoarseIndex.search_parameters
 
     def walked(self: NativeGraph, *given: Any, **rest: Any) -> Any:
-        work.append((given[4].bridges, given[4].least))
+        work.append((given[4].bridges, given[4].min_share))
         return walk(self, *given, **rest)
 
     def probed(self: CoarseIndex, *given: Any) -> Any:
