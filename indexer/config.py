@@ -226,6 +226,11 @@ class SegmentConfig:
             self.lists,
         )
 
+    @property
+    def reranked(self) -> int:
+        """Rows that are scored at full width: the shortlist, or what the last stage keeps of it."""
+        return self.stages[-1][1] if self.stages else self.shortlist
+
     def fitting(self, rows: int, dim: int) -> "SegmentConfig":
         """The config that a segment of `rows` rows is built with: a small one is flat.
 

@@ -34,6 +34,7 @@ from searchengine.backends.opening import (
     in_folder,
     is_url,
     name_of,
+    on_server,
     open_backend,
 )
 from searchengine.corpus.analyzer import Tokenizer
@@ -1253,13 +1254,11 @@ class SearchEngine:
             CollectionBusy: another process is reindexing, or writing.
             CollectionError: a document has vectors and no text, or another reindex is pending.
         """
-        if isinstance(self.collection, Collection):
-            return reindex.reindex(
-                self.collection, self._encoder, encoder, passages, runtime, progress
-            )
+        if self.collection.has_segments:
+            return reindex.reindex(self.folder, self._encoder, encoder, passages, runtime, progress)
         from searchengine.upkeep import reindex_on_server
 
-        server = reindex_on_server.on_server(self.collection)
+        server = on_server(self.collection)
         reindex_on_server.reindex(server, self._encoder, encoder, passages, runtime, progress)
 
     def preview_reindex(
@@ -1294,11 +1293,11 @@ class SearchEngine:
 
     def reindex_pending(self) -> bool:
         """Whether a reindex is pending: another cannot begin."""
-        if not isinstance(self.collection, Collection):
+        if not self.collection.has_segments:
             from searchengine.upkeep import reindex_on_server
 
-            return reindex_on_server.is_pending(reindex_on_server.on_server(self.collection))
-        with self.collection.own_store() as store:
+            return reindex_on_server.is_pending(on_server(self.collection))
+        with self.folder.own_store() as store:
             return reindex.current(store) is not None
 
     def config_for(self, encoder: TextEncoder) -> SegmentConfig:
@@ -1307,11 +1306,11 @@ class SearchEngine:
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""
-        if not isinstance(self.collection, Collection):
+        if not self.collection.has_segments:
             from searchengine.upkeep import reindex_on_server
 
-            return reindex_on_server.discard(reindex_on_server.on_server(self.collection))
-        return reindex.discard(self.collection)
+            return reindex_on_server.discard(on_server(self.collection))
+        return reindex.discard(self.folder)
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""

@@ -41,12 +41,12 @@ class Passing(NamedTuple):
     Attributes:
         bits: NativeGraph.bits of the rows.
         bridges: other nodes that are crossed for each node whose links are followed, >= 0.
-        least: where a smaller share of the nodes around a query may be found, its walk gives up.
+        min_share: a walk gives up where a smaller share of the nodes around its query may be found.
     """
 
     bits: Words
     bridges: int
-    least: float
+    min_share: float
 
 
 class _Point(ctypes.Structure):
@@ -56,7 +56,7 @@ class _Point(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("k", "shortlist", "ef")),
         ("mask", ctypes.c_void_p),
         ("bridges", ctypes.c_int),
-        ("least", ctypes.c_float),
+        ("min_share", ctypes.c_float),
     )
 
 
@@ -244,7 +244,7 @@ def _point(k: int, shortlist: int, ef_search: int, passing: Passing | None) -> _
     point = _Point(k=k, shortlist=shortlist, ef=ef_search)
     if passing is not None:
         point.mask = address(passing.bits)
-        point.bridges, point.least = passing.bridges, passing.least
+        point.bridges, point.min_share = passing.bridges, passing.min_share
     return point
 
 

@@ -27,17 +27,17 @@ and takes at most twice as long as a walk without a filter."""
 SCANNED_SHARE = 0.08
 """Below this share of allowed rows they are scanned too: a walk misses more of them."""
 
-NEARLY_ALL = 0.95
+UNBRIDGED_SHARE = 0.95
 """From this share of allowed rows on a walk crosses no others: it finds as much without."""
 
-THIN = 2 / 3
+MIN_LOCAL_SHARE = 2 / 3
 """A walk gives up where the share of allowed rows around the query is below this part of their
 share among all rows. Filters that do not depend on the query stay above it."""
 
-RESCUED = 150_000
+MAX_RESCANNED = 150_000
 """Up to this many allowed rows are scanned where a walk gave up, in some milliseconds."""
 
-WIDER = 4
+RETRY_FACTOR = 4
 """Where more are allowed, a second walk has this many times the candidates, and crosses every
 row that is not allowed."""
 
@@ -98,17 +98,17 @@ class NativeCascade:
         if allowed is not None:
             share = self._coarse.share(allowed)
             # as many rows within reach as without a filter
-            bridges = 0 if share >= NEARLY_ALL else round(1 / share)
-            passing = Passing(self._bits_of(allowed), bridges, THIN * share)
+            bridges = 0 if share >= UNBRIDGED_SHARE else round(1 / share)
+            passing = Passing(self._bits_of(allowed), bridges, MIN_LOCAL_SHARE * share)
         ef_search = self._coarse.ef_search(size, effort)
         rows, scores, padded = graph.search(
             rotated, k, size, ef_search, passing, order, reranked=reranked
         )
-        if padded and passing is not None and allowed is not None and allowed.size > RESCUED:
+        if padded and passing is not None and allowed is not None and allowed.size > MAX_RESCANNED:
             short = np.flatnonzero(rows[:, -1] < 0)
             passing = Passing(passing.bits, self._coarse.rows, 0.0)
             rows[short], scores[short], padded = graph.search(
-                rotated[short], k, size, WIDER * ef_search, passing, reranked=reranked
+                rotated[short], k, size, RETRY_FACTOR * ef_search, passing, reranked=reranked
             )
         if padded:
             short = np.flatnonzero(rows[:, -1] < 0)

@@ -46,7 +46,7 @@ MAX_FLAT_ROWS = 50_000
 """Up to this many rows a flat coarse stage is tried, and a shortlist of all rows."""
 MAX_SHORTLIST = 400
 """Longest shortlist that is tried, except one of all rows."""
-NEARLY_ALL = 0.998
+CAREFUL_SHARE = 0.998
 """Share of the true neighbours that a long enough shortlist contains."""
 _RANKED_QUERIES = 100  # queries whose neighbours are ranked for every prefix
 FILTERS = (0.5, 0.1)
@@ -471,7 +471,7 @@ def candidates(
         shortest, tried = usable[0], tried + 1
         chosen = usable[:3]
         if careful:
-            enough_for_all = [s for s in usable if (before < s).mean() >= NEARLY_ALL]
+            enough_for_all = [s for s in usable if (before < s).mean() >= CAREFUL_SHARE]
             chosen = sorted({*chosen, *enough_for_all[:1]})
         defaults = _defaults(base, width, rows)
         for config in [c for c in configs or defaults if c.prefix == width]:

@@ -81,8 +81,9 @@ class Coarse(NamedTuple):
         cosine: of the prefixes.
         size: passages in the shortlist.
         width: dimensions of the prefix.
-        kept: whether the shortlist has it.
+        kept: whether it is compared at full width.
         walks: whether a graph or lists are walked, which may miss it.
+        narrowed: whether the shortlist has it, and a stage of a funnel leaves it out.
     """
 
     rank: int
@@ -91,6 +92,7 @@ class Coarse(NamedTuple):
     width: int
     kept: bool
     walks: bool
+    narrowed: bool = False
 
 
 class Known(NamedTuple):
@@ -329,9 +331,11 @@ class Snapshot(ABC):
         size: int,
         where: str | None = None,
         phrases: tuple[str, ...] = (),
+        shortlist: int | None = None,
     ) -> dict[int, Coarse]:
         """What the coarse stage of a search for `size` passages does with these: id → Coarse.
 
+        `where`, `phrases`, `shortlist`: of that search.
         `query`: (D,), in the encoder's basis. `passages`: (n,), of documents that match. Those that
         the search compares at full width without a coarse stage are left out.
         """

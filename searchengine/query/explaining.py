@@ -28,7 +28,7 @@ from searchengine.query.ranking import FUSED, candidates, hits, rank, scored_by_
 from searchengine.query.request import Phrases, Query
 
 _GROWTH = 4  # of the depth in which a document is sought
-_MOST_WALKED = 4096  # candidates of a walk that is tried
+_MAX_TRIED = 4096  # candidates of a walk that is tried
 _ORDERING = ("boost", "group_by", "group_near", "min_score", "diversity")
 _WORDLESS = "no word of the question"
 
@@ -313,25 +313,33 @@ class _Trace:
         size = rows_of_part(snapshot, self.plain, ranking.parts - 1)
         where, found = self.plain.where, self._place(ranking) is not None
         self.row = next(iter(self._rows(size, ids)), -1) + 1
-        coarse = snapshot.coarse(self.vector[0], ids, size, where, self.required)
+        coarse = snapshot.coarse(
+            self.vector[0], ids, size, where, self.required, self.plain.shortlist
+        )
         kept = [each for each in coarse.values() if each.kept]
         if len(coarse) < len(ids):  # compared without a coarse stage
             return True
         best = min(kept or coarse.values(), key=lambda each: each.rank)
         passed = bool(kept) or (found and not by_words)
-        missed = best.walks and best.rank <= best.size
+        missed = best.walks and best.rank <= best.size and not best.narrowed
         note = f"rank {best.rank:,} by {best.width} dimensions"
-        if not passed and not missed:
+        if not (passed or missed or best.narrowed):
             note += f", the shortlist holds {best.size:,}"
-        prefix = Stage("prefix", passed or missed, best.rank, best.cosine, best.size, note)
+        listed = passed or missed or best.narrowed
+        prefix = Stage("prefix", listed, best.rank, best.cosine, best.size, note)
+        walk = [Stage("walk", True)] if best.walks else []
         if passed:
-            walk = [Stage("walk", True)] if best.walks else []
             self.stages += [prefix, *walk]
             return True
+        funnel = Stage("funnel", False, limit=size, note=f"{note}, but the funnel keeps {size:,}")
         if by_words:
-            self.stages.append(prefix if not missed else Stage("walk", False, limit=best.size))
+            missing = Stage("walk", False, limit=best.size) if missed else prefix
+            self.stages.append(funnel if best.narrowed else missing)
             return False
         way = self._with_more_candidates(coarse)
+        if best.narrowed:
+            self.stages += [prefix, *walk]
+            return self._lose_vector(funnel, **way)
         if not missed:
             return self._lose_vector(prefix, **way)
         self.stages.append(prefix)
@@ -377,9 +385,11 @@ class _Trace:
             return {"shortlist": coarse.rank}
         ids = np.array([passage])
         low, high = coarse.size, max(coarse.rank, coarse.size + 1)
-        while high <= max(_MOST_WALKED, _GROWTH * coarse.size) and not self._rows(high, ids):
+        if coarse.narrowed:  # a shortlist that is named is compared whole
+            low, high = 0, coarse.size
+        while high <= max(_MAX_TRIED, _GROWTH * coarse.size) and not self._rows(high, ids):
             low, high = high, 2 * high
-        if high > max(_MOST_WALKED, _GROWTH * coarse.size):
+        if high > max(_MAX_TRIED, _GROWTH * coarse.size):
             if self.plain.mode == Mode.VECTOR:
                 return {"exact": True, **({"shortlist": None} if self.plain.shortlist else {})}
             return {"shortlist": self.asked.snapshot.rows}

@@ -19,6 +19,7 @@ PLACES = {
     "language": "in the language",
     "prefix": "in the prefix shortlist",
     "walk": "in the walk",
+    "funnel": "in the funnel",
     "full_width": "at full width",
     "fusion": "in the fusion",
     "boost": "by the boost",

@@ -12,7 +12,7 @@ from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.query.paging import MIN_FIRST, Label, Ranked, part_size
 from searchengine.query.request import Query
 
-_MOST_READ = 16384
+_MAX_READ = 16384
 """Most passages of one question that are in memory at once while groups are sought among them."""
 
 
@@ -93,7 +93,7 @@ def nearest(
                     ranked = Ranked(cosine, passage, {"vector": cosine})
                     found[i].setdefault(named[passage.document], ranked)
         pending = [i for i in pending if len(found[i]) < depth and enough < valid[i]]
-        start, enough = enough, min(4 * enough, enough + _MOST_READ)
+        start, enough = enough, min(4 * enough, enough + _MAX_READ)
     shares = (
         [None] * len(vectors) if result.read is None else (result.read / snapshot.rows).tolist()
     )

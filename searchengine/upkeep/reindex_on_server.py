@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.contract import Span, folders_only
+from searchengine.backends.contract import Span
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.postgresql import schema
@@ -38,13 +38,6 @@ from searchengine.upkeep.reindex import (
 )
 
 _SAMPLE = 4096  # documents encoded before the rotation is fitted
-
-
-def on_server(backend: object) -> PostgresCollection:
-    """The collection, if it is on a server that can be reindexed. Raises CollectionError."""
-    if not isinstance(backend, PostgresCollection):
-        raise folders_only(str(getattr(backend, "path", backend)))
-    return backend
 
 
 def reindex(

@@ -314,7 +314,7 @@ def test_a_filter_far_from_the_question_costs_no_recall(
     large: Case, monkeypatch: pytest.MonkeyPatch, rescued: int
 ) -> None:
     monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 0)
-    monkeypatch.setattr(SETTINGS + "RESCUED", rescued)
+    monkeypatch.setattr(SETTINGS + "MAX_RESCANNED", rescued)
     graph = large.graph()
     cascade = NativeCascade(large.coarse, graph)
     nearness = large.stored @ QUERIES[0]

@@ -161,7 +161,7 @@ def test_a_trial_under_a_filter_works_as_hard_as_what_will_be_built(
     walk, parameters = NativeGraph.search, CoarseIndex.search_parameters
 
     def walked(self: NativeGraph, *given: Any, **rest: Any) -> Any:
-        work.append((given[4].bridges, given[4].least))
+        work.append((given[4].bridges, given[4].min_share))
         return walk(self, *given, **rest)
 
     def probed(self: CoarseIndex, *given: Any) -> Any:
@@ -294,6 +294,31 @@ def test_every_ladder_has_half_of_the_error_that_is_left() -> None:
     scan = step(0.5, np.ones(1), exact=True)
     assert _decide([scan, first], goal, silent) is scan[0]
     assert _decide([failing, step(3.0, np.ones(1), exact=True)], goal, silent) is not None
+
+
+def test_the_held_out_queries_confirm_a_point_under_every_filter() -> None:
+    goal, silent, sure, wrong = Goal(0.9), lambda _: None, np.ones(200), np.zeros(200)
+    careful = _Step(Point(RECIPES[0], 1.0, 2.0, 8.0), 1.0, True, sure, (sure, sure))
+    assert _decide([[careful]], goal, silent) is careful
+    for filtered in ((wrong, sure), (sure, wrong)):
+        cheap = replace(careful, point=replace(careful.point, ms=1.0), filtered=filtered)
+        assert _decide([[cheap]], goal, silent) is None
+        assert _decide([[cheap, careful]], goal, silent) is careful
+
+
+@pytest.mark.parametrize("recalls", [(1.0, 1.0, 1.0), (1.0, 0.2, 1.0), (1.0, 1.0, 0.2)])
+def test_a_point_is_likely_only_under_every_filter(
+    monkeypatch: pytest.MonkeyPatch, recalls: tuple[float, ...]
+) -> None:
+    values = [np.full(40, recall) for recall in recalls]
+    monkeypatch.setattr(module, "_recalls", lambda *_, walked: values if walked else values[:1])
+    monkeypatch.setattr(module, "_cost", lambda *_: 1.0)
+    for structure, counted in (("hnsw", recalls), ("ivf", recalls), ("flat", recalls[:1])):
+        config = SegmentConfig.from_dict({"prefix": 8, "structure": structure, "shortlist": 10})
+        views: list[Any] = [Stub(1000, 8)]
+        step = next(_ladder(views, [1000], config, SEEN, HELD_OUT, Goal(0.5), max_ms=float("inf")))
+        assert (step.likely, step.lowest) == (min(counted) == 1, min(counted))
+        assert [each.mean() for each in step.filtered] == [*counted[1:]]
 
 
 def test_among_equally_fast_points_the_highest_recall_is_chosen() -> None:

@@ -11,18 +11,18 @@
 namespace kernel {
 namespace {
 
-constexpr int kChunk = 15;         // neighbours that a candidate is compared with at once
-constexpr int64_t kPart = 256;     // nodes that a thread takes at once
-constexpr int64_t kGroup = 1000;   // nodes of a group, at most
-constexpr int64_t kLeaders = 2000; // groups that nodes are divided into at once, at most
-constexpr int kFound = 13;         // candidates from a group; about half are found in others too
-constexpr double kNew = 6.4;       // and so many are not
-constexpr int64_t kFewest = 4;     // groups that a node is in, if its level has more than one
+constexpr int kChunk = 15;             // neighbours that a candidate is compared with at once
+constexpr int64_t kPart = 256;         // nodes that a thread takes at once
+constexpr int64_t kGroup = 1000;       // nodes of a group, at most
+constexpr int64_t kLeaders = 2000;     // groups that nodes are divided into at once, at most
+constexpr int kGroupCandidates = 13;   // candidates of a node from a group
+constexpr double kNewCandidates = 6.4; // those of them that no other group has, on average
+constexpr int64_t kMinMemberships = 4; // groups that a node is in, if its level has more than one
 
-// Some of these nodes, at even distances.
-std::vector<int32_t> evenly(const std::vector<int32_t>& nodes, int64_t some) {
-    std::vector<int32_t> chosen(some);
-    for (int64_t i = 0; i < some; i++) chosen[i] = nodes[nodes.size() * i / some];
+// `count` of these nodes, at even distances.
+std::vector<int32_t> evenly(const std::vector<int32_t>& nodes, int64_t count) {
+    std::vector<int32_t> chosen(count);
+    for (int64_t i = 0; i < count; i++) chosen[i] = nodes[nodes.size() * i / count];
     return chosen;
 }
 
@@ -38,7 +38,7 @@ struct Builder::Scratch {
 
 Builder::Builder(const Graph& graph, Link* links, const float* lowest, const Level& level,
                  int candidates, int64_t bytes, int threads)
-    : graph_(graph), links_(links), level_(level), most_(candidates), bytes_(bytes),
+    : graph_(graph), links_(links), level_(level), max_candidates_(candidates), bytes_(bytes),
       stride_(padded(graph.width, kCodeBlock)), lowest_(lowest, lowest + graph.width),
       queries_(graph.size * stride_), nodes_(graph.size) {
     std::iota(nodes_.begin(), nodes_.end(), 0);
@@ -74,9 +74,9 @@ void Builder::nearest(const int32_t* from, int64_t count, const int32_t* among, 
     scratch.block.resize(kBlockCodes * stride_);
     int32_t scores[kBlockCodes];
     for (int64_t first = 0; first < size; first += kBlockCodes) {
-        const int some = int(std::min<int64_t>(kBlockCodes, size - first));
-        const uint64_t filled = ~uint64_t(0) >> (kBlockCodes - some);
-        pack_codes(graph_.codes, graph_.width, among + first, some, scratch.block.data());
+        const int packed = int(std::min<int64_t>(kBlockCodes, size - first));
+        const uint64_t filled = ~uint64_t(0) >> (kBlockCodes - packed);
+        pack_codes(graph_.codes, graph_.width, among + first, packed, scratch.block.data());
         for (int64_t i = 0; i < count; i++) {
             auto* best = scratch.best.data() + i * most;
             const auto& last = best[most - 1];
@@ -99,15 +99,16 @@ int64_t Builder::divide(const int32_t* nodes, int64_t count, int at_level, int t
     degree_ = graph_.degree(at_level);
     if (count <= kGroup) {
         memberships_ = per_round_ = 1;
-        found_ = std::max(1, std::min(most_, int(count) - 1));
+        found_ = std::max(1, std::min(max_candidates_, int(count) - 1));
         leader_of_.assign(count, 0);
         leaders_.clear();
         return 1;
     }
     // A leader is in the groups of others, so there is a group more than a node is in.
     const int64_t most_groups = std::min(kLeaders, count);
-    memberships_ = int(std::clamp<int64_t>(std::lround(most_ / kNew), kFewest, most_groups - 1));
-    found_ = kFound;
+    const int64_t memberships = std::lround(max_candidates_ / kNewCandidates);
+    memberships_ = int(std::clamp(memberships, kMinMemberships, most_groups - 1));
+    found_ = kGroupCandidates;
     const int64_t fitting = bytes_ / (count * found_ * int64_t(sizeof(int32_t)));
     per_round_ = int(std::max<int64_t>(1, std::min<int64_t>(fitting, memberships_)));
     // Groups are around nodes that are spread evenly. A node goes to the nearest of these.
@@ -119,9 +120,9 @@ int64_t Builder::divide(const int32_t* nodes, int64_t count, int at_level, int t
     run_in_threads(threads, [&](int) {
         Scratch scratch;
         for (int64_t first; (first = taken.fetch_add(kPart)) < count;) {
-            const int64_t some = std::min(kPart, count - first);
-            nearest(nodes_.data() + first, some, leaders_.data(), groups, memberships_, scratch);
-            for (int64_t i = 0; i < some * memberships_; i++)
+            const int64_t batch = std::min(kPart, count - first);
+            nearest(nodes_.data() + first, batch, leaders_.data(), groups, memberships_, scratch);
+            for (int64_t i = 0; i < batch * memberships_; i++)
                 leader_of_[first * memberships_ + i] = uint16_t(scratch.best[i].second);
         }
     });
@@ -227,11 +228,11 @@ void Builder::choose(int32_t node, Scratch& scratch) const {
         int32_t nearest = 0;
         bool good = true;
         for (int first = 0; good && first < int(kept.size()); first += kChunk) {
-            const int some = std::min(kChunk, int(kept.size()) - first);
-            level_.codes(graph_.codes, graph_.width, query(candidate), kept.data() + first, some,
+            const int chunk = std::min(kChunk, int(kept.size()) - first);
+            level_.codes(graph_.codes, graph_.width, query(candidate), kept.data() + first, chunk,
                          scores);
             if (first == 0) nearest = scores[0];
-            for (int j = 0; j < some; j++) good &= scores[j] <= nearest;
+            for (int j = 0; j < chunk; j++) good &= scores[j] <= nearest;
         }
         if (good) kept.push_back(candidate);
     }
@@ -252,7 +253,7 @@ void Builder::end(int64_t round, int threads) {
                      [](int32_t candidate) { return candidate >= 0; });
         sort_candidates(node, scratch);
         if (last) {
-            if (int(nodes.size()) > most_) nodes.resize(most_);
+            if (int(nodes.size()) > max_candidates_) nodes.resize(max_candidates_);
             add_leaders(i, nodes);
             choose(node, scratch);
         } else { // kept as links until then
@@ -337,7 +338,7 @@ void Builder::reach_all() {
 }
 
 // The nearest of the nodes that a node is linked to and that are reached; if none is, the nearest
-// of some nodes that are.
+// reached one of evenly spread nodes.
 int32_t Builder::way_to(int32_t node, const std::vector<bool>& reached, Scratch& scratch) const {
     const Link* links = links_of(node);
     for (int j = 0; j < degree_ && links[j] >= 0; j++)

@@ -70,7 +70,7 @@ class Builder {
     const Graph graph_;
     Link* const links_;
     const Level& level_;
-    const int most_;
+    const int max_candidates_;
     const int64_t bytes_;
     const int64_t stride_;
     std::vector<float> lowest_;

@@ -258,7 +258,7 @@ void Walk::enter_masked() {
         pool_[0] = key(node_score_, node_) | kFollowed;
         pool_size_ = 1;
     }
-    gave_up_ = thin();
+    gave_up_ = sparse();
     if (gave_up_) return;
     count_ = 0;
     for (int64_t i = 0; i < kSeeds; i++) {
@@ -278,7 +278,7 @@ void Walk::enter_masked() {
 }
 
 // Whether few of the nodes around the entry may be found.
-bool Walk::thin() const {
+bool Walk::sparse() const {
     const int degree = graph_.degree(at_level_), sampled = std::min(kSampled, degree);
     const Link* links = graph_.links_of(node_, at_level_);
     for (int i = 0; i < sampled && links[i] >= 0; i++)
@@ -288,7 +288,7 @@ bool Walk::thin() const {
         const Link* of = graph_.links_of(links[i], at_level_);
         for (int j = 0; j < degree && of[j] >= 0; j++, all++) found += allowed(of[j]);
     }
-    return found < point_.least * float(all);
+    return found < point_.min_share * float(all);
 }
 
 void Walk::insert() {

@@ -19,7 +19,7 @@ struct Point {
     int ef;               // candidates of the walk, at least `shortlist`
     const uint64_t* mask; // one bit a node, whether its row may be found; null for all
     int bridges;          // with a mask: nodes that are crossed for each node whose links are followed
-    float least;          // with a mask: where fewer of the nodes around may be found, a walk gives up
+    float min_share;      // with a mask: where fewer of the nodes around may be found, a walk gives up
 };
 
 constexpr int kSeeds = 64;   // nodes, spread over the graph, that a walk with a mask begins with
@@ -73,7 +73,7 @@ class Walk {
     void insert();
     uint64_t* place_of(uint64_t entry);
     void enter_masked();
-    bool thin() const;
+    bool sparse() const;
     void gather_masked();
     void cross();
     bool allowed(int32_t node) const { return point_.mask[node >> 6] >> (node & 63) & 1; }

@@ -113,8 +113,9 @@ class Collection(WritableView):
             if largest is None:
                 return {}
             rotation = snapshot.segments[largest].basis().matrix
-            few = snapshot.shortlist >= largest.rows
-            return {"rotation": rotation, "shortlist": None if few else snapshot.shortlist}
+            longest = max(segment.config.shortlist for segment in snapshot.segments.values())
+            few = longest >= largest.rows
+            return {"rotation": rotation, "shortlist": None if few else longest}
 
     def upsert(
         self,

@@ -185,6 +185,7 @@ class Snapshot(contract.Snapshot):
         size: int,
         where: str | None = None,
         phrases: tuple[str, ...] = (),
+        shortlist: int | None = None,
     ) -> dict[int, Coarse]:
         size, rising = min(size, max(1, self.rows)), np.sort(passages)
         matching = self._matching(where, phrases)
@@ -194,15 +195,26 @@ class Snapshot(contract.Snapshot):
             if not (inside := row.part_of(rising)).size:
                 continue
             allowed = self.live[row] if matching is None else matching[row]
-            result = segment.search(rotatable, size, shortlist=size, allowed=allowed)
+            listed = max(segment.config.shortlist if shortlist is None else shortlist, size)
+            result = segment.search(rotatable, size, shortlist=listed, allowed=allowed)
             if result.exact:
                 continue
             ranks, cosines = segment.prefix_ranks(rotatable, inside, allowed)
             kept = np.isin(inside, result.rows[0])
-            width, walks = segment.config.prefix, segment.walks(size, allowed)
+            narrowed = np.zeros(len(inside), np.bool_)
+            if segment.config.stages:
+                candidates = segment.shortlist(segment.rotate(rotatable), listed, allowed)
+                narrowed = np.isin(inside, candidates[0]) & ~kept
+            width, walks = segment.config.prefix, segment.walks(listed, allowed)
             for place, number in enumerate(inside.tolist()):
                 found[row.base + number] = Coarse(
-                    int(ranks[place]), float(cosines[place]), size, width, bool(kept[place]), walks
+                    int(ranks[place]),
+                    float(cosines[place]),
+                    listed,
+                    width,
+                    bool(kept[place]),
+                    walks,
+                    bool(narrowed[place]),
                 )
         return found
 
@@ -384,8 +396,8 @@ class Snapshot(contract.Snapshot):
 
     @property
     def shortlist(self) -> int:
-        """The longest shortlist that a segment is configured with."""
-        return max((segment.config.shortlist for segment in self.segments.values()), default=1)
+        """The most rows that a segment is configured to score at full width."""
+        return max((segment.config.reranked for segment in self.segments.values()), default=1)
 
     def warm(self) -> int:
         """Read the tables and segments once into the system's cache; returns bytes.

@@ -54,6 +54,8 @@ _NODE = re.compile(
     r"remote node (?:[^\s@]+@)?(?P<node>\S+:\d+) failed with the following error: (?P<reason>.*)"
 )
 """What the coordinator of a cluster says of another node."""
+_EXECUTING = re.compile(r"while executing command on (\S+:\d+)")
+_ENDED = re.compile("server closed the connection unexpectedly|connection not open")
 _NAME = re.compile(r"[^\W\d]\w{0,62}")
 T = TypeVar("T")
 
@@ -215,7 +217,7 @@ class Connections:
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise self._lost(error) from error
         except psycopg.Error as error:
-            raise CollectionError(f"{self.name}: {_reason(error)}") from error
+            raise self._unnamed(error) from error
 
     def _open_pools(self) -> None:
         """One for writes, and one for searches; the same unless the URL has several hosts."""
@@ -330,11 +332,21 @@ class Connections:
                 f"upgrade it on the server{update}"
             )
 
+    def _unnamed(self, error: Exception) -> Exception:
+        if _ENDED.match(str(error)) is not None:  # to a node of a cluster, which has no code
+            return self._lost(error)
+        return CollectionError(f"{self.name}: {_reason(error)}")
+
     def _lost(self, error: Exception) -> BackendUnavailable:
-        if (node := _NODE.search(str(error))) is not None:
+        node = _NODE.search(str(error))
+        place, reason = (node["node"], node["reason"]) if node else (None, _reason(error))
+        context = getattr(getattr(error, "diag", None), "context", None) or ""
+        if place is None and (executing := _EXECUTING.search(context)) is not None:
+            place = executing[1]
+        if place is not None:
             return BackendUnavailable(
-                f"{self.name}: the coordinator of the cluster answers, and its node "
-                f"{node['node']} does not ({node['reason']}); start that node, then try again"
+                f"{self.name}: the coordinator of the cluster answers, and its node {place} does "
+                f"not ({reason}); start that node, then try again"
             )
         return BackendUnavailable(
             f"{self.name}: the connection was lost ({_reason(error)}); try again"

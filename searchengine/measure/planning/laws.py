@@ -14,11 +14,10 @@ from enum import StrEnum
 class Shape(StrEnum):
     """How a quantity y grows with the rows n.
 
-    `constant`: not at all. `linear`: y = a + b · n. `power`: y = a · nᵇ, b at most 1. Neither a nor
-    b is below 0, so that an extrapolation never promises that more rows cost less.
+    `linear`: y = a + b · n. `power`: y = a · nᵇ, b at most 1. Neither a nor b is below 0, so that
+    an extrapolation never promises that more rows cost less.
     """
 
-    CONSTANT = "constant"
     LINEAR = "linear"
     POWER = "power"
 
@@ -30,7 +29,7 @@ class Figure:
     Attributes:
         shape: how it grows.
         measured: rows → value, positive, by rising rows; at least three sizes.
-        a, b: the parameters, fitted to the first two sizes; b is 0 for a constant.
+        a, b: the parameters, fitted to the first two sizes.
     """
 
     shape: Shape
@@ -48,9 +47,7 @@ class Figure:
         sizes = sorted(measured)
         n, m = sizes[:2]
         y, z = measured[n], measured[m]
-        if shape is Shape.CONSTANT:
-            a, b = (y + z) / 2, 0.0
-        elif z <= y:
+        if z <= y:
             a, b = max(y, z), 0.0
         elif shape is Shape.LINEAR:
             b = (z - y) / (m - n)

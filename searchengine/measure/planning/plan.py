@@ -208,15 +208,17 @@ def planned(demand: Demand, runs: Sequence[Trial], walk: Shape, encoding_ms: flo
             f"{demand.documents:,}; measure trials nearer to it"
         )
     server = runs[0].client_ms is not None
+    # A server reads all postings of a word, a folder skips most of them.
+    shapes = {"vectors": walk, "words": Shape.LINEAR if server else Shape.POWER}
     figures = [
         _figure("disk", "bytes", Shape.LINEAR, runs, passages),
         _figure("memory", "bytes", Shape.LINEAR, runs, passages),
         _shortlist(runs, passages, demand),
-        _cost("search_ms", "ms", walk, runs, passages),
+        _cost("search_ms", "ms", shapes, runs, passages),
     ]
     if server:
-        figures.append(_cost("reads", "pages of 8 KiB", walk, runs, passages))
-        figures.append(_figure("client_ms", "ms", Shape.CONSTANT, runs, passages))
+        figures.append(_cost("reads", "pages of 8 KiB", shapes, runs, passages))
+        figures.append(_figure("client_ms", "ms", Shape.POWER, runs, passages))
     if encoding_ms is not None:
         figures.append(Planned("encoding_ms", "ms", encoding_ms))
     cores = demand.cores or available_cores()
@@ -267,7 +269,9 @@ def _told(figure: Planned) -> Planned:
     return replace(figure, value=None, reason=reason)
 
 
-def _cost(name: str, unit: str, walk: Shape, runs: Sequence[Trial], passages: int) -> Planned:
+def _cost(
+    name: str, unit: str, shapes: Mapping[str, Shape], runs: Sequence[Trial], passages: int
+) -> Planned:
     """What a question costs: searches by vectors and by words, and the rest.
 
     The error is that of the whole, or that of a part by its share of the plan, if that is more.
@@ -277,10 +281,7 @@ def _cost(name: str, unit: str, walk: Shape, runs: Sequence[Trial], passages: in
     if min(value for cost in costs.values() for value in cost.parts.values()) <= 0:
         return Planned(name, unit, None, None, None, measured, _TOO_LITTLE)
     parts = {
-        part: Figure.fitted(
-            walk if part == "vectors" else Shape.LINEAR,
-            {rows: cost.parts[part] for rows, cost in costs.items()},
-        )
+        part: Figure.fitted(shapes[part], {rows: cost.parts[part] for rows, cost in costs.items()})
         for part in runs[0].search_ms.parts
     }
     rest = {rows: cost.whole - sum(cost.parts.values()) for rows, cost in costs.items()}

@@ -166,7 +166,7 @@ def test_the_coarse_stage_of_every_passage(engine: SearchEngine) -> None:
             matching = [i for i, n in zip(ids, range(200), strict=True) if not where or n % 2 == 0]
             assert [i for i in ids if snapshot.matches(i, where)] == matching
             chosen = np.array([each.id for each in snapshot.store.passages_of(matching)])
-            found = snapshot.coarse(query, chosen, 30, where)
+            found = snapshot.coarse(query, chosen, 30, where, shortlist=30)
             if not found:  # a folder compares so few at full width
                 assert where
                 continue

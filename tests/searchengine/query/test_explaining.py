@@ -63,6 +63,7 @@ def test_the_stage_of_each_planted_loss(planted: Planted, tmp_path: Path) -> Non
         "phrases",
         "language",
         "walk",
+        "funnel",
         "diversity",
         "cross_encoder",
     }
@@ -149,6 +150,39 @@ def test_a_walk_is_named_where_only_a_longer_shortlist_is_scanned(
                     assert stages["prefix"].passed and "walk" in stages
                     missed += not stages["walk"].passed
     assert missed
+
+
+@pytest.mark.parametrize("structure", ["flat", "hnsw"])
+def test_a_funnel_narrows_the_shortlist(tmp_path: Path, structure: str) -> None:
+    """400 rows by 8 dimensions, 60 of them by 16: by numpy. More hits widen it."""
+    rng = np.random.default_rng(0)
+    rows = unit(rng.standard_normal((1500, 64)))
+    config = {"prefix": 8, "rotation": "identity", "shortlist": 400, "stages": [(16, 60)]}
+    if structure == "hnsw":
+        config |= {"structure": "hnsw", "code": "int8", "effort": 800}
+    question = unit(rng.standard_normal(64))
+    order = np.arange(1500)
+    for width, kept in ((8, 400), (16, 60), (64, 10)):
+        cosines = unit(rows[order, :width]) @ unit(question[:width])
+        order = order[np.argsort(-cosines)[:kept]]
+    with SearchEngine.create(tmp_path / "c", None, dim=64, config=config) as engine:
+        engine.add([{"_id": str(i), "text": "x"} for i in range(1500)], vectors=rows)
+        keys = [hit.key for hit in engine.search(question, 10)]
+        assert keys == [str(i) for i in order]
+        pages = [hit.key for at in (0, 50) for hit in engine.search(question, 50, offset=at)]
+        assert len({*pages}) == 100 and pages[:10] == keys
+        nearest = [hit.key for hit in engine.search(question, 12, exact=True)]
+        lost = {key: engine.explain(question, key, 10) for key in nearest if key not in keys}
+        narrowed = [key for key, each in lost.items() if each.lost == "funnel"]
+        assert narrowed and {each.lost for each in lost.values()} <= {"funnel", "prefix"}
+        for key in narrowed:
+            names = [stage.name for stage in lost[key].stages if stage.passed]
+            assert names == ["prefix", *(["walk"] if structure == "hnsw" else []), "full_width"]
+            assert "but the funnel keeps 60; --shortlist" in str(lost[key])
+            settings = {"k": 10, **lost[key].settings}
+            assert key in [hit.key for hit in engine.search(question, **settings)]
+            settings["shortlist"] -= 1
+            assert key not in [hit.key for hit in engine.search(question, **settings)]
 
 
 QUERIES = [FIRST, "alpha1 background", "beta2 nearest", "planted", '+"alpha3 beta3" beta4']
