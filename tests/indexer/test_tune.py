@@ -304,21 +304,33 @@ def test_the_held_out_queries_confirm_a_point_under_every_filter() -> None:
         cheap = replace(careful, point=replace(careful.point, ms=1.0), filtered=filtered)
         assert _decide([[cheap]], goal, silent) is None
         assert _decide([[cheap, careful]], goal, silent) is careful
+    # A point that the queries seen do not support was not searched under filters: never chosen.
+    unlikely = replace(careful, point=replace(careful.point, ms=1.0), likely=False, filtered=())
+    assert _decide([[unlikely, careful]], goal, silent) is careful
 
 
-@pytest.mark.parametrize("recalls", [(1.0, 1.0, 1.0), (1.0, 0.2, 1.0), (1.0, 1.0, 0.2)])
+@pytest.mark.parametrize(
+    "recalls", [(1.0, 1.0, 1.0), (1.0, 0.2, 1.0), (1.0, 1.0, 0.2), (0.2, 0.1, 1.0)]
+)
 def test_a_point_is_likely_only_under_every_filter(
     monkeypatch: pytest.MonkeyPatch, recalls: tuple[float, ...]
 ) -> None:
-    values = [np.full(40, recall) for recall in recalls]
-    monkeypatch.setattr(module, "_recalls", lambda *_, walked: values if walked else values[:1])
+    """Where one without a filter is not, none is searched under one."""
+    plain, *filtered = (Questions(QUERIES[:4], np.full((4, 1), i), no_scores(4)) for i in range(3))
+    questions = replace(plain, filtered=tuple(filtered))
+
+    def recall_of(views: object, of: Questions, k: int) -> np.ndarray:
+        return np.full(40, recalls[of.truth[0, 0]])
+
+    monkeypatch.setattr(module, "_recall", recall_of)
     monkeypatch.setattr(module, "_cost", lambda *_: 1.0)
-    for structure, counted in (("hnsw", recalls), ("ivf", recalls), ("flat", recalls[:1])):
+    for structure in ("hnsw", "ivf", "flat"):
         config = SegmentConfig.from_dict({"prefix": 8, "structure": structure, "shortlist": 10})
         views: list[Any] = [Stub(1000, 8)]
-        step = next(_ladder(views, [1000], config, SEEN, HELD_OUT, Goal(0.5), max_ms=float("inf")))
+        step = next(_ladder(views, [1000], config, questions, questions, Goal(0.5), float("inf")))
+        counted = recalls[:1] if structure == "flat" or recalls[0] < 0.5 else recalls
         assert (step.likely, step.lowest) == (min(counted) == 1, min(counted))
-        assert [each.mean() for each in step.filtered] == [*counted[1:]]
+        assert len(step.filtered) == (2 if step.likely and structure != "flat" else 0)
 
 
 def test_among_equally_fast_points_the_highest_recall_is_chosen() -> None:
