@@ -182,7 +182,8 @@ def tune(
     curve = tuple(step.point for ladder in ladders for step in ladder)
     best = _decide(ladders, goal, report, question_ms)
     if best is None:
-        highest = max((step for ladder in ladders for step in ladder), key=lambda step: step.lowest)
+        steps = (step for ladder in ladders for step in ladder)
+        highest = max(steps, key=lambda step: step.point.recall)
         config = highest.point.config
         raise TuneError(
             f"no config was shown to exceed recall@{goal.k} {goal.recall} with confidence "
@@ -219,7 +220,7 @@ class _Step:
         lowest: their mean recall, without a filter or under the one that costs most of it.
         likely: whether the queries seen would confirm the target.
         sealed: recall of each held-out query, not looked at before the decision.
-        filtered: the same under each filter; empty where nothing is walked.
+        filtered: the same under each filter; empty where nothing is walked, or it is not likely.
         exact: whether all rows are scored, so that the recall is 1 and needs no test.
     """
 
@@ -254,20 +255,23 @@ def _ladder(
         efforts = [0]
     hot = footprint(config, sum(sizes), views[0].dim).hot_row
     exact = config.shortlist >= max(sizes)
-    walked = config.structure in _WALKED
+    walked = config.structure in _WALKED and not exact
     as_fast = 0.0
     for effort in efforts:
         point = replace(config, effort=effort)
         searched = [v.over(point.fitting(n, v.dim)) for v, n in zip(views, sizes, strict=True)]
-        reached, *filtered = _recalls(searched, tuning_queries, goal.k, walked=walked)
+        reached = _recall(searched, tuning_queries, goal.k)
         ms = _cost(searched, tuning_queries, goal)
-        likely = exact or all(
-            holds(each, goal.recall, goal.confidence) for each in (reached, *filtered)
-        )
-        sealed, *under_filters = _recalls(searched, held_out, goal.k, walked=walked)
+        sealed = _recall(searched, held_out, goal.k)
+        likely = exact or holds(reached, goal.recall, goal.confidence)
+        lowest, under_filters = float(reached.mean()), tuple[Doubles, ...]()
+        if likely and walked:  # filters take most of the time, so only where they may matter
+            filtered = _under_filters(searched, tuning_queries, goal.k)
+            likely = all(holds(each, goal.recall, goal.confidence) for each in filtered)
+            lowest = min([lowest, *(float(each.mean()) for each in filtered)])
+            under_filters = _under_filters(searched, held_out, goal.k) if likely else ()
         measured = Point(point, float(reached.mean()), ms, hot)
-        lowest = min(float(each.mean()) for each in (reached, *filtered))
-        yield _Step(measured, lowest, likely, sealed, tuple(under_filters), exact)
+        yield _Step(measured, lowest, likely, sealed, under_filters, exact)
         if likely and not as_fast and question_ms:
             as_fast = _as_fast(ms, question_ms)
         if ms > max_ms or (lowest >= (1 + goal.recall) / 2 and ms >= as_fast):
@@ -307,7 +311,7 @@ def _decide(
 
     permitted = 1 - goal.confidence
     for number in sorted(likely, key=rank):
-        careful_first = ladders[number][::-1]
+        careful_first = [step for step in reversed(ladders[number]) if step.likely]
         if careful_first[0].exact:
             return careful_first[0]
         permitted /= 2
@@ -369,10 +373,8 @@ def _answered(
     return replace(among(searchable), filtered=tuple(filtered))
 
 
-def _recalls(
-    segments: Sequence[Segment], questions: Questions, k: int, *, walked: bool = False
-) -> list[Doubles]:
-    """recall@k of each query (q,) float64, searched in one batch; `walked`: and under each filter.
+def _recall(segments: Sequence[Segment], questions: Questions, k: int) -> Doubles:
+    """recall@k of each query (q,) float64; they are searched in one batch.
 
     Scores are compared, not rows: of many equal rows, any will do.
     """
@@ -383,8 +385,13 @@ def _recalls(
     hits = ((result.rows >= 0) & (result.scores >= least)).sum(axis=1)
     count = true.sum(axis=1)
     shares: Doubles = np.minimum(hits, count) / np.maximum(1, count)
-    filtered = questions.filtered if walked else ()
-    return [shares, *(r for each in filtered for r in _recalls(segments, each, k))]
+    return shares
+
+
+def _under_filters(
+    segments: Sequence[Segment], questions: Questions, k: int
+) -> tuple[Doubles, ...]:
+    return tuple(_recall(segments, each, k) for each in questions.filtered)
 
 
 def _cost(segments: Sequence[Segment], questions: Questions, goal: Goal) -> float:

@@ -31,7 +31,7 @@ from searchengine.indexer.tuning.tune import (
     _cost,
     _decide,
     _ladder,
-    _recalls,
+    _recall,
     _searchable,
     _Step,
     candidates,
@@ -579,12 +579,10 @@ def climb(
     reached = itertools.chain(recalls, itertools.repeat(0.0))
     costs = itertools.chain(times, itertools.repeat(1.0))
 
-    def recalls_of(
-        views: object, questions: Questions, k: int, *, walked: bool
-    ) -> list[np.ndarray]:
-        return [np.full(4, next(reached) if questions is SEEN else 0.25)]
+    def recalls_of(views: object, questions: Questions, k: int) -> np.ndarray:
+        return np.full(4, next(reached) if questions is SEEN else 0.25)
 
-    monkeypatch.setattr(module, "_recalls", recalls_of)
+    monkeypatch.setattr(module, "_recall", recalls_of)
     monkeypatch.setattr(module, "_cost", lambda *_: next(costs))
     views: list[Any] = [Stub(1000, lists), Stub(1000, 1)]
     recipe = SegmentConfig.from_dict({"prefix": 8} | config)
@@ -681,13 +679,7 @@ def test_recalls_by_hand() -> None:
     truth, scores, expected = (np.array(part) for part in zip(*neighbours, strict=True))
     questions = Questions(QUERIES[: len(truth)], truth, scores.astype(np.float32))
     segments: list[Any] = [Stub()]
-    (reached,) = _recalls(segments, questions, 2)
-    assert reached.tolist() == pytest.approx(expected)
-    # Filters count where something is walked.
-    filtered = replace(questions, filtered=(questions.part(np.array([0])),))
-    assert [len(each) for each in _recalls(segments, filtered, 2)] == [len(truth)]
-    _, under = _recalls(segments, filtered, 2, walked=True)
-    assert under.tolist() == pytest.approx(expected[:1])
+    assert _recall(segments, questions, 2).tolist() == pytest.approx(expected)
 
 
 def test_the_rows_kept_by_hand() -> None:
