@@ -335,6 +335,16 @@ def test_a_filter_far_from_the_question_costs_no_recall(
     )
 
 
+def test_a_walk_under_a_filter_leaves_nothing_to_the_next_one(large: Case) -> None:
+    """Nodes seen are cleared 64 at a time, and here no 64 hold both nodes found and bridges."""
+    graph, ids = large.graph(), faiss.vector_to_array(large.index.id_map)
+    mask = np.zeros(ROWS, np.bool_)
+    mask[ids[np.arange(ROWS) // 64 % 2 == 0]] = True
+    first = graph.search(QUERIES, 10, 20, 40)[0]
+    assert (graph.search(QUERIES, 10, 20, 40, Passing(graph.bits(mask), 2, 0.0))[0] >= 0).any()
+    np.testing.assert_array_equal(graph.search(QUERIES, 10, 20, 40)[0], first)
+
+
 def test_few_allowed_rows_are_scanned(large: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     cascade = NativeCascade(large.coarse, large.graph())
     some = Allowed.from_rows(np.arange(0, ROWS, 2), ROWS)
