@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -296,6 +297,9 @@ def test_fields_that_may_hold_long_values_are_not_indexed(engine: SearchEngine) 
         names = {name for (name,) in connection.execute(sql)}
     assert {"field n", "field only", "field none", "date day"} <= names
     assert "field day" not in names
+    late = Document("late", "x", metadata={"n": words[0][:5000]})
+    with pytest.raises(CorpusError, match='"field n".*may have about 2,700 bytes.*drop the index'):
+        engine.collection.upsert([Entry(late, (), units(0))])
 
 
 def test_the_graph_is_built_as_the_collection_and_the_server_say(
@@ -363,11 +367,29 @@ def test_fields_with_long_names_have_an_index_each(engine: SearchEngine) -> None
         ("postgresql://me:secret@host/db#c", "postgresql://me@host/db#c"),
         ("postgresql://me:se/cr@et?@host/db", "postgresql://me@host/db"),
         ("postgresql://me@host:5432/db?password=secret&x=1", "postgresql://me@host:5432/db?x=1"),
+        ("postgresql://me@host/db?sslpassword=secret#c", "postgresql://me@host/db?#c"),
         ("postgresql://host:5432/db#c", "postgresql://host:5432/db#c"),
     ],
 )
 def test_the_password_is_never_shown(url: str, expected: str) -> None:
     assert connecting.shown(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql://me:QQ%zQQ@host/db#c", "percent-encoded token.*write % as %25"),
+        ("postgresql://me:QQ QQ@host/db#c", "spaces found.*a space as %20"),
+        ("postgresql://me@host/db?password=QQ%zQQ#c", "percent-encoded token"),
+        ("postgresql://me:QQ#QQ@host/db#c", "must be a word.*write # in a password as %23"),
+        ("postgresql://me:QQ@host/db?no_parameter=1", "no_parameter"),
+    ],
+)
+def test_a_malformed_url_is_refused_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(CollectionError, match=message) as caught:
+        SearchEngine.open(url)
+    assert not isinstance(caught.value, BackendUnavailable)  # which would be tried again
+    assert "QQ" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +399,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_servers_that_cannot_be_reached_or_entered(url: str) -> None:
-    with pytest.raises(BackendUnavailable, match=r"me@127.0.0.1:1/db.*cannot be reached"):
+    with pytest.raises(BackendUnavailable, match=r"me@127.0.0.1:1/db.*cannot be reached.*refused"):
         SearchEngine.open("postgresql://me:secret@127.0.0.1:1/db#x")
     with pytest.raises(CollectionError, match="refuses the user or the password"):
         SearchEngine.open(url.replace("postgres:@", "nobody:wrong@"))
