@@ -296,6 +296,24 @@ def test_every_ladder_has_half_of_the_error_that_is_left() -> None:
     assert _decide([failing, step(3.0, np.ones(1), exact=True)], goal, silent) is not None
 
 
+def test_the_filters_of_a_tuning_are_random(segments: list[Segment]) -> None:
+    """They let their share of each segment's rows through; the truth is that of these rows."""
+    some = [np.arange(0, segment.rows, 2) for segment in segments]
+    asked = module._answered(segments, QUERIES[:50], 10, some)
+    bases = np.cumsum([0, *(segment.rows for segment in segments)])
+    for share, part in zip(module.FILTERS, asked.filtered, strict=True):
+        rows = [allowed.rows for allowed in part.allowed or () if allowed is not None]
+        for kept, found in zip(some, rows, strict=True):
+            assert np.isin(found, kept).all()
+            assert abs(found.size / kept.size - share) < 4 * (share / kept.size) ** 0.5
+            spread = 4 * np.ptp(kept) / (12 * found.size) ** 0.5
+            assert abs(found.mean() - kept.mean()) < spread
+        numbers = np.concatenate([n + base for n, base in zip(rows, bases[:-1], strict=True)])
+        best = np.argsort(-(QUERIES[:50] @ ROWS[numbers].T), axis=1)[:, :10]
+        agree = [np.isin(*pair).mean() for pair in zip(part.truth, numbers[best], strict=True)]
+        assert np.mean(agree) > 0.99
+
+
 def test_the_held_out_queries_confirm_a_point_under_every_filter() -> None:
     goal, silent, sure, wrong = Goal(0.9), lambda _: None, np.ones(200), np.zeros(200)
     careful = _Step(Point(RECIPES[0], 1.0, 2.0, 8.0), 1.0, True, sure, (sure, sure))

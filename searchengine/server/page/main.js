@@ -11,8 +11,9 @@ const [DEBOUNCE, RETRY] = [80, 5000]; // milliseconds
 // usual: the mode in which the collection answers questions that name none
 // candidates: the most hits that the server's cross-encoder orders again; null: it has none
 // asTyped: a question whose words are not to be replaced
-// like: the key of a document whose nearest are shown; likeName: its title, if it is known. typing: whether the address is of an unfinished question
-const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: null, likeName: null, typing: false, asTyped: null };
+// like, unlike: keys of documents that are examples of what is wanted, and of what is not; names: their titles, if they are known
+// typing: whether the address is of an unfinished question
+const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: [], unlike: [], names: {}, typing: false, asTyped: null };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
 const check = (mode) => {
@@ -39,11 +40,12 @@ function wantToken() {
 }
 
 function request(question) {
-  const mode = checkedMode();
+  const mode = question ? checkedMode() : "vector"; // by which documents like others are found
+  const cross_encoder = question !== "" && crossEncodes();
   return {
-    collection: byId("collection").value, query: question, mode, where: where(),
-    shortlist: mode === "text" ? null : shortlist(), as_you_type: true, typo_tolerance: question !== state.asTyped,
-    texts: false, cross_encoder: crossEncodes(), k: Math.min(PAGE, crossEncodes() ? state.candidates : PAGE),
+    collection: byId("collection").value, query: question || null, mode, where: where(), like: state.like, unlike: state.unlike,
+    shortlist: mode === "text" ? null : shortlist(), as_you_type: question !== "", typo_tolerance: question !== state.asTyped,
+    texts: false, cross_encoder, k: Math.min(PAGE, cross_encoder ? state.candidates : PAGE),
   };
 }
 
@@ -73,7 +75,7 @@ async function search() {
   const asking = (state.asking = new AbortController());
   const question = byId("query").value.trimStart(); // a space at the end ends the last word
   byId("missed").textContent = byId("why-text").textContent = "";
-  const idle = !question && state.like === null;
+  const idle = !question && !state.like.length;
   setBusy(!idle);
   const start = performance.now();
   try {
@@ -82,9 +84,7 @@ async function search() {
       return;
     }
     const asked = request(question);
-    const result = state.like === null
-      ? await call("v1/search", asked, asking.signal)
-      : await call("v1/search/similar", { collection: asked.collection, key: state.like, k: PAGE, where: asked.where, texts: false }, asking.signal);
+    const result = await call("v1/search", asked, asking.signal);
     const received = performance.now();
     state.asked = asked;
     state.hits = result.hits;
@@ -92,14 +92,14 @@ async function search() {
     showHits(result.hits, question, actions);
     showReplaced(result.replaced, question);
     byId("more").hidden = !mayHaveMore(result);
-    byId("missing").hidden = state.like !== null;
+    byId("missing").hidden = false;
     if (result.hits.length) showNothing([], []);
     else showNothing(...await nothing(result, question, asking.signal));
     byId("status").classList.toggle("hidden", !result.hits.length); // but read aloud
     if (!result.hits.length || !byId("status").textContent) showStatus(null);
     byId("cascade").hidden = result.timing === null;
     if (result.timing) showStages(result, state.stats, asked);
-    byId("compare").hidden = asked.mode !== "vector" || !result.hits.length || state.like !== null;
+    byId("compare").hidden = asked.mode !== "vector" || !result.hits.length;
     const shown = performance.now();
     await painted();
     const detail = { server: result.timing?.total, received: received - start, shown: shown - start, paint: performance.now() - received };
@@ -165,7 +165,7 @@ function showStatus(found) {
   }
   if (!shown) return void (byId("status").textContent = "No hits.");
   let text = `${number(shown)} hits`;
-  if (state.like !== null) text = `The ${number(shown)} documents most like it`;
+  if (!state.asked.query) text = `The ${number(shown)} documents most like ${state.like.length > 1 ? "them" : "it"}`;
   else if (found && checkedMode() === "text") {
     text = `${found.at_least ? "more than " : ""}${documents(found.total)} ${found.total === 1 ? "matches" : "match"}`;
   } else if (found) text = `The best ${number(shown)} of ${documents(found.total)}`;
@@ -178,7 +178,7 @@ async function nothing(result, question, signal) {
   const sentences = ["Nothing was found.", ...result.notes];
   const ways = [];
   let [others, filtered] = [null, null]; // documents without the filters, and without the question
-  if (filter && state.like === null) {
+  if (filter && question) {
     const bodies = [{ query: question, mode, typo_tolerance: question !== state.asTyped }, { where: filter }];
     [others, filtered] = (await Promise.all(bodies.map((body) => call(`${at()}/count`, body, signal)))).map((count) => count.total);
     if (!result.notes.length && others) {
@@ -186,7 +186,7 @@ async function nothing(result, question, signal) {
         : "No document matches the filters.", `Without them, ${documents(others)} would be found.`);
     }
   }
-  if (mode === "text" && !others && state.like === null) {
+  if (mode === "text" && !others && question) {
     const one = /^[\p{L}\p{N}]+$/u.test(question.trim());
     sentences.push(one ? `No document has the word ${question.trim()}.` : "No document has a word of this question.");
   }
@@ -203,7 +203,7 @@ async function nothing(result, question, signal) {
 const painted = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 
 /** Whether a further page can be asked for: a cross-encoder orders its candidates, and no others. */
-const mayHaveMore = (result) => state.like === null && result.hits.length === state.asked.k
+const mayHaveMore = (result) => result.hits.length === state.asked.k
   && (!state.asked.cross_encoder || state.hits.length + state.asked.k <= state.candidates);
 
 async function more() {
@@ -211,7 +211,7 @@ async function more() {
   try {
     const result = await call("v1/search", { ...state.asked, offset }, state.asking?.signal);
     state.hits = [...state.hits, ...result.hits];
-    const items = showHits(result.hits, state.asked.query, actions, offset);
+    const items = showHits(result.hits, state.asked.query ?? "", actions, offset);
     byId("more").hidden = !mayHaveMore(result);
     items[0]?.focus();
   } catch (error) {
@@ -251,18 +251,39 @@ async function locate(question, hits, signal) {
 /** A document of the map: the hit, or the documents like it. */
 function openPoint(key, title) {
   const hit = [...byId("hits").children].find((element) => element.dataset.key === key);
-  if (hit) hit.focus();
-  else onSimilar(key, title);
+  if (hit) return hit.focus();
+  state.like = state.unlike = [];
+  byId("query").value = "";
+  addExample("like", key, title);
 }
 
-const likeName = () => state.likeName || state.like;
+/** A document as an example of what is wanted, or not; words alone are not moved by it: there it takes the place of the question. */
+function addExample(list, key, title) {
+  if (checkedMode() === "text") byId("query").value = "";
+  state[list] = [...state[list], key];
+  state.names[key] = title;
+  controlsChanged();
+  byId("hits").focus({ preventScroll: true });
+  scrollTo(0, 0);
+}
+
+function removeExample(list, key) {
+  state[list] = state[list].filter((each) => each !== key);
+  if (!state.like.length && !byId("query").value.trim()) state.unlike = [];
+  controlsChanged();
+  byId("query").focus();
+}
+
+/** Whether there is something to move away from a document. */
+const mayUnlike = () => (byId("query").value.trim() ? checkedMode() !== "text" : state.like.length > 0);
 
 function chips() {
   showChips(controlsChanged);
-  if (state.like !== null) {
-    byId("chips").prepend(make("li", {}, make("button", { type: "button", dir: "auto", "aria-label": `Leave the documents like ${likeName()}`, onclick: () => { state.like = null; controlsChanged(); } },
-      `Like: ${likeName()} ×`)));
-  }
+  const examples = [["like", "Like"], ["unlike", "Not like"]].flatMap(([list, label]) => state[list].map((key) => {
+    const text = `${label}: ${state.names[key] || key}`;
+    return make("li", {}, make("button", { type: "button", dir: "auto", "aria-label": `Remove the example ${text}`, onclick: () => removeExample(list, key) }, `${text} ×`));
+  }));
+  byId("chips").prepend(...examples);
 }
 
 async function controlsChanged() {
@@ -285,20 +306,15 @@ async function addFilter(filter) {
   return true;
 }
 
-function onSimilar(key, title) {
-  [state.like, state.likeName] = [key, title];
-  byId("query").value = "";
-  controlsChanged();
-  scrollTo(0, 0);
-}
-
 function onExample(text) {
   byId("query").value = text;
   controlsChanged();
 }
 
 const actions = {
-  textOf, showError, onSimilar, onExample,
+  textOf, showError, onExample, mayUnlike,
+  onLike: (key, title) => addExample("like", key, title),
+  onUnlike: (key, title) => addExample("unlike", key, title),
   onValue: (field, value, inList) => { addValue(field, value, inList); controlsChanged(); },
 };
 
@@ -353,20 +369,20 @@ function remember(push) {
   const parameters = new URLSearchParams();
   const question = byId("query").value.trim();
   if (question) parameters.set("q", question);
-  if (state.like !== null) parameters.set("like", state.like);
+  for (const list of ["like", "unlike"]) for (const key of state[list]) parameters.append(list, key);
   if (checkedMode() !== state.usual) parameters.set("mode", checkedMode());
   if (byId("collection").options.length > 1) parameters.set("in", byId("collection").value);
   toAddress(parameters);
   const address = `#${parameters}`;
   if (address === (location.hash || "#")) return;
-  history[push ? "pushState" : "replaceState"]({ likeName: state.likeName }, "", parameters.size ? address : location.pathname);
+  history[push ? "pushState" : "replaceState"]({ names: state.names }, "", parameters.size ? address : location.pathname);
 }
 
 function recall() {
   const parameters = new URLSearchParams(location.hash.slice(1));
   byId("query").value = parameters.get("q") ?? "";
-  state.like = parameters.get("like");
-  state.likeName = history.state?.likeName; // not in a link that was shared
+  for (const list of ["like", "unlike"]) state[list] = parameters.getAll(list);
+  state.names = history.state?.names ?? {}; // not in a link that was shared
   check(parameters.get("mode") ?? state.usual);
   const chosen = parameters.get("in");
   if ([...byId("collection").options].some((option) => option.value === chosen)) byId("collection").value = chosen;
@@ -407,7 +423,7 @@ function setTheme(theme) {
 }
 
 byId("query").addEventListener("input", () => {
-  state.like = null;
+  state.like = state.unlike = [];
   chips();
   remember(!state.typing);
   state.typing = true;
@@ -448,7 +464,7 @@ byId("token-form").addEventListener("submit", (event) => {
 });
 byId("collection").addEventListener("change", () => {
   clearFilters();
-  state.like = null;
+  state.like = state.unlike = [];
   remember(true);
   openCollection();
 });

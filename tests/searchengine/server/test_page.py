@@ -342,6 +342,75 @@ def test_the_mode_of_the_collection_is_chosen(browser: Any, tmp_path: Path) -> N
         context.close()
 
 
+def test_documents_as_examples(browser: Any, tmp_path: Path) -> None:
+    """Each is left out, moves the question, stands above the hits and in the address, and goes."""
+    path = tmp_path / "words.index"
+    with SearchEngine.create(path, write_model2vec(tmp_path / "model")) as engine:
+        engine.add(DOCUMENTS)
+
+        def expected(question: str | None, k: int = 10, **options: Any) -> list[str]:
+            return [hit.title for hit in engine.search(question, k, **options)]
+
+        with running(tmp_path, [path], "--log", "none") as server:
+            context = browser.new_context()
+            page = context.new_page()
+            page.add_init_script(f"sessionStorage.setItem('searchengine-token', '{TOKEN}')")
+            page.goto(server.url)
+            page.wait_for_selector("#newest > li")
+            assert page.locator("#newest .like").count() == 5
+            assert page.locator("#newest .unlike").count() == 0  # there is nothing to move
+            ask(page, "whale sea ")
+            assert page.is_checked("input[value=hybrid]")
+            assert titles(page) == expected("whale sea")
+
+            def click(selector: str, chips: list[str]) -> None:
+                with page.expect_response("**/v1/search"):
+                    page.click(selector)
+                settle(page)
+                assert page.locator("#chips button").all_inner_texts() == chips
+
+            liked, unliked = titles(page)[4], titles(page)[7]
+            keys = {title: f"d{title.split()[1]}" for title in (liked, unliked)}
+            like, unlike = [keys[liked]], [keys[unliked]]
+            click("#hits .like >> nth=4", [f"Like: {liked} ×"])
+            assert titles(page) == expected("whale sea", like=like)
+            click(f"#hits [data-key={keys[unliked]}] .unlike",
+                  [f"Like: {liked} ×", f"Not like: {unliked} ×"])  # fmt: skip
+            both = expected("whale sea", 20, like=like, unlike=unlike)
+            assert titles(page) == both[:10] and {liked, unliked}.isdisjoint(both)
+            page.click("#more")
+            page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 20")
+            assert titles(page) == both
+            page.reload()  # the address holds them
+            page.wait_for_selector("#hits > li")
+            settle(page)
+            assert titles(page) == both[:10]
+            click("#chips button >> nth=0", [f"Not like: {unliked} ×"])
+            assert titles(page) == expected("whale sea", unlike=unlike)
+            page.go_back()
+            page.wait_for_function("() => document.querySelectorAll('#chips li').length === 2")
+            settle(page)
+            assert titles(page) == both[:10]
+            page.check("input[value=text]")  # the server says why not, and the way out
+            page.wait_for_selector("#error:visible")
+            assert "search in the mode vector or hybrid" in page.inner_text("#error")
+            ask(page, "whale ")  # another question begins without
+            assert page.locator("#chips li").count() == 0 and page.is_hidden("#error")
+            page.fill("#query", "")
+            page.click("#newest .like >> nth=0")  # documents like it, and not like others
+            page.wait_for_selector("#status:has-text('most like it')")
+            settle(page)
+            assert titles(page) == expected(None, like=["d29"])
+            other = titles(page)[3]
+            click("#hits .unlike >> nth=3", ["Like: Title 29 ×", f"Not like: {other} ×"])
+            key = f"d{other.split()[1]}"
+            assert titles(page) == expected(None, like=["d29"], unlike=[key])
+            page.click("#chips button >> nth=0")
+            page.wait_for_selector("#newest > li")
+            assert page.locator("#chips li").count() == 0 and "like" not in page.url
+            context.close()
+
+
 def test_nothing_shifts_while_one_types(page: Any) -> None:
     """The first hits take the place of the examples at once."""
     page.evaluate(
@@ -483,7 +552,8 @@ def test_five_tasks(page: Any) -> None:
     page.click("#hits .whole >> nth=0")  # open
     page.wait_for_selector("#hits > li[data-open=true] .passage")
     title = titles(page)[0]
-    page.click("#hits .similar >> nth=0")  # similar, under the same filters
+    assert page.locator("#hits .unlike").count() == 0  # which words alone do not take
+    page.click("#hits .like >> nth=0")  # similar, under the same filters
     page.wait_for_function("() => document.querySelector('#status').textContent.includes('like')")
     settle(page)
     assert len(titles(page)) == 9 and title not in titles(page)
