@@ -195,17 +195,8 @@ class Connections:
                 f"{self.name}: other writers changed the same documents {_TRIES} times in a row; "
                 "nothing was changed, try again"
             ) from error
-        except errors.ProgramLimitExceeded as error:
-            raise CorpusError(
-                f"PostgreSQL cannot store this ({_reason(error)}); nothing was changed: a key, and "
-                "a value of a metadata field with an index, may have about 2,700 bytes; shorten "
-                f"it, or drop the index of the field in the schema {self.schema}"
-            ) from error
-        except psycopg.DataError as error:
-            raise CorpusError(
-                f"PostgreSQL cannot store this ({_reason(error)}); nothing was changed: correct "
-                "the document, or leave it out"
-            ) from error
+        except (psycopg.DataError, errors.ProgramLimitExceeded) as error:
+            raise self._unstorable(error) from error
         except errors.ReadOnlySqlTransaction as error:
             raise BackendUnavailable(
                 f"{self.name}: this server is a replica, and writes go to the primary; name both "
@@ -337,6 +328,19 @@ class Connections:
                 f"{self.name} has pgvector {installed or available}, and 0.8 or later is needed; "
                 f"upgrade it on the server{update}"
             )
+
+    def _unstorable(self, error: Exception) -> CorpusError:
+        from psycopg import errors
+
+        way_out = "correct the document, or leave it out"
+        if isinstance(error, errors.ProgramLimitExceeded):
+            way_out = (
+                "a key, and a value of a metadata field with an index, may have about 2,700 bytes; "
+                f"shorten it, or drop the index of the field in the schema {self.schema}"
+            )
+        return CorpusError(
+            f"PostgreSQL cannot store this ({_reason(error)}); nothing was changed: {way_out}"
+        )
 
     def _unnamed(self, error: Exception) -> Exception:
         if _ENDED.match(str(error)) is not None:  # to a node of a cluster, which has no code

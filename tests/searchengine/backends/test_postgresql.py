@@ -175,6 +175,16 @@ def test_a_long_filter_runs(connection: Any) -> None:
 # --- the index of vectors -------------------------------------------------------------------------
 
 
+def test_few_passages_are_all_compared_at_full_width(engine: SearchEngine) -> None:
+    """As in a folder: then the scores of all pages only fall."""
+    engine.collection.upsert(entries(900))
+    engine.collection.wait_ready(DEADLINE)
+    assert engine.stats().exact
+    query = units(1, seed=5)[0]
+    nearest = [hit.key for hit in engine.search(query, 900)]
+    assert nearest == [hit.key for hit in engine.search(query, 900, exact=True)]
+
+
 def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
     forced = url.replace("#", "&options=-c%20enable_seqscan%3Doff%20-c%20enable_sort%3Doff#")
     config = {"prefix": 16, "shortlist": 60}
@@ -184,7 +194,8 @@ def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
         engine.collection.wait_ready(DEADLINE)
         query = units(1, seed=5)[0]
         assert "passages_prefix" not in engine.collection.explain(query)  # FLAT_BELOW
-        assert "not built" in engine.stats().pending[0] and engine.stats().exact
+        assert "not built" in engine.stats().pending[0]
+        assert not engine.stats().exact  # 60 of 900 are compared at full width
         engine.collection.upsert(stored[900:])
         engine.collection.wait_ready(DEADLINE)
         plan = engine.collection.explain(query, 10, "n >= 700")
@@ -298,7 +309,7 @@ def test_fields_that_may_hold_long_values_are_not_indexed(engine: SearchEngine) 
     assert {"field n", "field only", "field none", "date day"} <= names
     assert "field day" not in names
     late = Document("late", "x", metadata={"n": words[0][:5000]})
-    with pytest.raises(CorpusError, match='"field n".*may have about 2,700 bytes.*drop the index'):
+    with pytest.raises(CorpusError, match=r'"field n".*may have about 2,700 bytes.*drop the index'):
         engine.collection.upsert([Entry(late, (), units(0))])
 
 
@@ -356,6 +367,25 @@ def test_fields_with_long_names_have_an_index_each(engine: SearchEngine) -> None
         sql = "SELECT count(*) FROM pg_indexes WHERE schemaname = current_schema() AND {}"
         row = connection.execute(sql.format("starts_with(indexname, 'field ')")).fetchone()
     assert row == (3,)
+
+
+def test_warming_reads_what_searches_read(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert engine.warm() == 0  # the server lacks pg_prewarm
+    engine.collection.upsert(entries(1100))
+    engine.collection.wait_ready(DEADLINE)
+    with engine.collection._connections.borrow() as connection:
+        connection.execute(
+            "CREATE FUNCTION pg_prewarm(oid) RETURNS bigint LANGUAGE sql AS "
+            "'SELECT pg_relation_size($1) / current_setting(''block_size'')::int'"
+        )
+        names = ["passages", "passages_prefix", "passages_pkey", "passages_document"]
+        names += ["documents", "documents_pkey", "postings_term"]
+        sql = "SELECT sum(pg_relation_size(name::regclass)) FROM unnest(%s::text[]) AS name"
+        ((expected,),) = connection.execute(sql, (names,)).fetchall()
+    monkeypatch.setattr(schema, "installed", lambda *_: True)
+    assert engine.warm() == expected
 
 
 # --- errors ---------------------------------------------------------------------------------------
