@@ -23,6 +23,8 @@ from pydantic import Field as Described
 
 from searchengine.engine import CrossEncoders, CrossEncoding, Hit, Hits, SearchEngine, field_name
 from searchengine.errors import EncoderMismatch, SearchEngineError
+from searchengine.query.boosting import MAX_LENGTH
+from searchengine.server.server_settings import MAX_EXAMPLES
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 _EXPECTED = (SearchEngineError, OSError, ImportError, ToolError)
@@ -37,6 +39,35 @@ Where = Annotated[
     ),
 ]
 Count = Annotated[int, Described(ge=1, le=100, description="Number of hits.")]
+Like = Annotated[
+    tuple[str, ...],
+    Described(
+        max_length=MAX_EXAMPLES,
+        description="Keys of relevant documents: find others like them, too.",
+    ),
+]
+Unlike = Annotated[
+    tuple[str, ...],
+    Described(
+        max_length=MAX_EXAMPLES, description="Keys of irrelevant documents: find none like them."
+    ),
+]
+Boost = Annotated[
+    str | None,
+    Described(
+        max_length=MAX_LENGTH,
+        description="Expression over metadata fields that multiplies the scores, such as: "
+        "0.9 ** age_days(date)",
+    ),
+]
+GroupNear = Annotated[
+    float | None,
+    Described(
+        gt=0,
+        le=1,
+        description="Leave out near duplicates: hits with this cosine to one before, such as 0.97.",
+    ),
+]
 
 
 class HitModel(BaseModel):
@@ -121,6 +152,13 @@ class Tools:
             Described(description="Rank by meaning (vector), by words (text), by both (hybrid)."),
         ] = "auto",
         offset: Annotated[int, Described(ge=0, description="Number of hits to skip.")] = 0,
+        like: Like = (),
+        unlike: Unlike = (),
+        boost: Boost = None,
+        group_near: GroupNear = None,
+        typo_tolerance: Annotated[
+            bool, Described(description="Replace words that no document has by the nearest ones.")
+        ] = True,
     ) -> Results:
         """Find the documents that answer a question best, with the passage that does so.
 
@@ -128,7 +166,16 @@ class Tools:
         must have it with a plus sign before: +"half a brain". The tool `get` returns the whole text
         of a document.
         """
-        options: dict[str, Any] = {"where": where, "mode": mode, "offset": offset}
+        options: dict[str, Any] = {
+            "where": where,
+            "mode": mode,
+            "offset": offset,
+            "like": like,
+            "unlike": unlike,
+            "boost": boost,
+            "group_near": group_near,
+            "typo_tolerance": typo_tolerance,
+        }
         if self._encoding is not None:
             options |= self._encoding.options(k, offset)
         return _results(self._current().search(query, k, **options))
@@ -163,9 +210,16 @@ class Tools:
         key: Annotated[str, Described(description="Key of a document.")],
         k: Count = 10,
         where: Where = None,
+        like: Like = (),
+        unlike: Unlike = (),
+        boost: Boost = None,
+        group_near: GroupNear = None,
     ) -> Results:
         """Find the documents nearest in meaning to a stored one."""
-        return _results(self._current().similar(key, k, where=where))
+        hits = self._current().similar(
+            key, k, where=where, like=like, unlike=unlike, boost=boost, group_near=group_near
+        )
+        return _results(hits)
 
     def facets(
         self,

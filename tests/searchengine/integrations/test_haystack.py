@@ -103,6 +103,18 @@ def test_retrievers_run_in_a_pipeline_and_are_serialized(store: SearchEngineDocu
         SearchEngineRetriever("papers.index")
 
 
+def test_options_of_a_search_reach_the_collection(store: SearchEngineDocumentStore) -> None:
+    store.write_documents([Document(id="c", content="whales")])
+    options = {"like": ["a"], "unlike": ["c"], "boost": "10", "group_near": 0.99}
+    (found,) = SearchEngineRetriever(store, options=options).run("a bee")["documents"]
+    (hit,) = store.engine.search("a bee", **options)
+    assert (found.id, found.score) == (hit.key, hit.score) and found.id == "b"
+    words = SearchEngineRetriever(store, options={"mode": "text"})
+    assert [each.id for each in words.run("wheles")["documents"]] == ["c"]
+    words = SearchEngineRetriever(store, options={"mode": "text", "typo_tolerance": False})
+    assert words.run("wheles")["documents"] == []
+
+
 def test_embeddings_are_returned_if_asked_for(store: SearchEngineDocumentStore) -> None:
     expected = dict(zip("ab", WordLengths().encode(["a bee", "the cat sat"]), strict=True))
     engine = store.engine

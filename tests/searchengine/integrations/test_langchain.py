@@ -107,7 +107,7 @@ def test_relevance_is_the_cosine_from_0_to_1(store: SearchEngineVectorStore) -> 
     )
     assert [(d.id, round(s, 3)) for d, s in found] == [("a", 1.0), ("d", 0.535)]
     assert asyncio.run(store.asimilarity_search_with_relevance_scores("a bee", k=1))[0][1] == 1
-    for option in ({"mode": "text"}, {"cross_encoder": "model"}):
+    for option in ({"mode": "text"}, {"cross_encoder": "model"}, {"boost": "2"}):
         with pytest.raises(QueryError, match="relevance from 0 to 1 is a cosine"):
             store.similarity_search_with_relevance_scores("a bee", **option)
 
@@ -173,6 +173,27 @@ def test_a_store_needs_a_folder_of_its_own(tmp_path: Path) -> None:
         SearchEngineVectorStore.from_texts([""], FAKE, path=tmp_path / "c")
     with pytest.raises(CollectionError):
         SearchEngineVectorStore.from_texts(["a"], FAKE, path=tmp_path / "c")
+
+
+def test_options_of_a_search_reach_the_collection(store: SearchEngineVectorStore) -> None:
+    """Those of the retriever and of a call; the store's own searches, too."""
+    options: dict[str, Any] = {
+        "like": ["b"],
+        "unlike": ["c"],
+        "boost": "coalesce(year, 1)",
+        "group_near": 0.999,
+    }
+    hits = store.engine.search("a bee", 4, mode="vector", **options)
+    assert 0 < len(hits) < 4 and not {"b", "c"} & {hit.key for hit in hits}
+    expected = [(hit.key, hit.score) for hit in hits]
+    scored = store.similarity_search_with_score("a bee", 4, **options)
+    assert [(document.id, score) for document, score in scored] == expected
+    retriever = SearchEngineRetriever(engine=store.engine, options={"mode": "vector", **options})
+    assert ids(retriever.invoke("a bee")) == [key for key, _ in expected]
+    assert "b" in ids(retriever.invoke("a bee", like=[]))
+    words = SearchEngineRetriever(engine=store.engine, options={"mode": "text"})
+    assert ids(words.invoke("wheles")) == ["c"]
+    assert words.invoke("wheles", typo_tolerance=False) == []
 
 
 def test_the_retriever_returns_documents_or_passages(store: SearchEngineVectorStore) -> None:
