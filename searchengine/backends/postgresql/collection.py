@@ -42,8 +42,6 @@ _MEMORY = "512MB"  # for building the graph, where the server has no value of it
 _MAX_LINKS, _MAX_CANDIDATES = 100, 1000  # the limits of pgvector
 ROTATION, SHORTLIST = "rotation", "shortlist"
 """Settings that a copy brings along: the rotation of the vectors, and the measured shortlist."""
-FITTED = "fitted"
-"""The setting with the number of passages that there were when the rotation was fitted."""
 _State = tuple[dict[str, Any], Rotation | None]
 """The settings of a commit, and its rotation."""
 
@@ -167,7 +165,7 @@ class PostgresCollection(Backend):
     def carried(self) -> dict[str, Any]:
         with self.reading() as snapshot:
             matrix = snapshot.rotation_matrix()
-            return {"rotation": matrix, "shortlist": snapshot.shortlist}
+            return {"rotation": matrix, "shortlist": snapshot.settings.get(SHORTLIST)}
 
     def upsert(
         self,
@@ -281,7 +279,7 @@ class PostgresCollection(Backend):
         rows = _count(connection)
 
         def changes() -> Mapping[str, Any]:
-            return {**settings(), ROTATION: packed, FITTED: rows}
+            return {**settings(), ROTATION: packed, schema.FITTED: rows}
 
         def index(table: str, name: str) -> None:
             sql = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
@@ -388,7 +386,7 @@ class PostgresCollection(Backend):
         indexed, rows = schema.is_indexed(connection), _count(connection)
         config = SegmentConfig.from_dict(settings["index"])
         rotation = None
-        if _has_outgrown(settings, rows) or (before is None and FITTED not in settings):
+        if _has_outgrown(settings, rows) or (before is None and schema.FITTED not in settings):
             rotation = self.fitted(self._sample(connection, before), config)
         replacement = Replacement(connection, self.path, self._spread)
         if rotation is not None and (replacement.details() or {}).get("encoder") is None:
@@ -399,9 +397,9 @@ class PostgresCollection(Backend):
             self._build_index(connection, config)
         if not indexed:
             statistics.create(connection)
-        if FITTED not in settings and rotation is None:
+        if schema.FITTED not in settings and rotation is None:
             with connection.transaction():
-                schema.set_value(connection, FITTED, rows)
+                schema.set_value(connection, schema.FITTED, rows)
         self._ready = True
 
     def _sample(self, connection: "Connection", rotation: Rotation | None) -> Floats:
@@ -450,7 +448,7 @@ def _count(connection: "Connection") -> int:
 
 def _has_outgrown(settings: Mapping[str, Any], rows: int) -> bool:
     """Whether the rotation was fitted to much fewer passages than there are, and to few."""
-    fitted = settings.get(FITTED)
+    fitted = settings.get(schema.FITTED)
     return fitted is not None and fitted < _SAMPLE and rows >= _GROWTH * fitted
 
 

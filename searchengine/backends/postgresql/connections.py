@@ -66,8 +66,8 @@ def split_url(url: str) -> tuple[str, str]:
     schema = unquote(name) or DEFAULT_SCHEMA
     if _NAME.fullmatch(schema) is None or schema.startswith("pg_"):
         raise CollectionError(
-            f"{shown(url)}: the name of a collection must be a word of at most 63 characters that "
-            f"does not begin with a digit or pg_, got {schema!r}"
+            f"{shown(url)}: the name of a collection, after the first #, must be a word of at most "
+            "63 characters that does not begin with a digit or pg_; write # in a password as %23"
         )
     return uri, schema
 
@@ -75,7 +75,7 @@ def split_url(url: str) -> tuple[str, str]:
 def shown(url: str) -> str:
     """The URL without its password, for messages."""
     url = re.sub(r"(?<=//)([^:/@]*):.*@", r"\1@", url)  # an unquoted password may hold @, / and ?
-    return re.sub(r"(?<=[?&])password=[^&#]*&?", "", url)
+    return re.sub(r"(?<=[?&])(ssl)?password=[^&#]*&?", "", url)
 
 
 class Connections:
@@ -196,10 +196,7 @@ class Connections:
                 "nothing was changed, try again"
             ) from error
         except (psycopg.DataError, errors.ProgramLimitExceeded) as error:
-            raise CorpusError(
-                f"PostgreSQL cannot store this ({_reason(error)}); nothing was changed: correct "
-                "the document, or leave it out"
-            ) from error
+            raise self._unstorable(error) from error
         except errors.ReadOnlySqlTransaction as error:
             raise BackendUnavailable(
                 f"{self.name}: this server is a replica, and writes go to the primary; name both "
@@ -228,7 +225,7 @@ class Connections:
         try:
             options = conninfo_to_dict(self.uri)
         except psycopg_error() as error:
-            raise self._not_connected(error) from error
+            raise self._no_uri(error) from None  # whose message may show the password
         several = "," in f"{options.get('host', '')}{options.get('hostaddr', '')}"
         several &= "target_session_attrs" not in options
         self._writable = ("read-write",) if several else ("",)
@@ -332,6 +329,19 @@ class Connections:
                 f"upgrade it on the server{update}"
             )
 
+    def _unstorable(self, error: Exception) -> CorpusError:
+        from psycopg import errors
+
+        way_out = "correct the document, or leave it out"
+        if isinstance(error, errors.ProgramLimitExceeded):
+            way_out = (
+                "a key, and a value of a metadata field with an index, may have about 2,700 bytes; "
+                f"shorten it, or drop the index of the field in the schema {self.schema}"
+            )
+        return CorpusError(
+            f"PostgreSQL cannot store this ({_reason(error)}); nothing was changed: {way_out}"
+        )
+
     def _unnamed(self, error: Exception) -> Exception:
         if _ENDED.match(str(error)) is not None:  # to a node of a cluster, which has no code
             return self._lost(error)
@@ -350,6 +360,16 @@ class Connections:
             )
         return BackendUnavailable(
             f"{self.name}: the connection was lost ({_reason(error)}); try again"
+        )
+
+    def _no_uri(self, error: Exception) -> CollectionError:
+        def quoted(part: re.Match[str]) -> str:
+            return part[0] if part[1] in self.name else '"…"'
+
+        reason = re.sub('"(.*)"', quoted, _reason(error))
+        return CollectionError(
+            f"{self.name} is not a connection URI ({reason}); in a password, write % as %25, @ as "
+            "%40, / as %2F and a space as %20"
         )
 
     def _not_connected(self, error: Exception) -> CollectionError:
@@ -393,7 +413,8 @@ def _required() -> None:
 
 def _reason(error: Exception) -> str:
     """The first line of a message of the server."""
-    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = [line for line in str(error).splitlines() if line.strip() and line[0] != "\t"]
+    lines = lines or [type(error).__name__]
     text = lines[-1] if lines[0].startswith("connection") and len(lines) > 1 else lines[0]
     return text.strip().removeprefix("- ")
 

@@ -25,6 +25,7 @@ from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
 from searchengine.corpus.language_traits import UNSPACED_LANGUAGES
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
+from searchengine.indexer.config import FLAT_BELOW
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connections
@@ -32,11 +33,15 @@ if TYPE_CHECKING:
 
 VERSION = 2
 INDEX = "passages_prefix"
+HOT = (INDEX, "passages_pkey", "documents_pkey", "postings_term")
+"""The indexes that every search reads."""
 INDEXED = (
     f"EXISTS (SELECT 1 FROM pg_index WHERE indexrelid = to_regclass('{INDEX}') AND indisvalid)"
 )
 """Whether the index of vectors serves searches."""
 WORDS_RANKER = "BM25"
+FITTED = "fitted"
+"""The setting with the number of passages that there were when the rotation was fitted."""
 NEXT = "next"
 """The row of settings with what is being replaced (replacing.py); readers leave it out."""
 CITUS = "citus"
@@ -249,13 +254,12 @@ def stored_bytes(connection: "Connection", spread: bool) -> int:
 
 
 def hot_bytes(connection: "Connection") -> int:
-    """Bytes of the indexes that every search reads; tables are read for its hits only."""
+    """Bytes of the HOT indexes; tables are read for hits only."""
     sql = (
         "SELECT coalesce(sum(pg_relation_size(oid)), 0)::bigint FROM pg_class "
         "WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(%s)"
     )
-    names = [INDEX, "passages_pkey", "documents_pkey", "postings_term"]
-    row = connection.execute(sql, (names,)).fetchone()
+    row = connection.execute(sql, (list(HOT),)).fetchone()
     return int(row[0]) if row else 0
 
 
@@ -308,13 +312,16 @@ def _lock(connection: "Connection", schema: str) -> None:
 
 
 _DEFAULT_SHORTLIST = 400
-"""The shortlist of a collection without a measured one (from tuning, or the source of a copy)."""
+"""The shortlist of a collection without a measured one (from tuning, or the source of a copy).
+
+Before there are enough passages to fit a rotation to, it has all of them, as in a folder."""
 
 
 def shortlist_of(settings: Mapping[str, Any]) -> int:
     """The configured shortlist, or the one that the copied collection measured."""
     configured = settings["index"]["shortlist"] or settings.get("shortlist")
-    return int(configured or _DEFAULT_SHORTLIST)
+    few = settings.get(FITTED, 0) < FLAT_BELOW
+    return int(configured or (FLAT_BELOW if few else _DEFAULT_SHORTLIST))
 
 
 def pack(rotation: Floats) -> str:

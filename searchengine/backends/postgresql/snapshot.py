@@ -54,6 +54,7 @@ _MAX_EF = 1000  # the limit of pgvector
 _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _UNCOUNTED = 10_000  # rows that a search may ask for without knowing how many there are
 _ASKED = 8 * SAMPLE  # ids looked up for a sample of passages; some may be deleted
+_WARMED = ("passages", "passages_document", "documents")  # beside the indexes of all searches
 _BROUGHT = 100  # documents that a search brings along at most
 _Matches = tuple[str, str, tuple[Any, ...]]  # tables, condition, its parameters
 
@@ -340,10 +341,9 @@ class PostgresSnapshot(Snapshot):
         sql = (
             "SELECT coalesce(sum(pg_prewarm(oid)), 0) * current_setting('block_size')::int "
             "FROM pg_class WHERE relnamespace = current_schema()::regnamespace "
-            "AND relkind IN ('r', 'i') AND (relname = 'passages' OR relname = %s "
-            "OR relname IN ('documents', 'documents_pkey', 'passages_pkey', 'passages_document'))"
+            "AND relname = ANY(%s)"
         )
-        return int(self.tables.read(sql, (schema.INDEX,))[0][0])
+        return int(self.tables.read(sql, ([*schema.HOT, *_WARMED],))[0][0])
 
     def index_bytes(self) -> int:
         return schema.hot_bytes(self.connection)
@@ -375,7 +375,7 @@ class PostgresSnapshot(Snapshot):
             "words": schema.WORDS_RANKER if schema.words_config(self.settings) else None,
             "fields": schema.indexed_fields(self.connection),
             "shortlist": self.shortlist,
-            "exact": not indexed or self.shortlist >= passages,
+            "exact": self.shortlist >= passages,
             "bytes": total,
             "pending": () if indexed else (waiting,),
         }

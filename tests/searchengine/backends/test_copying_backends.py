@@ -84,7 +84,11 @@ def test_a_shortlist_of_all_rows_does_not_travel(tmp_path: Path, url: str) -> No
         engine.add([{"_id": str(i), "text": ""} for i in range(32)], np.eye(32, dtype=np.float32))
         assert engine.stats().exact
     copy(tmp_path / "s", url)
-    with SearchEngine.open(url) as engine:
+    copy(url, f"{url}_again")
+    with SearchEngine.open(f"{url}_again") as engine:
+        assert engine.stats().exact
+        rows = np.random.default_rng(0).standard_normal((1000, 32)).astype(np.float32)
+        engine.add([{"_id": f"n{i}", "text": ""} for i in range(1000)], rows)
         assert engine.stats().shortlist == 400
 
 

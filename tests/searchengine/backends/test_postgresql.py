@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -174,6 +175,16 @@ def test_a_long_filter_runs(connection: Any) -> None:
 # --- the index of vectors -------------------------------------------------------------------------
 
 
+def test_few_passages_are_all_compared_at_full_width(engine: SearchEngine) -> None:
+    """As in a folder: then the scores of all pages only fall."""
+    engine.collection.upsert(entries(900))
+    engine.collection.wait_ready(DEADLINE)
+    assert engine.stats().exact
+    query = units(1, seed=5)[0]
+    nearest = [hit.key for hit in engine.search(query, 900)]
+    assert nearest == [hit.key for hit in engine.search(query, 900, exact=True)]
+
+
 def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
     forced = url.replace("#", "&options=-c%20enable_seqscan%3Doff%20-c%20enable_sort%3Doff#")
     config = {"prefix": 16, "shortlist": 60}
@@ -183,7 +194,8 @@ def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
         engine.collection.wait_ready(DEADLINE)
         query = units(1, seed=5)[0]
         assert "passages_prefix" not in engine.collection.explain(query)  # FLAT_BELOW
-        assert "not built" in engine.stats().pending[0] and engine.stats().exact
+        assert "not built" in engine.stats().pending[0]
+        assert not engine.stats().exact  # 60 of 900 are compared at full width
         engine.collection.upsert(stored[900:])
         engine.collection.wait_ready(DEADLINE)
         plan = engine.collection.explain(query, 10, "n >= 700")
@@ -296,6 +308,9 @@ def test_fields_that_may_hold_long_values_are_not_indexed(engine: SearchEngine) 
         names = {name for (name,) in connection.execute(sql)}
     assert {"field n", "field only", "field none", "date day"} <= names
     assert "field day" not in names
+    late = Document("late", "x", metadata={"n": words[0][:5000]})
+    with pytest.raises(CorpusError, match=r'"field n".*may have about 2,700 bytes.*drop the index'):
+        engine.collection.upsert([Entry(late, (), units(0))])
 
 
 def test_the_graph_is_built_as_the_collection_and_the_server_say(
@@ -354,6 +369,25 @@ def test_fields_with_long_names_have_an_index_each(engine: SearchEngine) -> None
     assert row == (3,)
 
 
+def test_warming_reads_what_searches_read(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert engine.warm() == 0  # the server lacks pg_prewarm
+    engine.collection.upsert(entries(1100))
+    engine.collection.wait_ready(DEADLINE)
+    with engine.collection._connections.borrow() as connection:
+        connection.execute(
+            "CREATE FUNCTION pg_prewarm(oid) RETURNS bigint LANGUAGE sql AS "
+            "'SELECT pg_relation_size($1) / current_setting(''block_size'')::int'"
+        )
+        names = ["passages", "passages_prefix", "passages_pkey", "passages_document"]
+        names += ["documents", "documents_pkey", "postings_term"]
+        sql = "SELECT sum(pg_relation_size(name::regclass)) FROM unnest(%s::text[]) AS name"
+        ((expected,),) = connection.execute(sql, (names,)).fetchall()
+    monkeypatch.setattr(schema, "installed", lambda *_: True)
+    assert engine.warm() == expected
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -363,11 +397,29 @@ def test_fields_with_long_names_have_an_index_each(engine: SearchEngine) -> None
         ("postgresql://me:secret@host/db#c", "postgresql://me@host/db#c"),
         ("postgresql://me:se/cr@et?@host/db", "postgresql://me@host/db"),
         ("postgresql://me@host:5432/db?password=secret&x=1", "postgresql://me@host:5432/db?x=1"),
+        ("postgresql://me@host/db?sslpassword=secret#c", "postgresql://me@host/db?#c"),
         ("postgresql://host:5432/db#c", "postgresql://host:5432/db#c"),
     ],
 )
 def test_the_password_is_never_shown(url: str, expected: str) -> None:
     assert connecting.shown(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql://me:QQ%zQQ@host/db#c", "percent-encoded token.*write % as %25"),
+        ("postgresql://me:QQ QQ@host/db#c", "spaces found.*a space as %20"),
+        ("postgresql://me@host/db?password=QQ%zQQ#c", "percent-encoded token"),
+        ("postgresql://me:QQ#QQ@host/db#c", "must be a word.*write # in a password as %23"),
+        ("postgresql://me:QQ@host/db?no_parameter=1", "no_parameter"),
+    ],
+)
+def test_a_malformed_url_is_refused_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(CollectionError, match=message) as caught:
+        SearchEngine.open(url)
+    assert not isinstance(caught.value, BackendUnavailable)  # which would be tried again
+    assert "QQ" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +429,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_servers_that_cannot_be_reached_or_entered(url: str) -> None:
-    with pytest.raises(BackendUnavailable, match=r"me@127.0.0.1:1/db.*cannot be reached"):
+    with pytest.raises(BackendUnavailable, match=r"me@127.0.0.1:1/db.*cannot be reached.*refused"):
         SearchEngine.open("postgresql://me:secret@127.0.0.1:1/db#x")
     with pytest.raises(CollectionError, match="refuses the user or the password"):
         SearchEngine.open(url.replace("postgres:@", "nobody:wrong@"))

@@ -14,7 +14,7 @@ from postgres_server import new_cluster_url, new_url
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry
 from searchengine.backends.postgresql import pool, replacing
-from searchengine.backends.postgresql.collection import FITTED
+from searchengine.backends.postgresql.schema import FITTED
 from searchengine.errors import BackendUnavailable, CollectionBusy, EncoderMismatch, QueryError
 from searchengine.indexer.config import FLAT_BELOW
 
