@@ -123,6 +123,14 @@ def test_weights_of_words() -> None:
     assert of("car", [["car", "auto"], ["car", "wagon"]]) == {"auto": 1.0, "wagon": 1.0}
 
 
+def test_words_that_a_synonym_stands_for() -> None:
+    groups = [["car", "auto"], ["motor vehicle", "auto"]]
+    words = added(
+        "car car motor vehicle car", {"synonyms": stored(groups)}, Analyzer.parse("porter")
+    )
+    assert words == {"auto": (1.0, ("car", "motor", "vehicle"))}
+
+
 @pytest.mark.parametrize("tokenizer", ["porter", "stem:en", "unicode", "trigram"])
 def test_a_rarer_synonym_counts_as_much_as_the_rarest_word(tmp_path: Path, tokenizer: str) -> None:
     """By the words files and by FTS5. Of texts of equal length that have a word once."""

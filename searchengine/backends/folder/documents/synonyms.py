@@ -75,7 +75,7 @@ class Added(NamedTuple):
     """A word that is added to a question: how often it counts, and the words it stands for."""
 
     share: float
-    of: _Terms
+    of: tuple[str, ...]
 
 
 def added(question: str, settings: Mapping[str, Any], used: Analyzer) -> dict[str, Added]:
@@ -169,8 +169,8 @@ class _Synonyms:
                     for word, of_word in other.words.items():
                         if not present.issuperset(of_word):
                             before = counts.get(word, Added(0.0, ()))
-                            of = (*before.of, *one.words)
-                            counts[word] = Added(max(before.share, share), of)
+                            of = dict.fromkeys((*before.of, *one.words))
+                            counts[word] = Added(max(before.share, share), tuple(of))
             start += max(1, size)
         return dict(islice(counts.items(), MAX_ADDED))
 
