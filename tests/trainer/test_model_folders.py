@@ -4,6 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, PreTrainedModel
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import CollectionError
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.network import read_transformer
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from tests.tiny_model import WIDTH, write_json, write_plain, write_sentence_transformer
 
@@ -245,3 +249,32 @@ def test_modules_that_are_not_sentence_transformers_own_are_refused(
     write_json(folder / "modules.json", listed)
     with pytest.raises(ModelError, match=f"names the module {name}, which is not one of sentence"):
         Encoder.load(folder)
+
+
+# ------------------------------------------------------------------------------- several at once
+
+
+def test_threads_load_models_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers replaces a method of its class while it loads, for all threads."""
+    folder = write_sentence_transformer(tmp_path / "model")
+    load, tie_weights = AutoModel.from_pretrained, PreTrainedModel.tie_weights
+    loading, most = 0, 0
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal loading, most
+        loading += 1
+        most = max(most, loading)
+        time.sleep(0.05)
+        try:
+            return load(*args, **kwargs)
+        finally:
+            loading -= 1
+
+    monkeypatch.setattr(AutoModel, "from_pretrained", noted)
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(read_transformer, folder, {}, False) for _ in range(4)]:
+            future.result()
+    assert most == 1
+    assert PreTrainedModel.tie_weights is tie_weights

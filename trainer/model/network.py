@@ -3,6 +3,8 @@
 import copy
 import json
 import logging
+import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +34,19 @@ ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UM
 OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"})
 FALLBACK_MAX_TOKENS = 512
 _log = logging.getLogger(__name__)
+# While transformers loads a model, it replaces PreTrainedModel.tie_weights for all threads, and
+# then puts back what it found: two at once would leave the replacement in place for ever.
+_one_at_a_time = threading.Lock()
+
+
+def _unlock() -> None:
+    """For a process that was forked while a model was loaded."""
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def transformer_settings(place: Path) -> dict[str, Any]:
@@ -84,7 +99,7 @@ def read_transformer(
         loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
     elif getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{place} is a {config.model_type}: expected an encoder")
-    with _loading(place):
+    with _loading(place), _one_at_a_time:
         network, report = loader.from_pretrained(
             place,
             config=config,

@@ -10,17 +10,27 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     ENCODER,
+    RUNNING,
     Count,
     numbers,
     open_engine,
     runs,
+    sectioned,
 )
 
 if TYPE_CHECKING:
     from searchengine.measure.planning.plan import Plan, Planned
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "What is demanded": "documents rate target_recall k",
+            "What it runs on": "cores on",
+            "The trials": f"queries sizes encoder {RUNNING}",
+        }
+    )
+)
 @COLLECTION
 @click.option("--documents", required=True, type=Count(), help="Number of documents: 1e7.")
 @click.option("--rate", required=True, type=float, help="Questions a second.")

@@ -7,10 +7,26 @@ import click
 
 from searchengine.cli.console import counted
 from searchengine.cli.measuring.judged import read_judged
-from searchengine.cli.options import AS_JSON, QUERY_ENCODER, Address, complete_path, runs
+from searchengine.cli.options import (
+    AS_JSON,
+    QUERY_ENCODER,
+    RUNNING,
+    Address,
+    complete_path,
+    runs,
+    sectioned,
+)
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "Questions and judgements": "queries qrels beir split exclude_self",
+            "Further stages": "boost cross_encoder candidates",
+            "The encoder": f"encoder query_encoder {RUNNING}",
+        }
+    )
+)
 @click.argument("collection", type=Address())
 @click.option(
     "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."

@@ -142,6 +142,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert [row["stage"] for row in rows] == names
     assert [row["ndcg@10"] for row in rows] == [1.0] * 4
     table = run("evaluate", "stages", path, *judged)
-    assert "typing errors" in table.stdout and "1 question" in table.stdout
+    shown = " ".join(table.stdout.split())
+    assert "typing errors" in shown and "1 question" in shown
     refused = run("evaluate", "stages", path, *judged, "--candidates", "3")
     assert refused.returncode == 2 and "name one" in refused.stderr
