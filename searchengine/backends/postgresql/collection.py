@@ -252,7 +252,7 @@ class PostgresCollection(Backend):
 
     @contextmanager
     def replacing(self) -> Iterator[Replacement]:
-        """Write all passages anew, as only one process does at a time. Raises CollectionBusy."""
+        """Write all passages again, as only one process does at a time. Raises CollectionBusy."""
         with self._connections.single() as connection:
             if not self._is_alone(connection):
                 raise CollectionBusy(
