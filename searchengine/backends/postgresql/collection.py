@@ -279,7 +279,9 @@ class PostgresCollection(Backend):
         rows = _count(connection)
 
         def changes() -> Mapping[str, Any]:
-            return {**settings(), ROTATION: packed, schema.FITTED: rows}
+            # A rotation of few passages is fitted when there are more.
+            fitted = rows if rows >= FLAT_BELOW else None
+            return {**settings(), ROTATION: packed, schema.FITTED: fitted}
 
         def index(table: str, name: str) -> None:
             sql = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
