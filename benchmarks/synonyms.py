@@ -4,8 +4,9 @@
 
 The rarest word of each question is replaced by another, made up, in a share of the documents that
 have it, drawn at random, three times. The collection is searched without and with the pairs as
-synonyms, and with a smaller weight of the words that they add. The questions are those that the
-weight was chosen on: SciFact train, NFCorpus dev, 300 each, and every other one of Cranfield.
+synonyms, and with synonyms that count as rare as they are, by several weights. The questions are
+those that the weight was chosen on: SciFact train, NFCorpus dev, 300 each, and every other one of
+Cranfield.
 """
 
 import random
@@ -24,9 +25,9 @@ from hybrid import ndcg
 from record import DATA, record
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder import snapshot
+from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import Word, runs
-from searchengine.backends.folder.documents.synonyms import added
+from searchengine.backends.folder.documents.synonyms import Added
 from searchengine.backends.folder.documents.terms import terms_of
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.files import read_corpus
@@ -63,7 +64,7 @@ def main(data: Path) -> None:
 def measure(
     documents: list[Document], questions: Mapping[str, str], qrels: Qrels
 ) -> dict[str, dict[str, float]]:
-    """nDCG@10 by the share of documents whose word is replaced, and by the weight of synonyms."""
+    """nDCG@10 by the share of documents whose word is replaced, and by how synonyms count."""
     words = {word for document in documents for word in found(document)}
     terms = dict(zip(words, terms_of(USED).look_up([Word(word) for word in words]), strict=True))
     counts, forms = Counter[bytes](), defaultdict[bytes, set[str]](set)
@@ -126,7 +127,7 @@ def search(
     groups: list[list[str]],
     weights: tuple[float, ...],
 ) -> dict[str, float]:
-    """nDCG@10 by words, without synonyms and with them by their weight."""
+    """nDCG@10 by words: without synonyms, with them, and as rare as they are by their weight."""
     vectors = np.random.default_rng(0).standard_normal((len(documents), 8)).astype(np.float32)
 
     def score(engine: SearchEngine) -> float:
@@ -140,13 +141,17 @@ def search(
     ):
         engine.add(documents, vectors)
         scores = {"without": score(engine)}
-        engine.set_synonyms(groups)
+        if groups:
+            engine.set_synonyms(groups)
+            scores["synonyms"] = score(engine)
         for weight in weights if groups else ():
 
-            def weighted(*arguments: Any, weight: float = weight) -> dict[str, float]:
-                return {word: weight * share for word, share in added(*arguments).items()}
+            def uncapped(
+                synonyms: Mapping[str, Added], *_: Any, weight: float = weight
+            ) -> dict[str, float]:
+                return {word: weight * each.share for word, each in synonyms.items()}
 
-            with mock.patch.object(snapshot, "added", weighted):
+            with mock.patch.object(lexical, "_shares", uncapped):
                 scores[str(weight)] = score(engine)
     return scores
 

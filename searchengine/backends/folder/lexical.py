@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from heapq import nlargest
 from itertools import islice
 from operator import itemgetter
@@ -35,6 +36,7 @@ from searchengine.backends.folder.documents.questions import (
     words,
 )
 from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.documents.synonyms import Added
 from searchengine.backends.folder.documents.terms import notes, terms_of
 from searchengine.backends.folder.documents.text_index import MISSING, TITLE_WEIGHT, Read, quoted
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
@@ -234,7 +236,7 @@ def search(
     ranker: Ranker | None = None,
     *,
     as_you_type: bool = False,
-    synonyms: Mapping[str, float] = MappingProxyType({}),
+    synonyms: Mapping[str, Added] = MappingProxyType({}),
 ) -> WordScores:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
@@ -256,8 +258,8 @@ def search(
     if kind is Tokenizer.NONE:
         raise QueryError(MISSING)
     last = unfinished(question) if as_you_type else None
-    query = counted_words(question, used, last, synonyms)
     fts5 = _Fts5(read, condition, parameters)
+    query = counted_words(question, used, last, _shares(synonyms, used, fts5, ranker))
     if kind is Tokenizer.TRIGRAM:
         candidates = trigrams(query, last)
     elif kind is Tokenizer.STEM:
@@ -295,6 +297,42 @@ def _for_fts5(read: Read, kind: Tokenizer, word: Word) -> list[str]:
     beginning = word.text.lower()
     rows = read(sql, (beginning, beginning + chr(sys.maxunicode), CONTINUATIONS))
     return [quoted(term) for (term,) in rows]
+
+
+def _shares(
+    synonyms: Mapping[str, Added], used: Analyzer, fts5: "_Fts5", ranker: Ranker | None
+) -> dict[str, float]:
+    """How often each synonym counts: see `shares`."""
+    if not synonyms:
+        return {}
+    documents = fts5.documents if ranker is None else ranker.documents
+
+    def having(word: str) -> int:
+        parts = {Word(word): 1.0}
+        if used.tokenizer is Tokenizer.STEM:
+            parts = stems({word: 1.0}, None, used, lambda part: _occurs(part, fts5, ranker))
+        counts = (_having(part, (documents + 1) // 2, fts5, ranker) for part in parts)
+        return min(counts, default=0)
+
+    return shares(synonyms, documents, cache(having))
+
+
+def shares(
+    synonyms: Mapping[str, Added], documents: int, having: Callable[[str], int]
+) -> dict[str, float]:
+    """How often each synonym counts: less where it is rarer than all words it stands for.
+
+    Then it gains a document what the rarest of them does. `documents`: in the collection.
+    `having`: how many of them have a word, at most half of them.
+    """
+    counts = {}
+    for word, (share, of) in synonyms.items():
+        own = max(1, having(word))
+        rarest = min((count for each in of if (count := having(each))), default=0)
+        if own < rarest:
+            share *= weight(documents, rarest) / weight(documents, own)
+        counts[word] = share
+    return counts
 
 
 def counted_words(
@@ -394,10 +432,15 @@ def begun(word: Word, occurs: Callable[[Word], bool]) -> Word:
 
 def _occurs(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> bool:
     """Whether a document has a word; not with a trigram index."""
+    return _having(word, 1, fts5, ranker) > 0
+
+
+def _having(word: Word, limit: int, fts5: "_Fts5", ranker: Ranker | None) -> int:
+    """How many documents have a word, at most `limit`; of no term, 0."""
     terms = None if ranker is None else ranker.terms({word: 1})
     if ranker is not None and terms is not None:
-        return any(ranker.counts(list(terms), 1))
-    return any(fts5.counts(_for_fts5(fts5.read, Tokenizer.PORTER, word), 1))
+        return max(ranker.counts(list(terms), limit), default=0)
+    return max(fts5.counts(_for_fts5(fts5.read, Tokenizer.PORTER, word), limit))
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,7 @@ class PostgresCollection(Backend):
 
     @contextmanager
     def replacing(self) -> Iterator[Replacement]:
-        """Write all passages anew, as only one process does at a time. Raises CollectionBusy."""
+        """Write all passages again, as only one process does at a time. Raises CollectionBusy."""
         with self._connections.single() as connection:
             if not self._is_alone(connection):
                 raise CollectionBusy(
@@ -279,7 +279,9 @@ class PostgresCollection(Backend):
         rows = _count(connection)
 
         def changes() -> Mapping[str, Any]:
-            return {**settings(), ROTATION: packed, schema.FITTED: rows}
+            # A rotation of few passages is fitted when there are more.
+            fitted = rows if rows >= FLAT_BELOW else None
+            return {**settings(), ROTATION: packed, schema.FITTED: fitted}
 
         def index(table: str, name: str) -> None:
             sql = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"

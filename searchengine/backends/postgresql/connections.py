@@ -55,6 +55,8 @@ _NODE = re.compile(
 )
 """What the coordinator of a cluster says of another node."""
 _EXECUTING = re.compile(r"while executing command on (\S+:\d+)")
+_SERVER = re.compile(r".*connection to server (at|on) .*? failed: ")
+"""Comes before the reason; names of hosts and folders must not be taken for one."""
 _ENDED = re.compile("server closed the connection unexpectedly|connection not open")
 _NAME = re.compile(r"[^\W\d]\w{0,62}")
 T = TypeVar("T")
@@ -416,7 +418,7 @@ def _reason(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip() and line[0] != "\t"]
     lines = lines or [type(error).__name__]
     text = lines[-1] if lines[0].startswith("connection") and len(lines) > 1 else lines[0]
-    return text.strip().removeprefix("- ")
+    return _SERVER.sub("", text).strip()
 
 
 def _version(text: str) -> tuple[int, ...]:

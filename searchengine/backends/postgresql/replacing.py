@@ -1,4 +1,4 @@
-"""All passages of a collection written anew, beside those that searches read, and swapped once.
+"""All passages of a collection written again, beside those that searches read, and swapped once.
 
     passages_next   the new passages: a table like `passages`, by another rotation or encoder
     passages_done   the documents whose new passages are written, and the version that was read

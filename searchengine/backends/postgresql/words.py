@@ -6,12 +6,13 @@ word_totals     numbers of documents and tokens; their sum counts. Each commit a
                 that writers do not wait for each other, and now and then one adds them up
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from searchengine.backends.contract import Scored, WordScores
 from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import Word, stems, unfinished, whole_words
+from searchengine.backends.folder.documents.synonyms import Added
 from searchengine.backends.folder.documents.terms import count_terms, terms_of
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.indexer.storage.words_format import K1, B, weight
@@ -42,16 +43,16 @@ def search(
     question: str,
     k: int,
     as_you_type: bool,
-    synonyms: Mapping[str, float],
+    synonyms: Mapping[str, Added],
 ) -> WordScores:
     """The k best documents that share a word with the question, as lexical.search."""
     last = unfinished(question) if as_you_type else None
-    query = lexical.counted_words(question, used, last, synonyms)
 
     def occurs(word: Word) -> bool:
         (terms,) = terms_of(used).look_up([word])
         return any(index.counts([(term, word.unfinished) for term in terms], 1))
 
+    query = lexical.counted_words(question, used, last, _shares(synonyms, index, used, occurs))
     if used.tokenizer is Tokenizer.STEM:
         candidates = stems(query, last, used, occurs)
     else:
@@ -67,6 +68,26 @@ def search(
     }
     index.prepare(list(terms))
     return lexical.ranked(index, terms, k)
+
+
+def _shares(
+    synonyms: Mapping[str, Added], index: "Index", used: Analyzer, occurs: Callable[[Word], bool]
+) -> dict[str, float]:
+    """How often each synonym counts: see `lexical.shares`."""
+    if not synonyms:
+        return {}
+    terms: dict[str, list[lexical.Key]] = {}
+    for word in {*synonyms, *(word for _, of in synonyms.values() for word in of)}:
+        parts = {Word(word): 1.0}
+        if used.tokenizer is Tokenizer.STEM:
+            parts = stems({word: 1.0}, None, used, occurs)
+        cut = terms_of(used).look_up(list(parts))
+        terms[word] = [(t, p.unfinished) for p, of in zip(parts, cut, strict=True) for t in of]
+    index.prepare([term for cut in terms.values() for term in cut])
+    half = (index.documents + 1) // 2
+    return lexical.shares(
+        synonyms, index.documents, lambda word: min(index.counts(terms[word], half), default=0)
+    )
 
 
 def fault(

@@ -79,7 +79,7 @@ def plan(
 
     Documents of COLLECTION, which stays as it is, are copied into trials of three sizes, which are
     measured and removed. The two small ones fix how each figure grows; the third tells its error.
-    A figure that is more than 30 % off is not told. Nothing is encoded but questions.
+    A figure that is more than 30 % off is left out. Nothing is encoded but questions.
 
     \b
     Examples:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from searchengine.backends.opening import is_url
 from searchengine.engine import Mode, SearchEngine, contract
 from searchengine.errors import QueryError
 from searchengine.indexer.config import FLAT_BELOW, Structure
@@ -144,14 +145,25 @@ def plan(
         sizes: documents of the trials, at least three; the two smallest are fitted.
         progress: progress callback: step, documents just done, all of them.
 
-    Raises QueryError (too few documents, too large a demand, a server that cannot be measured) and
-    as opening a collection on the server.
+    Raises QueryError (too few documents, too large a demand, no questions, no server or one that
+    cannot be measured) and as opening a collection on the server.
     """
+    if on is not None and not is_url(on):
+        raise QueryError(
+            f"on must be the URL of a server, such as postgresql:///search, got {on!r}; leave it "
+            "out to plan for a folder"
+        )
+    if questions is not None and not questions:
+        raise QueryError(
+            "a plan needs a question at least, got none; leave questions out to ask the beginnings "
+            "of documents"
+        )
     report = progress or (lambda *_: None)
     mode = engine.default_mode
     ids = _shuffled(engine.collection)
-    asked = 0 if questions else QUESTIONS
+    asked = QUESTIONS if questions is None else 0
     chosen = trial_sizes(len(ids) - asked, sizes)
+    _check_documents(demand, chosen[0], chosen[-1])
     keys = _keys(engine.collection, ids)
     built = keys[asked:]
     about = _questions(engine, keys[:asked], questions)
@@ -201,12 +213,7 @@ def planned(demand: Demand, runs: Sequence[Trial], walk: Shape, encoding_ms: flo
     largest = runs[-1]
     passages = round(demand.documents * largest.passages / largest.documents)
     factor = passages / largest.passages
-    if demand.documents < runs[0].documents or factor > MAX_FACTOR:
-        raise QueryError(
-            f"the trials have {runs[0].documents:,} to {largest.documents:,} documents, and a plan "
-            f"is made for {runs[0].documents:,} to {MAX_FACTOR * largest.documents:,}, got "
-            f"{demand.documents:,}; measure trials nearer to it"
-        )
+    _check_documents(demand, runs[0].documents, largest.documents)
     server = runs[0].client_ms is not None
     # A server reads all postings of a word, a folder skips most of them.
     shapes = {"vectors": walk, "words": Shape.LINEAR if server else Shape.POWER}
@@ -239,6 +246,16 @@ def planned(demand: Demand, runs: Sequence[Trial], walk: Shape, encoding_ms: flo
     )
 
 
+def _check_documents(demand: Demand, smallest: int, largest: int) -> None:
+    """Raise QueryError if a demand is too far from the trials of these sizes."""
+    if not smallest <= demand.documents <= MAX_FACTOR * largest:
+        raise QueryError(
+            f"the trials have {smallest:,} to {largest:,} documents, and a plan is made for "
+            f"{smallest:,} to {MAX_FACTOR * largest:,}, got {demand.documents:,}; measure trials "
+            "nearer to it"
+        )
+
+
 def _notes(server: bool) -> tuple[str, ...]:
     common = (
         "while all that questions read is in memory; how long they take when it is not, and what "
@@ -258,10 +275,10 @@ def _figure(name: str, unit: str, shape: Shape, runs: Sequence[Trial], passages:
     if min(measured.values()) <= 0:
         return Planned(name, unit, None, None, shape, measured, _TOO_LITTLE)
     figure = Figure.fitted(shape, measured)
-    return _told(Planned(name, unit, figure.at(passages), figure.error, shape, measured))
+    return _within_error(Planned(name, unit, figure.at(passages), figure.error, shape, measured))
 
 
-def _told(figure: Planned) -> Planned:
+def _within_error(figure: Planned) -> Planned:
     """The figure, without its value if that is too far off."""
     if figure.error is None or figure.error <= MAX_ERROR:
         return figure
@@ -294,7 +311,7 @@ def _cost(
     errors = [abs(at(rows) / whole - 1) for rows, whole in [*measured.items()][2:]]
     errors += [part.error * part.at(passages) / at(passages) for part in parts.values()]
     shape = " + ".join(f"{name} {part.shape}" for name, part in parts.items())
-    return _told(Planned(name, unit, at(passages), max(errors), shape, measured))
+    return _within_error(Planned(name, unit, at(passages), max(errors), shape, measured))
 
 
 def _shortlist(runs: Sequence[Trial], passages: int, demand: Demand) -> Planned:

@@ -397,6 +397,21 @@ def test_synonyms(engine: SearchEngine, where: str) -> None:
         assert [hit.key for hit in other.search("car")] == ["a"] and other.synonyms() == []
 
 
+def test_a_rarer_synonym_counts_as_much_as_the_word(engine: SearchEngine) -> None:
+    texts = ["the lorry here"] * 4 + ["the wagons here"] + ["the other here"] * 20
+    engine.collection.upsert(
+        [Entry(Document(str(i), text, "", {}), (), units(1)[:0]) for i, text in enumerate(texts)]
+    )
+    engine.set_default("text")
+    lorry, wagon = (engine.search(word, 1)[0].score for word in ("lorry", "wagon"))
+    engine.set_synonyms([["lorry", "wagon"]])
+    equal, higher = pytest.approx(lorry, rel=1e-5), pytest.approx(wagon, rel=1e-5)
+    assert wagon > 1.3 * lorry
+    assert {hit.key: hit.score for hit in engine.search("lorry")} == dict.fromkeys("01234", equal)
+    scores = {hit.key: hit.score for hit in engine.search("wagon")}
+    assert scores == {"4": higher} | dict.fromkeys("0123", equal)
+
+
 def test_upserts_are_idempotent(engine: SearchEngine) -> None:
     stored = entries(20)
     engine.collection.upsert(stored)

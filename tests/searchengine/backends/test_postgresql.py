@@ -1024,7 +1024,11 @@ def test_searches_ask_a_replica_and_writes_go_to_the_primary(url: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        ("connection refused", "cannot be reached"),
+        (
+            'connection is bad: connection to server on socket "/roles/5432" failed: No such file\n'
+            "\tIs the server running locally?",
+            "cannot be reached (No such file)",
+        ),
         ("FATAL:  the database system is starting up", "runs, but takes no connection now"),
         ("FATAL:  sorry, too many clients already", "has no connection left"),
         ("FATAL:  no pg_hba.conf entry for host", "refuses the user"),

@@ -198,6 +198,18 @@ def test_a_reindex_gives_what_a_new_collection_would(url: str) -> None:
         SearchEngine.open(url, WordLengths(16))
 
 
+def test_few_documents_get_their_rotation_when_there_are_more(url: str) -> None:
+    with SearchEngine.create(url, WordLengths(16)) as engine:
+        engine.add(texts(300))
+        engine.reindex(Remainders(8))
+        collection: Any = engine.collection
+        assert collection.carried()["rotation"] is None
+        assert engine.stats().exact and not collection.is_indexed()
+        engine.add(texts(FLAT_BELOW))
+        assert collection.is_indexed() and collection.settings[FITTED] == FLAT_BELOW
+        assert collection.carried()["rotation"] is not None
+
+
 def test_an_interrupted_reindex_goes_on(url: str) -> None:
     class Failing(Remainders):
         def encode(self, texts: Any, *, role: Any = None) -> Any:

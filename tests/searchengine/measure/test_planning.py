@@ -126,7 +126,7 @@ def test_a_folder_has_no_servers_and_no_reads() -> None:
     assert "reads are not known" in result.notes[-1]
 
 
-def test_what_does_not_follow_is_not_told() -> None:
+def test_what_does_not_follow_is_left_out() -> None:
     trials_run = runs()
     last = trials_run[-1]
     off = Cost(last.search_ms.whole * 1.5, last.search_ms.parts)
@@ -142,7 +142,7 @@ def test_what_does_not_follow_is_not_told() -> None:
     assert result["disk"].error == pytest.approx(1 - 1 / 1.2)
 
 
-def test_what_is_too_little_to_be_measured_is_not_told() -> None:
+def test_what_is_too_little_to_be_measured_is_left_out() -> None:
     trials_run = runs()
     cost = trials_run[0].search_ms
     none = Cost(cost.whole, {**cost.parts, "words": 0.0})
@@ -266,6 +266,29 @@ def test_a_trial_that_fails_leaves_nothing(folder: Path, monkeypatch: pytest.Mon
     with psycopg.connect(url.partition("#")[0]) as connection:
         sql = "SELECT count(*) FROM pg_namespace WHERE starts_with(nspname, 'plan_')"
         assert connection.execute(sql).fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("documents", "options", "message"),
+    [
+        (10**6, {}, "is made for 2,000 to 410,000, got 1,000,000"),
+        (10**5, {"on": "some/folder"}, "on must be the URL of a server.*got 'some/folder'"),
+        (10**5, {"questions": []}, "needs a question at least"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_before_trials(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    documents: int,
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a trial has begun")
+
+    monkeypatch.setattr(trials, "run", refuse)
+    with SearchEngine.open(folder) as engine, pytest.raises(QueryError, match=message):
+        plan(engine, Demand(documents, 20), sizes=[2_000, 2_900, 4_100], **options)
 
 
 class _Elsewhere:

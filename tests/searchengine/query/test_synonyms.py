@@ -104,7 +104,8 @@ def test_fts5_ranks_as_the_words_files(engine: SearchEngine) -> None:
 
 
 def of(question: str, groups: Any, tokenizer: str = "porter") -> dict[str, float]:
-    return added(question, {"synonyms": stored(groups)}, Analyzer.parse(tokenizer))
+    words = added(question, {"synonyms": stored(groups)}, Analyzer.parse(tokenizer))
+    return {word: each.share for word, each in words.items()}
 
 
 def test_weights_of_words() -> None:
@@ -120,6 +121,42 @@ def test_weights_of_words() -> None:
     assert of("a heart", nested) == {"cardiac": 1.0}
     # Several groups of one synonym.
     assert of("car", [["car", "auto"], ["car", "wagon"]]) == {"auto": 1.0, "wagon": 1.0}
+
+
+def test_words_that_a_synonym_stands_for() -> None:
+    groups = [["car", "auto"], ["motor vehicle", "auto"]]
+    words = added(
+        "car car motor vehicle car", {"synonyms": stored(groups)}, Analyzer.parse("porter")
+    )
+    assert words == {"auto": (1.0, ("car", "motor", "vehicle"))}
+
+
+@pytest.mark.parametrize("tokenizer", ["porter", "stem:en", "unicode", "trigram"])
+def test_a_rarer_synonym_counts_as_much_as_the_rarest_word(tmp_path: Path, tokenizer: str) -> None:
+    """By the words files and by FTS5. Of texts of equal length that have a word once."""
+    texts = ["the lorry here"] * 4 + ["the wagon here"] + ["the heavy here"] * 6
+    texts += ["the other here"] * 30
+    with SearchEngine.create(tmp_path / "c", None, dim=2, tokenizer=tokenizer) as engine:
+        documents = [{"_id": str(i), "text": text} for i, text in enumerate(texts)]
+        engine.add(documents, [[1, 0]] * len(texts))
+
+        def scores(question: str) -> dict[str, float]:
+            hits = engine.search(question, 11, mode="text", typo_tolerance=False)
+            return {hit.text.split()[1]: hit.score for hit in hits}
+
+        alone = {word: scores(word)[word] for word in ("lorry", "wagon", "heavy")}
+        assert alone["wagon"] > alone["lorry"] > alone["heavy"]
+        engine.set_synonyms([["lorry", "wagon"], ["heavy lorry", "wagon"], ["truck", "heavy"]])
+        for _ in ("words files", "FTS5"):
+            equal = pytest.approx(alone["lorry"], rel=1e-5)
+            assert scores("lorry") == {"lorry": equal, "wagon": equal}
+            # What is more frequent keeps its weight, as does what stands for an unknown word.
+            assert scores("wagon")["lorry"] == equal
+            assert scores("wagon")["wagon"] == pytest.approx(alone["wagon"], rel=1e-5)
+            assert scores("heavy lorry")["wagon"] == equal
+            assert scores("truck") == {"heavy": pytest.approx(alone["heavy"], rel=1e-5)}
+            with engine.collection.reading() as snapshot:
+                snapshot._words = (None,)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -391,6 +391,14 @@ def test_documents_as_examples(browser: Any, tmp_path: Path) -> None:
             page.wait_for_function("() => document.querySelectorAll('#chips li').length === 2")
             settle(page)
             assert titles(page) == both[:10]
+            page.check("#near")
+            page.wait_for_function("() => location.hash.includes('near=hidden')")
+            page.reload()
+            page.wait_for_selector("#hits > li")
+            settle(page)
+            differing = expected("whale sea", like=like, unlike=unlike, group_near=0.97)
+            assert titles(page) == differing != both[:10]
+            page.uncheck("#near")
             page.check("input[value=text]")  # the server says why not, and the way out
             page.wait_for_selector("#error:visible")
             assert "search in the mode vector or hybrid" in page.inner_text("#error")
@@ -492,8 +500,9 @@ def test_axe_finds_nothing(page: Any, theme: str, width: int) -> None:
     page.press("#why-key", "Enter")
     page.wait_for_function("() => document.querySelector('#why-text').textContent")
     page.wait_for_timeout(300)
-    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert page.evaluate(overflow) <= 0
+    for selector in ("html", ".modes"):  # no overflow: nothing lies on what is beside it
+        element = page.locator(selector)
+        assert element.evaluate("element => element.scrollWidth - element.clientWidth") <= 0
     page.evaluate("document.querySelector('#hits').setAttribute('aria-busy', true)")  # waiting
     check_access(page)
 

@@ -1,7 +1,7 @@
 """Synonyms: groups of words and short texts that a search by words takes for each other.
 
     groups = read_synonyms("synonyms.txt")        # (("heart attack", "myocardial infarction"), …)
-    added("heart attack symptoms", stored(groups), analyzer)        # {"myocardial": 1.0, …}
+    added("heart attack symptoms", settings, analyzer)        # {"myocardial": Added(1.0, …), …}
 
 A file has one group a line, separated by commas; so has the setting of a collection. Words are
 compared as the tokenizer of the collection cuts them: a group with "car" holds for "cars" too.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from searchengine.backends.folder.documents.questions import Word, phrases, runs
 from searchengine.backends.folder.documents.terms import terms_of
@@ -71,7 +71,14 @@ def groups_of(settings: Mapping[str, Any]) -> Groups:
     return tuple(tuple(line.split(", ")) for line in lines)
 
 
-def added(question: str, settings: Mapping[str, Any], used: Analyzer) -> dict[str, float]:
+class Added(NamedTuple):
+    """A word that is added to a question: how often it counts, and the words it stands for."""
+
+    share: float
+    of: tuple[str, ...]
+
+
+def added(question: str, settings: Mapping[str, Any], used: Analyzer) -> dict[str, Added]:
     """The words of synonyms of a question, and how often each counts, as `counted_words`.
 
     A synonym of n words counts for m words of the question: each of its words by m / n, at most 1,
@@ -129,36 +136,41 @@ class _Synonym:
     words: Mapping[str, _Terms]
 
 
+_Pair = tuple[_Synonym, _Synonym]
+
+
 @dataclass(frozen=True, slots=True)
 class _Synonyms:
     """The groups of a collection.
 
     Attributes:
         used: how text becomes terms.
-        others: terms of a synonym → the others of its groups.
+        others: terms of a synonym → the others of its groups, each with the synonym itself.
         longest: most terms of a synonym.
         words: all words, in lower case.
     """
 
     used: Analyzer
-    others: Mapping[_Terms, list[_Synonym]]
+    others: Mapping[_Terms, list[_Pair]]
     longest: int
     words: frozenset[str]
 
-    def added(self, question: str) -> dict[str, float]:
+    def added(self, question: str) -> dict[str, Added]:
         """See `added`."""
         quoted = [_terms(phrase.text, self.used) for phrase in phrases(question)]
-        terms, counts = _terms(question, self.used), dict[str, float]()
+        terms, counts = _terms(question, self.used), dict[str, Added]()
         start, present = 0, set(terms)
         while start < len(terms) and len(counts) < MAX_ADDED:
             rest = terms[start : start + self.longest]
             size = next((n for n in range(len(rest), 0, -1) if rest[:n] in self.others), 0)
             if size and not any(_contains(phrase, rest[:size]) for phrase in quoted):
-                for other in self.others[rest[:size]]:
+                for other, one in self.others[rest[:size]]:
                     share = min(1.0, size / len(other.terms))
                     for word, of_word in other.words.items():
                         if not present.issuperset(of_word):
-                            counts[word] = max(counts.get(word, 0.0), share)
+                            before = counts.get(word, Added(0.0, ()))
+                            of = dict.fromkeys((*before.of, *one.words))
+                            counts[word] = Added(max(before.share, share), tuple(of))
             start += max(1, size)
         return dict(islice(counts.items(), MAX_ADDED))
 
@@ -170,7 +182,7 @@ def _contains(terms: _Terms, part: _Terms) -> bool:
 @lru_cache(maxsize=32)
 def _synonyms(text: str, used: Analyzer) -> _Synonyms:
     """The groups of a setting, ready to be looked up."""
-    others, words = defaultdict[_Terms, list[_Synonym]](list), set[str]()
+    others, words = defaultdict[_Terms, list[_Pair]](list), set[str]()
     for line in text.splitlines():
         group = []
         for synonym in line.split(", "):
@@ -179,7 +191,7 @@ def _synonyms(text: str, used: Analyzer) -> _Synonyms:
             if terms:
                 group.append(_Synonym(terms, {word: _terms(word, used) for word in split}))
         for one in group:
-            others[one.terms] += [each for each in group if each is not one]
+            others[one.terms] += [(each, one) for each in group if each is not one]
     return _Synonyms(used, dict(others), max(map(len, others), default=0), frozenset(words))
 
 
