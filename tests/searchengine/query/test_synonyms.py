@@ -1,5 +1,6 @@
 """Words of a question stand for their synonyms too, in searches by words."""
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,22 @@ def test_few_words_are_added() -> None:
     assert len(of("w0 w1 w2", groups)) == MAX_ADDED
 
 
+def test_spellings_of_a_word_count_once() -> None:
+    groups = [["car", "motor vehicle", "MI"], ["car", "Vehicles"], ["car", "mi"]]
+    assert of("car", groups) == {"motor": 0.5, "vehicle": 1.0, "MI": 1.0}
+
+
+def test_memory_of_large_groups() -> None:
+    """It grows with the synonyms, and not with their pairs: those alone take 60 MB here."""
+    groups = [[f"w{i}x{j}" for j in range(50)] for i in range(400)]
+    tracemalloc.start()
+    try:
+        assert len(of("w7x1", groups)) == 49
+        assert tracemalloc.get_traced_memory()[0] < 30e6
+    finally:
+        tracemalloc.stop()
+
+
 FILE = "# cars\ncar, automobile\n\n  heart attack ,  myocardial\tinfarction,MI\n"
 BAD = [
     ("car\n", "1: a group must have 2 to 50 different synonyms, got 1: 'car'"),
@@ -186,6 +203,7 @@ BAD = [
     ("\ncar, ,auto\n", "2: a synonym must have 1 to 8 words and at most 200 characters, got ' '"),
     ("car => auto, wagon\n", "1: a synonym must have no comma and no =>, got 'car => auto'"),
     (f"car, {'a ' * 9}\n", "1: a synonym must have 1 to 8 words"),
+    ("car, auto,\n", "1: a synonym must have 1 to 8 words and at most 200 characters, got ''"),
 ]
 
 

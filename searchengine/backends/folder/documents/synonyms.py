@@ -43,7 +43,7 @@ def read_synonyms(path: str | Path) -> Groups:
     for number, line in read_lines(Path(path)):
         if line.strip() and not line.lstrip().startswith("#"):
             try:
-                groups.append(_checked(line.split(",")))
+                groups.append(_checked(line.rstrip().split(",")))
             except QueryError as error:
                 raise bad(f"{path}:{number}", str(error)) from error
             if len(groups) > MAX_GROUPS:
@@ -130,13 +130,13 @@ def _checked(group: Iterable[Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Synonym:
-    """A synonym as its terms, and as words to search for, each with its terms."""
+    """A synonym as its terms, and as words to search for."""
 
     terms: _Terms
-    words: Mapping[str, _Terms]
+    words: tuple[str, ...]
 
 
-_Pair = tuple[_Synonym, _Synonym]
+_InGroup = tuple[_Synonym, list[_Synonym]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +145,15 @@ class _Synonyms:
 
     Attributes:
         used: how text becomes terms.
-        others: terms of a synonym → the others of its groups, each with the synonym itself.
+        groups: terms of a synonym → the synonym, with each of its groups.
+        terms: word of a synonym → its terms.
         longest: most terms of a synonym.
         words: all words, in lower case.
     """
 
     used: Analyzer
-    others: Mapping[_Terms, list[_Pair]]
+    groups: Mapping[_Terms, list[_InGroup]]
+    terms: Mapping[str, _Terms]
     longest: int
     words: frozenset[str]
 
@@ -159,18 +161,20 @@ class _Synonyms:
         """See `added`."""
         quoted = [_terms(phrase.text, self.used) for phrase in phrases(question)]
         terms, counts = _terms(question, self.used), dict[str, Added]()
-        start, present = 0, set(terms)
+        start, present, spelling = 0, set(terms), dict[_Terms, str]()
         while start < len(terms) and len(counts) < MAX_ADDED:
             rest = terms[start : start + self.longest]
-            size = next((n for n in range(len(rest), 0, -1) if rest[:n] in self.others), 0)
+            size = next((n for n in range(len(rest), 0, -1) if rest[:n] in self.groups), 0)
             if size and not any(_contains(phrase, rest[:size]) for phrase in quoted):
-                for other, one in self.others[rest[:size]]:
-                    share = min(1.0, size / len(other.terms))
-                    for word, of_word in other.words.items():
-                        if not present.issuperset(of_word):
-                            before = counts.get(word, Added(0.0, ()))
-                            of = dict.fromkeys((*before.of, *one.words))
-                            counts[word] = Added(max(before.share, share), tuple(of))
+                for one, group in self.groups[rest[:size]]:
+                    for other in (each for each in group if each is not one):
+                        share = min(1.0, size / len(other.terms))
+                        for word in other.words:
+                            if not present.issuperset(cut := self.terms[word]):
+                                word = spelling.setdefault(cut, word)
+                                before = counts.get(word, Added(0.0, ()))
+                                of = dict.fromkeys((*before.of, *one.words))
+                                counts[word] = Added(max(before.share, share), tuple(of))
             start += max(1, size)
         return dict(islice(counts.items(), MAX_ADDED))
 
@@ -182,17 +186,23 @@ def _contains(terms: _Terms, part: _Terms) -> bool:
 @lru_cache(maxsize=32)
 def _synonyms(text: str, used: Analyzer) -> _Synonyms:
     """The groups of a setting, ready to be looked up."""
-    others, words = defaultdict[_Terms, list[_Pair]](list), set[str]()
+    words, groups = dict.fromkeys(runs(text)), defaultdict[_Terms, list[_InGroup]](list)
+    if used.tokenizer not in (Tokenizer.STEM, Tokenizer.TRIGRAM):
+        terms_of(used).look_up([Word(word) for word in words])  # together: each alone is slow
     for line in text.splitlines():
         group = []
         for synonym in line.split(", "):
-            terms, split = _terms(synonym, used), dict.fromkeys(runs(synonym))
-            words.update(map(str.casefold, split))
-            if terms:
-                group.append(_Synonym(terms, {word: _terms(word, used) for word in split}))
+            if terms := _terms(synonym, used):
+                group.append(_Synonym(terms, tuple(dict.fromkeys(runs(synonym)))))
         for one in group:
-            others[one.terms] += [(each, one) for each in group if each is not one]
-    return _Synonyms(used, dict(others), max(map(len, others), default=0), frozenset(words))
+            groups[one.terms].append((one, group))
+    return _Synonyms(
+        used,
+        dict(groups),
+        {word: _terms(word, used) for word in words},
+        max(map(len, groups), default=0),
+        frozenset(map(str.casefold, words)),
+    )
 
 
 def _terms(text: str, used: Analyzer) -> _Terms:
