@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.opening import is_url
-from searchengine.engine import Mode, SearchEngine, contract
+from searchengine.engine import Mode, SearchEngine, contract, is_url
 from searchengine.errors import QueryError
 from searchengine.indexer.config import FLAT_BELOW, Structure
 from searchengine.indexer.threads import available_cores
