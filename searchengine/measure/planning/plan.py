@@ -259,6 +259,7 @@ def _notes(server: bool) -> tuple[str, ...]:
     common = (
         "while all that questions read is in memory; how long they take when it is not, and what "
         "writing costs meanwhile, was not measured",
+        "without the replacement of words that no document has, which takes some milliseconds",
     )
     if server:
         return (
