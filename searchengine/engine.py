@@ -134,6 +134,7 @@ __all__ = [
     "TextEncoder",
     "contract",
     "field_name",
+    "is_url",
     "limits",
     "listing",
     "name_of",

@@ -71,7 +71,7 @@ class PostgresTables(Tables):
         return self._in_order({i: (key, title) for i, key, title in rows}, order, "document")
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
-        if not (names := _keys(keys)):
+        if not (names := storable_keys(keys)):
             return {}
         return dict(self.read("SELECT key, id FROM documents WHERE key = ANY(%s)", (names,)))
 
@@ -146,10 +146,10 @@ class PostgresTables(Tables):
 def known_of(keys: Iterable[str]) -> "Statement":
     """Reads the stored state of documents: the key, and what Known has."""
     columns = "key, id, digest, metadata::text, source::text, root, vectors"
-    return f"SELECT {columns} FROM documents WHERE key = ANY(%s)", (_keys(keys),)
+    return f"SELECT {columns} FROM documents WHERE key = ANY(%s)", (storable_keys(keys),)
 
 
-def _keys(keys: Iterable[str]) -> list[str]:
+def storable_keys(keys: Iterable[str]) -> list[str]:
     """The keys that PostgreSQL can store."""
     return [key for key in keys if "\0" not in key]
 

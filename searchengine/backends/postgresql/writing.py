@@ -9,7 +9,7 @@ import numpy as np
 from searchengine.backends.contract import Entry, Known, as_json
 from searchengine.backends.postgresql import words
 from searchengine.backends.postgresql.filters import condition, dates_of
-from searchengine.backends.postgresql.tables import PostgresTables, known_of
+from searchengine.backends.postgresql.tables import PostgresTables, known_of, storable_keys
 from searchengine.backends.postgresql.words import Posting
 from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
@@ -97,7 +97,7 @@ def delete(
     if keys is None:
         matches, parameters = condition(where)
     else:
-        matches, parameters = "key = ANY(%s)", [[key for key in keys if "\0" not in key]]
+        matches, parameters = "key = ANY(%s)", [storable_keys(keys)]
     sql = f"DELETE FROM documents WHERE {matches} RETURNING id, key, tokens"
     (gone,) = transaction.run((sql, parameters))
     if gone:

@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 @click.option(
     "--sizes",
     type=numbers(),
-    help="Documents of the trials, three or more [default: 2000,8000,32000].",
+    help="Documents of the trials, three or more [default: 2000,8000,32000; with --on "
+    "8000,16000,32000].",
 )
 @ENCODER
 @runs

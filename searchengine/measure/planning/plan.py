@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.opening import is_url
-from searchengine.engine import Mode, SearchEngine, contract
+from searchengine.engine import Mode, SearchEngine, contract, is_url
 from searchengine.errors import QueryError
 from searchengine.indexer.config import FLAT_BELOW, Structure
 from searchengine.indexer.threads import available_cores
@@ -28,6 +27,9 @@ MAX_TRIAL = 32_000
 """Documents of the largest trial, by default."""
 MIN_TRIAL = FLAT_BELOW
 """Documents of the smallest trial: fewer are searched in another way."""
+STEP, SERVER_STEP = 4.0, 2.0
+"""Ratio of a trial's documents to those of the one before. A server reads small collections in
+another way: its trials begin at a fourth of the largest, not at a sixteenth."""
 MAX_ERROR = 0.3
 MAX_FACTOR = 100
 QUESTIONS = 100
@@ -162,7 +164,7 @@ def plan(
     mode = engine.default_mode
     ids = _shuffled(engine.collection)
     asked = QUESTIONS if questions is None else 0
-    chosen = trial_sizes(len(ids) - asked, sizes)
+    chosen = trial_sizes(len(ids) - asked, sizes, STEP if on is None else SERVER_STEP)
     _check_documents(demand, chosen[0], chosen[-1])
     keys = _keys(engine.collection, ids)
     built = keys[asked:]
@@ -177,11 +179,15 @@ def plan(
     return planned(demand, runs, Shape.POWER if walks else Shape.LINEAR, encoding)
 
 
-def trial_sizes(documents: int, sizes: Sequence[int] | None = None) -> list[int]:
-    """The sizes of the trials of so many documents, rising. Raises QueryError."""
+def trial_sizes(
+    documents: int, sizes: Sequence[int] | None = None, step: float = STEP
+) -> list[int]:
+    """The sizes of the trials of so many documents, rising. Raises QueryError.
+
+    `step`: the largest ratio of one to the next, where no sizes are given."""
     if sizes is None:
         largest = min(documents, MAX_TRIAL)
-        step = min(4.0, math.sqrt(largest / MIN_TRIAL)) if largest >= MIN_TRIAL else 1.0
+        step = min(step, math.sqrt(largest / MIN_TRIAL)) if largest >= MIN_TRIAL else 1.0
         sizes = [round(largest / step**2), round(largest / step), largest]
         if step < 2:
             raise QueryError(
@@ -260,6 +266,7 @@ def _notes(server: bool) -> tuple[str, ...]:
     common = (
         "while all that questions read is in memory; how long they take when it is not, and what "
         "writing costs meanwhile, was not measured",
+        "without the replacement of words that no document has, which takes some milliseconds",
     )
     if server:
         return (

@@ -16,7 +16,7 @@ from searchengine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.measure.planning import trials
 from searchengine.measure.planning.laws import Figure, Shape
-from searchengine.measure.planning.plan import Demand, plan, planned, trial_sizes
+from searchengine.measure.planning.plan import SERVER_STEP, Demand, plan, planned, trial_sizes
 from searchengine.measure.planning.trials import Cost, Trial, needed
 
 SIZES = (2_000, 8_000, 32_000)
@@ -189,7 +189,8 @@ def test_wrong_demands_are_named(wrong: dict[str, Any]) -> None:
 
 def test_the_sizes_of_trials() -> None:
     assert trial_sizes(100_000) == [2_000, 8_000, 32_000]
-    assert trial_sizes(4_000) == [1_000, 2_000, 4_000]
+    assert trial_sizes(100_000, step=SERVER_STEP) == [8_000, 16_000, 32_000]
+    assert trial_sizes(4_000) == trial_sizes(4_000, step=SERVER_STEP) == [1_000, 2_000, 4_000]
     assert trial_sizes(9_000, [8_000, 1_000, 3_000, 9_000]) == [1_000, 3_000, 8_000, 9_000]
     with pytest.raises(QueryError, match="a plan needs 4,000 documents"):
         trial_sizes(3_999)
