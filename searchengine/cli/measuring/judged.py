@@ -264,6 +264,19 @@ def run_files(
         _show(rows, _fitting(rows), {}, f"{qrels}, {counted(len(grades), 'question')}")
 
 
+def note_few(questions: int) -> bool:
+    """Whether questions are too few for intervals, and a note if they are."""
+    from searchengine.cli.console import note
+    from searchengine.trainer.evaluation.significance import MIN_QUESTIONS
+
+    if few := questions < MIN_QUESTIONS:
+        note(
+            f"{counted(questions, 'question')}: too few for intervals; at least {MIN_QUESTIONS} "
+            "are needed"
+        )
+    return few
+
+
 def read_judged(
     queries: Path | None, qrels: Path | None, beir: Path | None, split: str
 ) -> tuple[dict[str, str], "Qrels"]:
@@ -516,14 +529,9 @@ def _show(
 ) -> None:
     """Print the table, a legend, and the questions that lost."""
     from searchengine.cli.console import note, say, show_rows
-    from searchengine.trainer.evaluation.significance import MIN_QUESTIONS
 
     show_rows(table, title)
-    if few := rows[0].questions < MIN_QUESTIONS:
-        note(
-            f"{counted(rows[0].questions, 'question')}: too few for intervals; at least "
-            f"{MIN_QUESTIONS} are needed"
-        )
+    few = note_few(rows[0].questions)
     base = next((row.baseline for row in rows if row.baseline is not None), None)
     if base is not None:
         note(

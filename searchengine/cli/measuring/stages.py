@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from searchengine.cli.console import counted
-from searchengine.cli.measuring.judged import read_judged
+from searchengine.cli.measuring.judged import note_few, read_judged
 from searchengine.cli.options import (
     AS_JSON,
     QUERY_ENCODER,
@@ -113,6 +113,7 @@ def stages(
         return
     title = f"{collection}, {counted(len(task.queries), 'question')}"
     show_rows([row.as_cells() for row in rows], title)
+    note_few(len(task.queries))
     better = next((row.before for row in rows if row.stage == BOTH), None)
     note(
         "difference: in nDCG@10, to the row before"

@@ -144,5 +144,6 @@ def test_the_command(tmp_path: Path) -> None:
     table = run("evaluate", "stages", path, *judged)
     shown = " ".join(table.stdout.split())
     assert "typing errors" in shown and "1 question" in shown
+    assert "1 question: too few for intervals; at least" in table.stderr
     refused = run("evaluate", "stages", path, *judged, "--candidates", "3")
     assert refused.returncode == 2 and "name one" in refused.stderr

@@ -228,7 +228,9 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
 
 def test_bad_groups(engine: SearchEngine, tmp_path: Path) -> None:
     for groups, message in (
-        ("car, auto", "synonyms must be a list of groups, got the text 'car, auto'"),
+        ("car, auto", "synonyms must be a list of groups, got 'car, auto'"),
+        (None, "synonyms must be a list of groups, got None"),
+        ([7], "a group of synonyms must be a list of texts, got 7"),
         (["car, auto"], "a group of synonyms must be a list of texts, got 'car, auto'"),
         ([["car", 7]], "a synonym must be text, got 7"),
         ([["a", "b"]] * 10_001, "synonyms must be at most 10,000 groups, got 10,001"),

@@ -53,11 +53,11 @@ def read_synonyms(path: str | Path) -> Groups:
 
 def stored(groups: Iterable[Iterable[str]]) -> str:
     """Groups as the setting of a collection. Raises QueryError."""
-    if isinstance(groups, str | bytes):
-        raise QueryError(f"synonyms must be a list of groups, got the text {groups!r:.80}")
+    if isinstance(groups, str | bytes) or not isinstance(groups, Iterable):
+        raise QueryError(f"synonyms must be a list of groups, got {groups!r:.80}")
     checked = []
     for group in groups:
-        if isinstance(group, str | bytes):
+        if isinstance(group, str | bytes) or not isinstance(group, Iterable):
             raise QueryError(f"a group of synonyms must be a list of texts, got {group!r:.80}")
         checked.append(_checked(group))
     if len(checked) > MAX_GROUPS:
