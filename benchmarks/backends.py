@@ -50,6 +50,11 @@ def main(context: click.Context, **options: Any) -> None:
     context.obj = options
 
 
+def _named(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with the names of their files, which say the same on every machine."""
+    return options | {name: Path(options[name]).name for name in ("vectors", "queries")}
+
+
 def documents(count: int) -> Iterator[dict[str, Any]]:
     """Documents with metadata: a year of 2000–2024, one of five languages, a number."""
     languages = ("en", "ko", "de", "fr", "es")
@@ -116,7 +121,7 @@ def agreement(options: dict[str, Any], rows: int, questions: int) -> None:
                     "fewest": min(map(len, theirs)),
                 }
                 click.echo(json.dumps({str(where): figures[str(where)]}))
-    record("backends-agreement", {"rows": rows, **options, "filters": figures})
+    record("backends-agreement", {"rows": rows, **_named(options), "filters": figures})
 
 
 @main.command()
@@ -149,7 +154,7 @@ def speed(options: dict[str, Any], rows: int, questions: int) -> None:
                 }
                 click.echo(json.dumps({percent: figures[percent]}))
             figures["server bytes"] = remote.stats().bytes
-    record("backends-speed", {"rows": rows, **options, "figures": figures})
+    record("backends-speed", {"rows": rows, **_named(options), "figures": figures})
 
 
 @main.command()
@@ -179,7 +184,7 @@ def load(options: dict[str, Any], rows: int, readers: int, seconds: float, round
                 for name, engine in (("folder", embedded), ("server", remote)):
                     figures.setdefault(name, []).append(_round(engine, queries, readers, seconds))
                     click.echo(json.dumps({name: figures[name][number]}))
-    record("backends-load", {"rows": rows, "readers": readers, **options, **figures})
+    record("backends-load", {"rows": rows, "readers": readers, **_named(options), **figures})
 
 
 @main.command()

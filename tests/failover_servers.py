@@ -1,4 +1,4 @@
-"""Two PostgreSQL servers, of which one follows the other and takes its place when it is killed."""
+"""Two PostgreSQL servers: a primary, and a replica that takes its place when it is killed."""
 
 import os
 import shutil

@@ -378,7 +378,7 @@ def _recall(segments: Sequence[Segment], questions: Questions, k: int) -> Double
 
     Scores are compared, not rows: of many equal rows, any will do.
     """
-    result = _search(segments, questions, k)
+    result = _search(segments, questions.vectors, k, questions.allowed)
     true = questions.truth >= 0
     least = np.where(true, questions.scores, np.inf).min(axis=1, keepdims=True)
     least = least - 2 * score_slack(questions.vectors.shape[1])
@@ -398,22 +398,25 @@ def _cost(segments: Sequence[Segment], questions: Questions, goal: Goal) -> floa
     """Milliseconds per query: the median of single queries, or the mean in one batch."""
     if goal.objective is Objective.THROUGHPUT:
         begin = time.perf_counter()
-        _search(segments, questions, goal.k)
+        _search(segments, questions.vectors, goal.k)
         return (time.perf_counter() - begin) * 1e3 / len(questions.vectors)
     times = []
-    for i in range(min(_TIMED_QUERIES, len(questions.vectors))):
-        query = questions.part(np.array([i]))
+    for query in questions.vectors[:_TIMED_QUERIES]:
         begin = time.perf_counter()
-        _search(segments, query, goal.k)
+        _search(segments, query[None], goal.k)
         times.append(time.perf_counter() - begin)
     return float(np.median(times)) * 1e3
 
 
-def _search(segments: Sequence[Segment], questions: Questions, k: int) -> SearchResult:
-    allowed = questions.allowed or [None] * len(segments)
+def _search(
+    segments: Sequence[Segment],
+    queries: Floats,
+    k: int,
+    allowed: Sequence[Allowed | None] | None = None,
+) -> SearchResult:
     results = [
-        segment.search(questions.vectors, k, allowed=only)
-        for segment, only in zip(segments, allowed, strict=True)
+        segment.search(queries, k, allowed=only)
+        for segment, only in zip(segments, allowed or [None] * len(segments), strict=True)
     ]
     return merge(results, _bases(segments), k)
 

@@ -18,8 +18,9 @@ Rules, which tests/searchengine/backends checks on every backend:
 * Index config, rotation and shortlist belong to the collection, not to the process that opens it.
 * A part of the data that cannot be read raises an error. A search never returns less because of it.
 
-What only a folder can do (segments, tuning, repair, backup, reindex) is asked of
-what `opening.in_folder` returns. `ingest` alone distinguishes: an add to a folder is one commit.
+What only a folder can do (segments, tuning, repair, backup) is asked of what `opening.in_folder`
+returns. `ingest` and `reindex` distinguish: an add to a folder is one commit, and a server keeps
+the new passages of a reindex in tables.
 """
 
 import hashlib

@@ -347,6 +347,12 @@ class CollectionEncoder:
         if self.for_questions is not None:
             check_aligned(self.for_questions, settings["encoder"], self._collection.path)
 
+    def check_next(self, encoder: TextEncoder) -> None:
+        """Raise EncoderMismatch if the question encoder does not belong to the next encoder."""
+        if self.for_questions is not None:
+            identity = {"fingerprint": encoder.fingerprint, "dim": encoder.dim, "source": None}
+            check_aligned(self.for_questions, identity, f"{self._collection.path}, reindexed,")
+
     def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> object:
         """Hold another encoder too, until `settle` gets what this returns.
 

@@ -299,7 +299,7 @@ def trial(
     place: str | None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Iterator[Backend]:
-    """A collection of some of the documents, for a block: what is measured on it holds for others.
+    """A temporary collection of some of the documents, to measure.
 
     It has the settings of the collection, and a shortlist of its own. `place`: the URL of a server,
     whose fragment is replaced; None: a temporary folder.

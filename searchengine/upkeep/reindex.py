@@ -39,7 +39,6 @@ from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
     CollectionEncoder,
     EncoderArgument,
-    check_aligned,
     check_built_by,
     load_built_by,
     load_given,
@@ -672,9 +671,7 @@ def reindex(
     `present`: the encoder of the collection, which becomes the other one."""
     chosen = _chosen(collection, encoder, runtime)
     path, wait = collection.path, collection.wait
-    if (questions := present.for_questions) is not None:
-        identity = {"fingerprint": chosen.fingerprint, "dim": chosen.dim, "source": None}
-        check_aligned(questions, identity, f"{path}, reindexed,")
+    present.check_next(chosen)
     with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
         reindexing.encode()
         expected = present.expect(chosen, runtime)

@@ -18,7 +18,7 @@ from searchengine.backends.postgresql import schema
 from searchengine.backends.postgresql.collection import ROTATION, SHORTLIST, PostgresCollection
 from searchengine.backends.postgresql.replacing import Pending, Replacement
 from searchengine.corpus.documents import Document
-from searchengine.encoders.loading import CollectionEncoder, EncoderArgument, check_aligned
+from searchengine.encoders.loading import CollectionEncoder, EncoderArgument
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
@@ -52,9 +52,7 @@ def reindex(
     with collection.replacing() as replacement:
         planned = _pending(replacement)
         chosen = chosen_encoder(collection.path, planned, encoder, runtime)
-        if (questions := present.for_questions) is not None:
-            identity = {"fingerprint": chosen.fingerprint, "dim": chosen.dim, "source": None}
-            check_aligned(questions, identity, f"{collection.path}, reindexed,")
+        present.check_next(chosen)
         settings = settings_for(chosen, collection.settings, passages)
         work = _Reindexing(collection, replacement, chosen, settings, progress)
         work.begin(planned)
@@ -71,7 +69,7 @@ def is_pending(collection: PostgresCollection) -> bool:
 
 
 def discard(collection: PostgresCollection) -> bool:
-    """Drop a pending reindex with all that it has encoded; False if there is none."""
+    """Drop a pending reindex and its vectors; False if there is none."""
     with collection.replacing() as replacement:
         if _pending(replacement) is None:
             return False
@@ -131,7 +129,7 @@ class _Reindexing:
             self._write(block)
 
     def swap(self) -> None:
-        """Encode what was changed meanwhile, and use the new vectors from one commit on."""
+        """Encode what has changed meanwhile, and change to the new vectors in one commit."""
         self._collection.replaced(
             self._replacement, self._write, self._changes, self._config, self._rotation
         )

@@ -346,7 +346,7 @@ def counted_words(
     functions = function_words(languages)
     counts: dict[str, float] = dict(islice(words(question).items(), WORDS))
     for word, share in synonyms.items():
-        counts[word] = share**2  # of which `ranked` takes the root
+        counts[word] = share**2  # `ranked` takes the root
     return {
         word: times * (FUNCTION_WORD if word.lower() in functions and word != last else 1.0)
         for word, times in counts.items()

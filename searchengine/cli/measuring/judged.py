@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,36 @@ _WIDTH = 100  # characters of a line that is not for a terminal
 _OF_COLLECTIONS = ("modes", "prefixes", "shortlist", "plots")
 
 
+def judged(more: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options that name judged questions. `more`: what a BEIR folder should also have."""
+    options = (
+        click.option(
+            "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
+        ),
+        click.option("--qrels", type=click.Path(path_type=Path), help="File of judgements: TSV."),
+        click.option(
+            "--beir",
+            type=click.Path(path_type=Path),
+            metavar="FOLDER",
+            help=f"Folder with both: queries.jsonl and qrels/SPLIT.tsv{more}.",
+        ),
+        click.option("--split", default="test", help="Split of the BEIR folder."),
+        click.option(
+            "--exclude-self/--no-exclude-self",
+            default=None,
+            help="Leave out the document with the question's key [default: if questions are "
+            "documents].",
+        ),
+    )
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return with_options
+
+
 @click.command(
     cls=sectioned(
         {
@@ -53,18 +83,7 @@ _OF_COLLECTIONS = ("modes", "prefixes", "shortlist", "plots")
     )
 )
 @click.argument("collection", type=Address(), required=False)
-@click.option(
-    "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
-)
-@click.option("--qrels", type=click.Path(path_type=Path), help="File of judgements: TSV.")
-@click.option(
-    "--beir",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Folder with both: queries.jsonl and qrels/SPLIT.tsv (and corpus.jsonl, for --encoder "
-    "without a collection).",
-)
-@click.option("--split", default="test", help="Split of the BEIR folder.")
+@judged(" (and corpus.jsonl, for --encoder without a collection)")
 @click.option(
     "--mode",
     "modes",
@@ -88,11 +107,6 @@ _OF_COLLECTIONS = ("modes", "prefixes", "shortlist", "plots")
     help="Number of questions to show, those that lost most.",
 )
 @click.option("--of", "worst_of", metavar="ROW", help="Row for --worst [default: every row].")
-@click.option(
-    "--exclude-self/--no-exclude-self",
-    default=None,
-    help="Leave out the document with the question's key [default: if questions are documents].",
-)
 @click.option(
     "--run-out",
     type=click.Path(file_okay=False, path_type=Path),

@@ -6,9 +6,10 @@ from typing import Any
 import click
 
 from searchengine.cli.console import counted
-from searchengine.cli.measuring.judged import note_few, read_judged
+from searchengine.cli.measuring.judged import judged, note_few, read_judged
 from searchengine.cli.options import (
     AS_JSON,
+    ENCODER,
     QUERY_ENCODER,
     RUNNING,
     Address,
@@ -28,17 +29,7 @@ from searchengine.cli.options import (
     )
 )
 @click.argument("collection", type=Address())
-@click.option(
-    "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
-)
-@click.option("--qrels", type=click.Path(path_type=Path), help="File of judgements: TSV.")
-@click.option(
-    "--beir",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Folder with both: queries.jsonl and qrels/SPLIT.tsv.",
-)
-@click.option("--split", default="test", help="Split of the BEIR folder.")
+@judged()
 @click.option(
     "--boost", metavar="EXPRESSION", help="Boost to measure as a stage, as for `search --boost`."
 )
@@ -53,17 +44,7 @@ from searchengine.cli.options import (
     type=click.IntRange(1),
     help="Documents that the cross-encoder reads [default: as `search`].",
 )
-@click.option(
-    "--exclude-self/--no-exclude-self",
-    default=None,
-    help="Leave out the document with the question's key [default: if questions are documents].",
-)
-@click.option(
-    "--encoder",
-    metavar="PATH",
-    shell_complete=complete_path,
-    help="Model folder, hub name, or URL#MODEL [default: the collection's encoder].",
-)
+@ENCODER
 @QUERY_ENCODER
 @runs
 @AS_JSON

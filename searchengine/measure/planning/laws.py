@@ -1,8 +1,8 @@
 """How a measured quantity grows with the number of passages: fitted at two sizes, checked at more.
 
-The shape is known beforehand, from what is done: a file has a number of bytes for each row, a scan
-reads every row, a walk through a graph takes steps that grow slower than any power. So two
-measurements fix it, and all others tell how wrong it is.
+Its shape is known beforehand: a file takes the same bytes for each row, a scan reads every row, the
+steps of a walk through a graph grow slower than any power. So two measurements fit it, and the
+others show its error.
 """
 
 import math

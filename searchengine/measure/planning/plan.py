@@ -101,7 +101,7 @@ class Plan:
 
     Attributes:
         place: "a folder" or "PostgreSQL".
-        demand: what was asked.
+        demand: the demand.
         passages: of the documents, as many for each as in the trials.
         factor: passages / those of the largest trial.
         processor: the one that was measured, and that the machines are of.
@@ -140,7 +140,7 @@ def plan(
 
     Args:
         engine: the collection whose documents are typical; nothing in it changes.
-        demand: what is planned for.
+        demand: documents, rate of questions and recall.
         on: the URL of a PostgreSQL server on this machine, to plan for PostgreSQL; each trial has a
             schema there, which is dropped. None: for a folder.
         questions: typical questions; None: the beginnings of documents.
@@ -208,7 +208,7 @@ def planned(demand: Demand, runs: Sequence[Trial], walk: Shape, encoding_ms: flo
     """The plan that follows from trials.
 
     Args:
-        demand: what is planned for.
+        demand: documents, rate of questions and recall.
         runs: the trials, by rising size.
         walk: how a search by vectors grows: a scan is linear, a walk through a graph a power.
         encoding_ms: processor milliseconds of encoding a question; None: none is encoded.

@@ -1,4 +1,4 @@
-"""Two servers over one collection in PostgreSQL, of which the primary is killed and replaced."""
+"""Two server processes over a collection in PostgreSQL; its primary is killed and replaced."""
 
 import threading
 import time
