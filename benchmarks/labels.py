@@ -136,20 +136,22 @@ def main(
         "paper topics, 150 classes": lambda each, seed: papers(topics, each, seed),
     }
     frozen = Encoder.load(base)
-    figures: dict[str, Any] = {}
+    draws: dict[str, list[dict[str, Any]]] = {}
     with folder(work) as place:
-        for name, make in sets.items():
-            for count in map(int, each.split(",") if name.startswith(only) else ()):
-                draws = []
-                for seed in range(seeds):
-                    file = place / f"{name}, {count}, {seed}{', quick' if quick else ''}.json"
-                    if not file.exists():
-                        draw = measured(frozen, *make(count, seed), base, seed, quick)
-                        file.write_text(json.dumps(draw) + "\n")
-                    draws.append(json.loads(file.read_text()))
-                    click.echo(f"  draw {seed}: {points(draws[-1])}", err=True)
-                figures[f"{name}, {count} each"] = row = summary(draws)
-                click.echo(f"{name}, {count} each: {row}")
+        # Draw by draw, so that a run that is stopped has as many of each set.
+        for seed, name, count in itertools.product(range(seeds), sets, map(int, each.split(","))):
+            if not name.startswith(only):
+                continue
+            file = place / f"{name}, {count}, {seed}{', quick' if quick else ''}.json"
+            if not file.exists():
+                draw = measured(frozen, *sets[name](count, seed), base, seed, quick)
+                file.write_text(json.dumps(draw) + "\n")
+            draw = json.loads(file.read_text())
+            draws.setdefault(f"{name}, {count} each", []).append(draw)
+            click.echo(f"{file.stem}: {points(draw)}", err=True)
+    figures = {name: summary(of_set) for name, of_set in draws.items()}
+    for name, row in figures.items():
+        click.echo(f"{name}: {row}")
     settings = f"--seeds {seeds} --each {each}{' --quick' if quick else ''}"
     command = f"python benchmarks/labels.py {settings}"
     record("labels", {"command": command, "base": base, **figures})
