@@ -124,9 +124,17 @@ def papers(topics: dict[str, list[str]], each: int, seed: int) -> tuple[Labelled
 @click.option("--only", default="", help="Sets whose name begins so.")
 @click.option("--base", default="starter", show_default=True)
 @click.option("--quick", is_flag=True, help="Keep what was trained, without a cross-validation.")
+@click.option("--no-training", is_flag=True, help="Report the draws in --work, without others.")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Kept for later.")
 def main(
-    data: Path, seeds: int, each: str, only: str, base: str, quick: bool, work: Path | None
+    data: Path,
+    seeds: int,
+    each: str,
+    only: str,
+    base: str,
+    quick: bool,
+    no_training: bool,
+    work: Path | None,
 ) -> None:
     """Train on every draw of every set."""
     topics = by_topic(data)
@@ -140,9 +148,9 @@ def main(
     with folder(work) as place:
         # Draw by draw, so that a run that is stopped has as many of each set.
         for seed, name, count in itertools.product(range(seeds), sets, map(int, each.split(","))):
-            if not name.startswith(only):
-                continue
             file = place / f"{name}, {count}, {seed}{', quick' if quick else ''}.json"
+            if not name.startswith(only) or (no_training and not file.exists()):
+                continue
             if not file.exists():
                 draw = measured(frozen, *sets[name](count, seed), base, seed, quick)
                 file.write_text(json.dumps(draw) + "\n")
@@ -152,9 +160,9 @@ def main(
     figures = {name: summary(of_set) for name, of_set in draws.items()}
     for name, row in figures.items():
         click.echo(f"{name}: {row}")
-    settings = f"--seeds {seeds} --each {each}{' --quick' if quick else ''}"
-    command = f"python benchmarks/labels.py {settings}"
-    record("labels", {"command": command, "base": base, **figures})
+    command = f"python benchmarks/labels.py{' --quick' if quick else ''}"
+    section = "labels" + ("" if quick else ", with the cross-validation")
+    record(section, {"command": command, "base": base, **figures})
 
 
 def measured(
