@@ -25,7 +25,8 @@ from searchengine.trainer.evaluation.significance import (
 WORDS, VECTORS, BOTH = "words", "vectors", "words and vectors"
 TYPOS, BOOST, CROSS_ENCODER = "typing errors", "boost", "cross-encoder"
 _SHOWN = 10
-_FIRST = "a question that comes before the others"  # and is not timed
+# Is not timed. Its typing error has the terms read in which replacements are looked for.
+_FIRST = "a questoin that comes before the others"
 
 Options = Mapping[str, Any]
 

@@ -261,6 +261,7 @@ function openPoint(key, title) {
 /** A document as an example of what is wanted, or not; words alone are not moved by it: there it takes the place of the question. */
 function addExample(list, key, title) {
   if (checkedMode() === "text") byId("query").value = "";
+  for (const name of ["like", "unlike"]) state[name] = state[name].filter((each) => each !== key);
   state[list] = [...state[list], key];
   state.names[key] = title;
   controlsChanged();
