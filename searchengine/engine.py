@@ -1108,7 +1108,10 @@ class SearchEngine:
         tuning.set_default(self.collection, mode, weight, chosen=chosen)
 
     def synonyms(self) -> list[list[str]]:
-        """The groups of synonyms that searches by words use: see `set_synonyms`."""
+        """The groups of synonyms that searches by words use: see `set_synonyms`.
+
+        Of a collection on a server, those of the last search or `refresh`.
+        """
         return [list(group) for group in groups_of(self.collection.settings)]
 
     def set_synonyms(self, groups: Iterable[Iterable[str]]) -> None:

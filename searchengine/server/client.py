@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine import errors
+from searchengine.backends.folder.documents.synonyms import SETTING, groups_of, stored
 from searchengine.corpus.documents import (
     DataFrame,
     Document,
@@ -416,7 +417,7 @@ class Client:
 
     def set_synonyms(self, groups: Iterable[Iterable[str]]) -> None:
         """As SearchEngine.set_synonyms."""
-        body = {"groups": [[*group] for group in groups]}
+        body = {"groups": groups_of({SETTING: stored(groups)})}
         self._send("PUT", self._path("synonyms"), json=body)
 
     def stats(self) -> "Stats":
