@@ -78,6 +78,14 @@ def read_file(
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+def column_names(path: Path) -> list[str]:
+    """The columns of a file. Raises DataError."""
+    try:
+        return list(_header(path).first)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
 def _header(path: Path) -> Header:
     """The columns of a file. Objects of JSONL may lack columns of others: all are read."""
     rows, place = _rows(path), str(path)
