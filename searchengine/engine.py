@@ -27,7 +27,7 @@ from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.documents.synonyms import groups_of
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
-from searchengine.backends.mode import CANDIDATES, Mode, weight_of
+from searchengine.backends.mode import CANDIDATES, WEIGHT, Mode, weight_of
 from searchengine.backends.opening import (
     create_backend,
     exists,
@@ -1307,6 +1307,11 @@ class SearchEngine:
     def config_for(self, encoder: TextEncoder) -> SegmentConfig:
         """The index config that the collection would have after a reindex by `encoder`."""
         return reindex.settings_for(encoder, self.collection.settings).config
+
+    def default_after(self, encoder: TextEncoder) -> tuple[Mode, float]:
+        """The default mode, and the weight of the cosine, after a reindex by `encoder`."""
+        with self.folder.own_store() as store:
+            return reindex.default_after(store, encoder) or (self.default_mode, WEIGHT)
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""

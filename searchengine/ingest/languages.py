@@ -301,7 +301,7 @@ def _message(encoder: str, unread: Mapping[str, Unread], default: tuple[Mode, fl
     return (
         f"{_in_words(unread)}, which the encoder{name} does not read well, so searches by meaning "
         f"miss much of them{effect}; for better results index into a new collection with a "
-        f"multilingual encoder, such as {_suggested()}{alternative}"
+        f"multilingual encoder, such as {suggested()}{alternative}"
     )
 
 
@@ -314,7 +314,7 @@ def _in_words(unread: Mapping[str, Unread]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def _suggested() -> str:
+def suggested() -> str:
     """An encoder for many languages that works here, for the command line and for Python."""
     name, install = MULTILINGUAL, ""
     if not multilingual_installed():

@@ -378,6 +378,11 @@ def chooses_mode(stored: Mapping[str, Any]) -> bool:
     return stored["tokenizer"] != Tokenizer.NONE and "mode" in stored and not stored.get(CHOSEN)
 
 
+def default_after(store: Store, encoder: TextEncoder) -> tuple[Mode, float] | None:
+    """The default mode, and the weight of the cosine, after a reindex; None: the mode stays."""
+    return default_of(encoder, stored_texts(store)) if chooses_mode(store.settings()) else None
+
+
 def current(store: Store) -> Work | None:
     """The reindex that is pending; None if there is none."""
     works = pending.works(store)
