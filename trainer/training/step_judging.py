@@ -25,7 +25,7 @@ from searchengine.trainer.training.example_files import (
     identity,
     read_file,
     read_labelled,
-    texts_without_label,
+    texts_that_match,
 )
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.preparation import DataSet
@@ -295,7 +295,8 @@ def unjudged(data: Sequence[DataSet], config: TrainConfig) -> str:
 def hold_out(examples: Examples, seed: int) -> Split:
     """Draw rows for judging from a tenth of the examples that have a positive or a label.
 
-    Examples that share a text are held out together or not at all, and every label keeps an
+    Examples that share a text are held out together or not at all, but for hard negatives: a text
+    that judges may be one in training, which tells nothing of its anchor. Every label keeps an
     example to learn from.
     """
     rng = random.Random(f"hold out {seed}")
@@ -329,12 +330,15 @@ def hold_out(examples: Examples, seed: int) -> Split:
 
 
 class Groups:
-    """Examples that are linked by a text, directly or through others; 16 bytes for each text."""
+    """Examples that are linked by a text, directly or through others; 16 bytes for each text.
+
+    A hard negative links none: mined ones are the positives of others, and would link nearly all.
+    """
 
     def __init__(self, examples: Examples):
         hashes, starts = array("q"), array("q", [0])
         for example in examples:
-            hashes.extend(_hash(identity(text)) for text in texts_without_label(example))
+            hashes.extend(_hash(identity(text)) for text in texts_that_match(example))
             starts.append(len(hashes))
         self._starts = np.frombuffer(starts, dtype=np.int64)
         self._hashes = np.frombuffer(hashes, dtype=np.int64)
