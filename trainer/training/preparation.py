@@ -110,15 +110,18 @@ def digest(data: Sequence[DataSet], files: Iterable[Path]) -> str:
 
 
 def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
-    """Device, mixed precision and processes. BF16 keeps float32 weights."""
+    """Device, mixed precision and processes. BF16 and FP16 keep float32 weights."""
     import accelerate
 
     cpu = pick_device(None).type == "cpu"  # else accelerate would not see other processes
     device = accelerate.PartialState(cpu=cpu, **group_options()).device
-    precision = pick_precision(config.precision, device)
+    try:
+        precision = pick_precision(config.precision, device)
+    except ModelError as error:
+        raise ConfigError(f"precision {config.precision}: {error}") from error
     # accelerate keeps one precision per process; a second run may want another.
     accelerate.state.AcceleratorState._reset_state()
-    mixed = "bf16" if precision is Precision.BF16 else "no"
+    mixed = "no" if precision is Precision.FP32 else str(precision)
     accelerator = accelerate.Accelerator(mixed_precision=mixed, cpu=cpu)
     processes = Processes(accelerator.process_index, accelerator.num_processes)
     if processes.count != launched_count():

@@ -303,8 +303,9 @@ class TrainConfig:
         weight_decay: Weight decay of AdamW, except for biases and norms
         max_grad_norm: Maximum norm of an update's gradient
         seed: Seed of all random choices: order, prefixes, layers, held-out examples, dropout
-        precision: `bf16`: autocast with float32 weights; `fp32`; `auto`: `bf16` where the
-            hardware computes it natively
+        precision: `bf16`: autocast with float32 weights; `fp16` the same with a scaled loss, for
+            GPUs that only emulate bf16; `fp32`; `auto`: `bf16` where the hardware computes it
+            natively, else `fp32`
         dev: Files to choose the best step by: pairs with scores (STS) or without; labelled texts in
             a classification
         eval_every: Updates between evaluations; 0: only at the end
