@@ -27,7 +27,7 @@ from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.documents.synonyms import groups_of
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
-from searchengine.backends.mode import CANDIDATES, Mode, weight_of
+from searchengine.backends.mode import CANDIDATES, WEIGHT, Mode, weight_of
 from searchengine.backends.opening import (
     create_backend,
     exists,
@@ -1108,7 +1108,10 @@ class SearchEngine:
         tuning.set_default(self.collection, mode, weight, chosen=chosen)
 
     def synonyms(self) -> list[list[str]]:
-        """The groups of synonyms that searches by words use: see `set_synonyms`."""
+        """The groups of synonyms that searches by words use: see `set_synonyms`.
+
+        Of a collection on a server, those of the last search or `refresh`.
+        """
         return [list(group) for group in groups_of(self.collection.settings)]
 
     def set_synonyms(self, groups: Iterable[Iterable[str]]) -> None:
@@ -1304,6 +1307,11 @@ class SearchEngine:
     def config_for(self, encoder: TextEncoder) -> SegmentConfig:
         """The index config that the collection would have after a reindex by `encoder`."""
         return reindex.settings_for(encoder, self.collection.settings).config
+
+    def default_after(self, encoder: TextEncoder) -> tuple[Mode, float]:
+        """The default mode, and the weight of the cosine, after a reindex by `encoder`."""
+        with self.folder.own_store() as store:
+            return reindex.default_after(store, encoder) or (self.default_mode, WEIGHT)
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""

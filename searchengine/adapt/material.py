@@ -21,6 +21,7 @@ from searchengine.adapt.sampled_questions import (
     clicked,
     without_sentence,
 )
+from searchengine.backends.contract import Span
 from searchengine.engine import Document, SearchEngine, Snapshot
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, RowNumbers
@@ -46,11 +47,13 @@ class Sample:
         vectors: (n, D), a row a passage.
         documents: (n,), the id of each row's document, ascending.
         examples: the questions.
+        texts: the documents as they were encoded, and the passages of each.
     """
 
     vectors: Floats
     documents: RowNumbers
     examples: tuple[Example, ...]
+    texts: tuple[tuple[Document, Sequence[Span]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ def read_sample(
     ids = split.sample(most)
     vectors: list[Floats] = []  # of each document
     documents: list[int] = []
+    texts: list[tuple[Document, Sequence[Span]]] = []
     examples: list[Example] = []
     titles: dict[str, list[int]] = defaultdict(list)  # the places of the documents in `documents`
     cuts: dict[str, _Cut] = {}  # of documents that are being encoded, by key
@@ -102,6 +106,7 @@ def read_sample(
                 question = Question(Kind.SENTENCE, cut.sentence, (cut.document,), part)
                 examples.append(Example(question, rows[_near(spans, cut.place)]))
             documents.append(cut.document)
+            texts.append((document, spans))
             vectors.append(rows)
     for title, places in titles.items():
         named = tuple(documents[place] for place in places)
@@ -111,6 +116,7 @@ def read_sample(
         np.concatenate(vectors) if vectors else np.empty((0, engine.encoder.dim), np.float32),
         np.repeat(np.array(documents, np.int64), [len(rows) for rows in vectors]),
         tuple(examples),
+        tuple(texts),
     )
 
 

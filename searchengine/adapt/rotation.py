@@ -11,9 +11,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from searchengine.adapt.material import Material, of_part
+from searchengine.adapt.material import Material, Sample, of_part
 from searchengine.adapt.sampled_questions import Part, Question
-from searchengine.adapt.validation import Corpus, Outcome, best, held_out, indexed, objection
+from searchengine.adapt.validation import (
+    NO_MAP,
+    Corpus,
+    Outcome,
+    best,
+    held_out,
+    indexed,
+    objection,
+    rows_of,
+)
 from searchengine.engine import Snapshot
 from searchengine.indexer.arrays import Floats, evenly
 from searchengine.indexer.building.build import Progress
@@ -89,7 +98,19 @@ def train_and_judge(
     ]
     # Among all documents: of fewer, a shortlist of the same length holds more by any rotation.
     chosen = best(material, corpus, maps, score, progress)
-    rows = () if chosen is None else held_out(material, snapshot, chosen, score, progress)
+    if chosen is None:
+        return Outcome(None, (), len(questions), NO_MAP)
+
+    def measure(
+        sample: Sample | None,
+        asked: Sequence[Question],
+        vectors: Floats,
+        change: LinearMap | None,
+    ) -> dict[str, Values]:
+        return {MEASURE: score(Corpus.of_collection(snapshot, sample), asked, vectors, change)}
+
+    judged, former, learnt = held_out(material, chosen, measure, progress)
+    rows = rows_of(judged, former[MEASURE], learnt[MEASURE])
     return Outcome(chosen, rows, len(questions), objection(rows, MIN_GAIN))
 
 

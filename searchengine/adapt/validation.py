@@ -1,7 +1,7 @@
 """Questions before and after a map of the vectors, and whether the map is offered."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from searchengine.adapt.material import Material, Sample, of_part
 from searchengine.adapt.sampled_questions import Kind, Part, Question
@@ -28,8 +29,8 @@ LOSS_P = 0.05
 """A kind of question that loses with a p-value below this is a reason not to offer the map."""
 ALL = "all"
 NO_MAP = "no map was better in validation"
-_FIRST = 10  # documents that nDCG@10 sees
-_BATCH = 256  # questions searched at a time
+FIRST = 10  # documents that nDCG@10 sees
+BATCH = 256  # questions searched at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +38,29 @@ class Corpus:
     """The passages that questions are searched among.
 
     Attributes:
-        documents: (n,), the id of each row's document.
+        documents: (n,), the id of each row's document; the rows of a document are together.
         blocks: the rows, in the encoder's basis, in blocks (b, D).
+        spans: (n, 2), the passage of each row, in the text of its document.
     """
 
     documents: RowNumbers
     blocks: Callable[[], Iterator[Floats]]
+    spans: NDArray[np.int64]
 
     @classmethod
     def of_sample(cls, sample: Sample) -> "Corpus":
         """The sample alone."""
-        return cls(sample.documents, lambda: iter([sample.vectors]))
+        return cls(sample.documents, lambda: iter([sample.vectors]), _spans(sample))
 
     @classmethod
     def of_collection(cls, snapshot: Snapshot, sample: Sample | None = None) -> "Corpus":
         """All documents; the sample's as it encodes them, the others as they are stored."""
-        columns = snapshot.store.scan("SELECT id, document FROM live_passages ORDER BY id")
-        passages, documents = np.array(columns, np.int64).reshape(-1, 2).T
+        sql = "SELECT id, document, start, end FROM live_passages ORDER BY document, id"
+        read = np.array(snapshot.store.scan(sql), np.int64).reshape(-1, 4)
         if sample is not None:
-            outside = ~np.isin(documents, sample.documents)
-            passages, documents = passages[outside], documents[outside]
+            read = read[~np.isin(read[:, 1], sample.documents)]
+        passages, documents = read[:, 0], read[:, 1]
+        spans = read[:, 2:]
 
         def blocks() -> Iterator[Floats]:
             if sample is not None:
@@ -66,11 +70,22 @@ class Corpus:
 
         if sample is not None:
             documents = np.concatenate([sample.documents, documents])
-        return cls(documents, blocks)
+            spans = np.concatenate([_spans(sample), spans])
+        return cls(documents, blocks, spans)
+
+
+def _spans(sample: Sample) -> NDArray[np.int64]:
+    return np.array([span for _, spans in sample.texts for span in spans], np.int64).reshape(-1, 2)
 
 
 Score = Callable[[Corpus, Sequence[Question], Floats, LinearMap | None], Values]
 """A number for each question, (q,): corpus, questions, their vectors (q, D), and a map of both."""
+
+Measure = Callable[
+    [Sample | None, Sequence[Question], Floats, LinearMap | None], Mapping[str, Values]
+]
+"""Measures of each question by name, (q,), among all documents of a collection: a sample that takes
+the place of its documents, questions, their vectors (q, D), and a map of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +94,19 @@ class Outcome:
 
     Attributes:
         change: the map; None if no map was better in validation.
-        rows: the held-out questions; () without a map.
+        rows: the held-out questions by kind, then all; () without a map.
         pairs: number of pairs of training; of the rotation, of questions.
         reason: why the map is not offered, as a clause; None if it is better beyond doubt.
+        others: what else was measured of all held-out questions.
+        advice: what may find more, as a sentence; "" for nothing.
     """
 
     change: LinearMap | None
     rows: tuple["Row", ...]
     pairs: int
     reason: str | None
+    others: tuple["Row", ...] = ()
+    advice: str = ""
 
 
 def best(
@@ -112,21 +131,24 @@ def best(
 
 
 def held_out(
-    material: Material, snapshot: Snapshot, change: LinearMap, score: Score, progress: Progress
-) -> tuple["Row", ...]:
-    """The held-out questions before and after a map, among all documents of the collection."""
+    material: Material, change: LinearMap, measure: Measure, progress: Progress
+) -> tuple[list[Question], dict[str, Values], dict[str, Values]]:
+    """The held-out questions, and the measures of each before and after a map, by name, (q,).
+
+    Questions from documents are measured without themselves in the documents.
+    """
     questions, vectors = of_part(material, Part.HELD_OUT)
     from_documents = np.array([question.kind is not Kind.CLICK for question in questions])
-    before, after = np.zeros((2, len(questions)))
+    before, after = dict[str, Values](), dict[str, Values]()
     for of_kind, sample in ((from_documents, material.sample), (~from_documents, None)):
         if not of_kind.any():
             continue
-        corpus = Corpus.of_collection(snapshot, sample)
         chosen = [questions[i] for i in np.flatnonzero(of_kind)]
-        for scores, applied in ((before, None), (after, change)):
-            scores[of_kind] = score(corpus, chosen, vectors[of_kind], applied)
+        for measures, applied in ((before, None), (after, change)):
+            for name, values in measure(sample, chosen, vectors[of_kind], applied).items():
+                measures.setdefault(name, np.zeros(len(questions)))[of_kind] = values
             progress("Judging", len(chosen), 2 * len(questions))
-    return rows_of(questions, before, after)
+    return questions, before, after
 
 
 def judge(
@@ -140,12 +162,17 @@ def judge(
 
     vectors: (q, D), the questions. change: applied to questions and corpus.
     """
-    run, qrels = {}, {}
     with indexed(corpus, vectors, config, change) as (segment, batches):
         rankings = (_ranked(segment, batch, corpus.documents) for batch in batches)
-        for i, ranking in enumerate(chain.from_iterable(rankings)):
-            run[str(i)] = {str(document): 0.0 for document in ranking}
-            qrels[str(i)] = {str(document): 1 for document in questions[i].documents}
+        return ndcg(questions, chain.from_iterable(rankings))
+
+
+def ndcg(questions: Sequence[Question], rankings: Iterable[Sequence[int]]) -> Values:
+    """nDCG@10 of each question (q,). rankings: the first documents of each, best first."""
+    run, qrels = {}, {}
+    for i, (question, ranking) in enumerate(zip(questions, rankings, strict=True)):
+        run[str(i)] = {str(document): 0.0 for document in ranking}
+        qrels[str(i)] = {str(document): 1 for document in question.documents}
     return per_question(run, list(run), qrels, [MAIN])[MAIN]
 
 
@@ -155,7 +182,7 @@ def indexed(
 ) -> Iterator[tuple[Segment, Iterator[Floats]]]:
     """An index of the corpus, and the questions (q, D) in batches; the map is applied to both."""
     apply = (lambda rows: rows) if change is None else change
-    batches = (apply(vectors[i : i + _BATCH]) for i in range(0, len(vectors), _BATCH))
+    batches = (apply(vectors[i : i + BATCH]) for i in range(0, len(vectors), BATCH))
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         Segment.build(Path(folder) / "judged", map(apply, corpus.blocks()), config) as segment,
@@ -165,12 +192,12 @@ def indexed(
 
 def _ranked(segment: Segment, vectors: Floats, documents: RowNumbers) -> list[list[int]]:
     """The first documents of each question, by their best passages."""
-    depth = _FIRST
+    depth = FIRST
     while True:
         rows = segment.search(vectors, min(depth, segment.rows)).rows
         ranked = [list(dict.fromkeys(documents[row[row >= 0]].tolist())) for row in rows]
-        if depth >= segment.rows or all(len(ranking) >= _FIRST for ranking in ranked):
-            return [ranking[:_FIRST] for ranking in ranked]
+        if depth >= segment.rows or all(len(ranking) >= FIRST for ranking in ranked):
+            return [ranking[:FIRST] for ranking in ranked]
         depth *= 4
 
 
@@ -179,9 +206,9 @@ class Row:
     """The held-out questions of a kind, or of all.
 
     Attributes:
-        kind: title, sentence, click or all.
+        kind: title, sentence, click or all; of `Outcome.others`, what is compared.
         questions: their number.
-        before, after: mean nDCG@10, or of the rotation the mean share of the nearest.
+        before, after: mean nDCG@10, or mean share of the nearest.
         comparison: of the paired differences.
     """
 
@@ -190,6 +217,11 @@ class Row:
     before: float
     after: float
     comparison: Comparison
+
+    @property
+    def lost(self) -> bool:
+        """Whether the questions lost, as far as can be told."""
+        return self.comparison.difference < 0 and self.comparison.p < LOSS_P
 
     def as_cells(self) -> dict[str, Any]:
         """The row as text."""
@@ -209,16 +241,14 @@ def rows_of(questions: Sequence[Question], before: Values, after: Values) -> tup
     """A row for each kind of question, and one for all."""
     kinds = np.array([question.kind.value for question in questions])
     chosen = {kind: kinds == kind for kind in dict.fromkeys(kinds.tolist())}
-    return tuple(
-        Row(
-            kind,
-            int(of_kind.sum()),
-            float(before[of_kind].mean()),
-            float(after[of_kind].mean()),
-            compare(after[of_kind], before[of_kind]),
-        )
-        for kind, of_kind in {**chosen, ALL: np.ones(len(kinds), bool)}.items()
-    )
+    rows = (row_of(kind, before[at], after[at]) for kind, at in chosen.items())
+    return *rows, row_of(ALL, before, after)
+
+
+def row_of(kind: str, before: Values, after: Values) -> Row:
+    """The row of some questions: their values (q,) before and after."""
+    means = float(before.mean()), float(after.mean())
+    return Row(kind, len(before), *means, compare(after, before))
 
 
 def objection(rows: Sequence[Row], min_gain: float = MIN_GAIN) -> str | None:
@@ -230,7 +260,7 @@ def objection(rows: Sequence[Row], min_gain: float = MIN_GAIN) -> str | None:
         return NO_MAP
     *kinds, total = rows
     for row in kinds:
-        if row.comparison.difference < 0 and row.comparison.p < LOSS_P:
+        if row.lost:
             return f"questions of the kind {row.kind} lost"
     if total.comparison.p >= MAX_P or total.comparison.low <= min_gain:
         return "the gain is not beyond doubt"

@@ -33,7 +33,8 @@ from searchengine.trainer.model.multilingual import (
 )
 
 _SAMPLE = 64  # texts of a block that are looked at
-_MOST = 1024  # texts of all blocks: a first commit may be large
+TEXTS = 1024
+"""Texts of a collection that are looked at: a first commit may be large."""
 _CHECKED = 32  # texts of a language that are tokenised
 _PRESENT = 0.1  # share of the texts from which a language counts
 MOSTLY = 0.5  # share of texts that the encoder does not read, from which words count most
@@ -89,7 +90,7 @@ class Languages:
 
         Warns (LanguageWarning) once, before anything of the block is encoded.
         """
-        if not documents or len(self._texts) >= _MOST or not _is_empty(store):
+        if not documents or len(self._texts) >= TEXTS or not _is_empty(store):
             return False
         step = max(1, len(documents) // _SAMPLE)
         texts = [document.full_text[:EXCERPT] for document in documents[::step][:_SAMPLE]]
@@ -135,26 +136,30 @@ class Languages:
             writer.changes.index_text(chosen)
 
     def _unread(self) -> dict[str, Unread]:
-        """The languages that the encoder does not read, most frequent first."""
-        if self.encoder is None or not self.encoder.tokenizes:
-            return {}
-        counts = Counter(sampled.language for sampled in self._traits if sampled.language)
-        unread = {}
-        for language, count in counts.most_common():
-            share = count / len(self._traits)
-            if language == "en" or share < _PRESENT:
-                continue
-            positions = [
-                i for i, sampled in enumerate(self._traits) if sampled.language == language
-            ]
-            texts = [self._texts[i] for i in positions[:_CHECKED]]
-            parts = self._traits[positions[0]].parts
-            if not reads(self.encoder, texts, parts=parts):
-                latin = not parts and _mostly_latin("".join(texts))
-                barely = latin and _latin_tokens(self.encoder, texts) > _BARELY_READ
-                weight = _BARELY_READ_WEIGHT if barely else _UNREAD_WEIGHT
-                unread[language] = Unread(share, weight if latin else 0.0)
-        return unread
+        return {} if self.encoder is None else _unread(self.encoder, self._texts, self._traits)
+
+
+def _unread(
+    encoder: TextEncoder, texts: Sequence[str], sample: Sequence[Traits]
+) -> dict[str, Unread]:
+    """The languages that an encoder does not read, most frequent first. sample: of the texts."""
+    if not encoder.tokenizes:
+        return {}
+    counts = Counter(sampled.language for sampled in sample if sampled.language)
+    unread = {}
+    for language, count in counts.most_common():
+        share = count / len(sample)
+        if language == "en" or share < _PRESENT:
+            continue
+        positions = [i for i, sampled in enumerate(sample) if sampled.language == language]
+        of_language = [texts[i] for i in positions[:_CHECKED]]
+        parts = sample[positions[0]].parts
+        if not reads(encoder, of_language, parts=parts):
+            latin = not parts and _mostly_latin("".join(of_language))
+            barely = latin and _latin_tokens(encoder, of_language) > _BARELY_READ
+            weight = _BARELY_READ_WEIGHT if barely else _UNREAD_WEIGHT
+            unread[language] = Unread(share, weight if latin else 0.0)
+    return unread
 
 
 def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
@@ -165,6 +170,14 @@ def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
     blind = sum(language.share for language in unread.values() if not language.weight) > MOSTLY
     weight = sum(language.share * language.weight for language in unread.values()) / share
     return (Mode.TEXT if blind else Mode.HYBRID), round(weight, 2)
+
+
+def default_of(encoder: TextEncoder, texts: Sequence[str]) -> tuple[Mode, float]:
+    """The mode, and the weight of the cosine, of a collection of texts like these."""
+    if not encoder.tokenizes:
+        return default_for({})
+    excerpts = [text.strip()[:EXCERPT] for text in texts]
+    return default_for(_unread(encoder, excerpts, traits(excerpts)))
 
 
 def analyzer_for(sample: Sequence[Traits]) -> Analyzer:
@@ -186,20 +199,22 @@ def choose_again(collection: Collection) -> None:
         settings = store.settings()
         if not settings.get("tokenizer_auto") or _is_empty(store):
             return
-        chosen = analyzer_for(traits(_stored_texts(store)))
+        chosen = analyzer_for(traits(stored_texts(store)))
         if str(chosen) != settings["tokenizer"]:
             with collection.writing(store) as writer:
                 writer.changes.index_text(chosen)
 
 
-def _stored_texts(store: Store) -> list[str]:
+def stored_texts(store: Store) -> list[str]:
     """The beginnings of stored documents, from all over the collection."""
     first, last = store.read("SELECT min(id), max(id) FROM documents")[0]
+    if first is None:
+        return []
     sql = (
         "SELECT id, substr(title || char(10) || text, 1, ?) FROM documents "
         "WHERE id >= ? ORDER BY id LIMIT 1"
     )
-    places = np.linspace(first, last, _MOST).astype(np.int64)
+    places = np.linspace(first, last, TEXTS).astype(np.int64)
     return list(dict(store.read(sql, (EXCERPT, int(place)))[0] for place in places).values())
 
 
@@ -286,7 +301,7 @@ def _message(encoder: str, unread: Mapping[str, Unread], default: tuple[Mode, fl
     return (
         f"{_in_words(unread)}, which the encoder{name} does not read well, so searches by meaning "
         f"miss much of them{effect}; for better results index into a new collection with a "
-        f"multilingual encoder, such as {_suggested()}{alternative}"
+        f"multilingual encoder, such as {suggested()}{alternative}"
     )
 
 
@@ -299,7 +314,7 @@ def _in_words(unread: Mapping[str, Unread]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def _suggested() -> str:
+def suggested() -> str:
     """An encoder for many languages that works here, for the command line and for Python."""
     name, install = MULTILINGUAL, ""
     if not multilingual_installed():

@@ -278,8 +278,8 @@ def _left_out(
         relevant = sum(grade > 0 for grade in missing)
         yield (
             "judgements of documents that the collection does not have: "
-            f"{len(missing):,} of {len(grades):,}; {relevant:,} of them are relevant and count as "
-            "not found"
+            f"{len(missing):,} of {len(grades):,}; relevant ones, which count as not found: "
+            f"{relevant:,}"
         )
 
 

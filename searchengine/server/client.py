@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine import errors
+from searchengine.backends.folder.documents.synonyms import SETTING, groups_of, stored
 from searchengine.corpus.documents import (
     DataFrame,
     Document,
@@ -95,6 +96,7 @@ UNAVAILABLE = {
             *("create", "open", "open_or_create", "collection", "folder", "reading"),
             *("mirror", "watch", "index_fields", "set_default", "optimize", "tune", "apply"),
             *("warm", "verify", "repair", "backup", "copy", "trial", "export", "config_for"),
+            "default_after",
             *("reindex", "preview_reindex", "reindex_pending", "discard_reindex"),
         ),
         _FILES,
@@ -416,7 +418,7 @@ class Client:
 
     def set_synonyms(self, groups: Iterable[Iterable[str]]) -> None:
         """As SearchEngine.set_synonyms."""
-        body = {"groups": [[*group] for group in groups]}
+        body = {"groups": groups_of({SETTING: stored(groups)})}
         self._send("PUT", self._path("synonyms"), json=body)
 
     def stats(self) -> "Stats":

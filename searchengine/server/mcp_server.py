@@ -40,14 +40,14 @@ Where = Annotated[
 ]
 Count = Annotated[int, Described(ge=1, le=100, description="Number of hits.")]
 Like = Annotated[
-    tuple[str, ...],
+    list[str],
     Described(
         max_length=MAX_EXAMPLES,
         description="Keys of relevant documents: find others like them, too.",
     ),
 ]
 Unlike = Annotated[
-    tuple[str, ...],
+    list[str],
     Described(
         max_length=MAX_EXAMPLES, description="Keys of irrelevant documents: find none like them."
     ),

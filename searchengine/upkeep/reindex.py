@@ -33,7 +33,7 @@ from searchengine.backends.folder.folders import beside, checksum, os_errors, se
 from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.pending import Kind, Owner, Work, who
 from searchengine.backends.folder.writer import TUNED, Writer
-from searchengine.backends.mode import CHOSEN, Mode
+from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
@@ -53,6 +53,7 @@ from searchengine.indexer.config import RotationKind, SegmentConfig
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.durable import sha256, sync_file, sync_folder
 from searchengine.ingest import pipeline
+from searchengine.ingest.languages import default_of, stored_texts
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import (
@@ -369,6 +370,19 @@ def _rotation(before: RotationKind, encoder: TextEncoder) -> RotationKind:
     return before if before is RotationKind.IDENTITY or suits is RotationKind.PCA else suits
 
 
+def chooses_mode(stored: Mapping[str, Any]) -> bool:
+    """Whether a reindex chooses the default mode again: the present one suited the former encoder.
+
+    Not if a user has chosen it, or there are no words. `stored`: the settings.
+    """
+    return stored["tokenizer"] != Tokenizer.NONE and "mode" in stored and not stored.get(CHOSEN)
+
+
+def default_after(store: Store, encoder: TextEncoder) -> tuple[Mode, float] | None:
+    """The default mode, and the weight of the cosine, after a reindex; None: the mode stays."""
+    return default_of(encoder, stored_texts(store)) if chooses_mode(store.settings()) else None
+
+
 def current(store: Store) -> Work | None:
     """The reindex that is pending; None if there is none."""
     works = pending.works(store)
@@ -409,6 +423,7 @@ class Reindexing:
         collection: the collection, opened without an encoder.
         store: a connection for writing.
         owner: of the folder of this work.
+        encoder: the other encoder.
         blocks: what is encoded.
         settings: of the collection after the swap.
         progress: progress callback: step, documents or rows just done, total.
@@ -418,6 +433,7 @@ class Reindexing:
     collection: Collection
     store: Store
     owner: Owner
+    encoder: TextEncoder
     blocks: Blocks
     settings: CollectionSettings
     progress: Progress | None = None
@@ -448,7 +464,7 @@ class Reindexing:
                     reader = PassageReader(encoder, settings.passages)
                     blocks = Blocks(store, owner.folder, work, reader, encoder.dim)
                     blocks.check()
-                    yield cls(collection, store, owner, blocks, settings, progress)
+                    yield cls(collection, store, owner, encoder, blocks, settings, progress)
                 finally:
                     owner.release()
         finally:
@@ -475,18 +491,19 @@ class Reindexing:
 
     def swap(self) -> None:
         """Replace the collection's vectors by the new ones, in one commit."""
+        default = default_of(self.encoder, stored_texts(self.store))
         for _ in range(ROUNDS):
             self._build()
             if self._catch_up() > REST:
                 continue
             try:
-                return self._swap(REST)
+                return self._swap(REST, default)
             except _More:
                 self._catch_up()
         self._build()
-        self._swap(None)
+        self._swap(None, default)
 
-    def _swap(self, limit: int | None) -> None:
+    def _swap(self, limit: int | None, default: tuple[Mode, float]) -> None:
         work = self.blocks.work
         with self.collection.writing(self.store, max(self.collection.wait, 60.0)) as writer:
             remaining = self.blocks.changed()
@@ -507,17 +524,18 @@ class Reindexing:
             for folder, rows in self.segments:
                 writer.adopt(folder, base)
                 base += rows
-            self._set(writer)
+            self._set(writer, default)
         Merging(self.collection, self.store).end(self.owner)
 
-    def _set(self, writer: Writer) -> None:
+    def _set(self, writer: Writer, default: tuple[Mode, float]) -> None:
         for name, value in self.blocks.work.details["settings"].items():
             writer.changes.set(name, value)
-        stored = self.store.settings()
-        words = stored["tokenizer"] != Tokenizer.NONE
-        if words and "mode" in stored and not stored.get(CHOSEN):  # it suited the former encoder
-            writer.changes.set("mode", Mode.HYBRID)
+        stored, (mode, weight) = self.store.settings(), default
         writer.changes.unset("weight")
+        if chooses_mode(stored):
+            writer.changes.set("mode", mode)
+            if weight != WEIGHT:
+                writer.changes.set("weight", weight)
         writer.changes.unset(TUNED)
         if self.blocks.supplied:
             writer.changes.forget_vectors()

@@ -13,11 +13,12 @@ import numpy as np
 
 from searchengine.backends.contract import Span
 from searchengine.backends.folder.writer import TUNED
-from searchengine.backends.mode import CHOSEN, Mode
+from searchengine.backends.mode import WEIGHT
 from searchengine.backends.postgresql import schema
 from searchengine.backends.postgresql.collection import ROTATION, SHORTLIST, PostgresCollection
 from searchengine.backends.postgresql.replacing import Pending, Replacement
 from searchengine.corpus.documents import Document
+from searchengine.corpus.language_traits import EXCERPT
 from searchengine.encoders.loading import CollectionEncoder, EncoderArgument
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.indexer.arrays import Floats
@@ -25,6 +26,7 @@ from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import FLAT_BELOW, SegmentConfig
 from searchengine.indexer.search.rotating import Rotation
 from searchengine.ingest import pipeline
+from searchengine.ingest.languages import TEXTS, default_of
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.pipeline import encoded
 from searchengine.ingest.settings import CollectionSettings
@@ -33,6 +35,7 @@ from searchengine.upkeep.reindex import (
     SPACES,
     check_same,
     check_text,
+    chooses_mode,
     chosen_encoder,
     settings_for,
 )
@@ -130,6 +133,9 @@ class _Reindexing:
 
     def swap(self) -> None:
         """Encode what has changed meanwhile, and change to the new vectors in one commit."""
+        sql = "SELECT left(title || chr(10) || text, %s) FROM documents ORDER BY id LIMIT %s"
+        read = self._replacement.connection.execute(sql, (EXCERPT, TEXTS)).fetchall()
+        self._default = default_of(self._encoder, [text for (text,) in read])
         self._collection.replaced(
             self._replacement, self._write, self._changes, self._config, self._rotation
         )
@@ -178,8 +184,9 @@ class _Reindexing:
         connection = self._replacement.connection
         connection.execute("UPDATE documents SET vectors = NULL WHERE vectors IS NOT NULL")
         changed = {**self._planned, "weight": None, TUNED: None, SHORTLIST: None}
-        if self._collection.words and "mode" in stored and not stored.get(CHOSEN):
-            changed["mode"] = Mode.HYBRID  # the mode suited the former encoder
+        if self._collection.words and chooses_mode(stored):
+            changed["mode"], weight = self._default
+            changed["weight"] = None if weight == WEIGHT else weight
         return changed
 
     def _check_texts(self) -> None:

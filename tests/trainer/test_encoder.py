@@ -223,6 +223,9 @@ def test_token_spans_are_the_texts_own_tokens(tiny: Path) -> None:
     assert first.dtype == np.int32 and none.shape == (0, 2)
     assert len(long) == 800 and long[-1].tolist() == [2396, 2399]
     assert encoder.token_spans([]) == []
+    word = Encoder.load(tiny)
+    assert word.token_spans(["whale"])[0].tolist() == [[0, 5]]
+    assert "_untruncated" not in vars(word._tokens)  # a question waits for no second tokenizer
     lone = encoder.token_spans(["dog \ud83d sea", "dog \ud83d\ude00 sea"])
     assert [spans[-1].tolist() for spans in lone] == [[6, 9], [7, 10]]
     with pytest.raises(ModelError, match="texts is a str"):
@@ -283,6 +286,9 @@ def test_long_texts_are_tokenised_in_pieces_alike(
         * 20
     )
     texts = ["a dog", text, "", text[::-1]]
+    short = TokenIds(Tokenization.of(tokenizer, 3)).spans([text[:60]])[0].tolist()
+    expected = tokenizer.backend_tokenizer.encode(text[:60], add_special_tokens=False)
+    assert short == [list(offset) for offset in expected.offsets] and len(short) > 3
     whole = TokenIds(Tokenization.of(tokenizer, 16)).spans(texts)
     expected = [tokenizer.backend_tokenizer.encode(t, add_special_tokens=False) for t in texts]
     assert [spans.tolist() for spans in whole] == [[list(o) for o in e.offsets] for e in expected]

@@ -52,6 +52,21 @@ def test_no_text_on_both_sides(seed: int, size: int) -> None:
     assert len(texts) == len(set(texts))  # nor in two rows: a row has one right answer
 
 
+@pytest.mark.parametrize("kind", [Kind.TRIPLET, Kind.SCORED])
+def test_mined_negatives_link_no_examples(kind: Kind) -> None:
+    """They are positives of other examples: linked by them, nothing could be held out."""
+    scores = ("1 0.5",) if kind is Kind.SCORED else ()
+    data = tuple(
+        (kind, (f"anchor {i}", f"positive {i // 2}", f"positive {(i * 7 + 2) % 250}", *scores))
+        for i in range(500)
+    )
+    split = hold_out(Examples(data), seed=0)
+    assert (len(split.rows), split.examples_held) == (25, 50)
+    trained = {text for _, texts in split.train for text in texts[:2]}
+    for row in split.rows:
+        assert trained.isdisjoint(row[:2])
+
+
 def test_examples_that_all_share_a_text_are_not_held_out() -> None:
     chain = tuple((Kind.PAIR, (f"text {i}", f"text {i + 1}")) for i in range(500))
     assert len(hold_out(Examples(chain), seed=0).train) == len(chain)

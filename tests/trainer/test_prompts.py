@@ -4,15 +4,18 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import command_line
 import numpy as np
 import pytest
-from tiny_model import write_json, write_plain, write_sentence_transformer
+from tiny_model import WORDS, write_json, write_plain, write_sentence_transformer
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.layout import PUBLISHED, hub_name, published_prompts
 from searchengine.trainer.model.source import Source
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 
 E5 = {"query": "query: ", "document": "passage: "}
 EMPTY = {"query": "", "document": ""}
@@ -154,3 +157,33 @@ def test_they_are_applied_and_shown(tmp_path: Path) -> None:
     shown = command_line.run("info", tmp_path / "c").stdout
     assert 'prompts      "query": "query: ", "document": "passage: "\n' in shown
     assert json.loads(command_line.run("info", tmp_path / "c", "--json").stdout)["prompts"] == E5
+
+
+def test_prompts_are_trained_and_stored(tmp_path: Path) -> None:
+    """As if the texts began with them, and with the base's prompt for what has no other."""
+    base = write_sentence_transformer(tmp_path / "base")
+    described = json.loads((base / "config_sentence_transformers.json").read_text())
+    described["prompts"] = {"document": "a house ", "other": "x"}
+    write_json(base / "config_sentence_transformers.json", described)
+    pairs = [(f"the {n} {v}", f"{v} the {n}") for n in WORDS[2:8] for v in WORDS[8:13]]
+
+    def trained(name: str, before: str, **settings: Any) -> Encoder:
+        path = tmp_path / f"{name}.tsv"
+        path.write_text("\n".join(["anchor\tpositive", *(f"{before}{a}\t{p}" for a, p in pairs)]))
+        out = tmp_path / name
+        return train(
+            TrainConfig(
+                train=(path,), out=out, base=str(base), max_steps=2, nested=False, **settings
+            )
+        )
+
+    encoder = trained("prompted", "", query_prompt="near the sea ")
+    written = trained("written", "near the sea ")
+    again = Encoder.load(tmp_path / "prompted")
+    assert dict(again.prompts) == {"document": "a house ", "other": "x", "query": "near the sea "}
+    assert "Prompt of questions: 'near the sea '" in again.recipe["summary"]
+    np.testing.assert_allclose(
+        encoder.encode(["a dog"], role="query"), written.encode(["near the sea a dog"]), atol=1e-6
+    )
+    plain = trained("plain", "", document_prompt="")
+    assert plain.prompt("document") == plain.prompt("query") == ""

@@ -188,6 +188,50 @@ def test_a_narrow_teachers_cosines_are_learnt(config: TrainConfig, tmp_path: Pat
     assert "16 dimensions: its cosines were learnt" in encoder.recipe["summary"][-1]
 
 
+@pytest.mark.parametrize("loss", ("kl", "cosine"))
+def test_a_contrastive_loss_beside_a_teacher(
+    config: TrainConfig,  # noqa: F811
+    loss: str,
+    tmp_path: Path,
+) -> None:
+    """The loss of an update is the sum of both, on the same batch."""
+
+    def first_loss(name: str, **settings: Any) -> float:
+        losses: list[float] = []
+        run = replace(config, out=tmp_path / name, max_steps=1, dropout=0.0, **settings)
+        train(run, lambda line: line.loss is not None and losses.append(line.loss))
+        return losses[0]
+
+    taught = {"objective": "distillation", "distillation_loss": loss}
+    taught["teacher"] = str(wider(config.base, tmp_path / "teacher", 32))
+    alone = first_loss("alone", **taught), first_loss("contrastive")
+    both = first_loss("both", **taught, contrastive_weight=0.5)
+    assert both == pytest.approx(alone[0] + 0.5 * alone[1], rel=1e-5)
+    summary = Encoder.load(tmp_path / "both").recipe["summary"]
+    assert "InfoNCE with in-batch negatives was learnt beside it, weight 0.5" in summary
+
+
+def test_a_contrastive_loss_beside_a_teacher_sees_two_views_of_a_sentence(
+    config: TrainConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    taught = replace(
+        config,
+        train=(sentences_of(config, tmp_path),),
+        objective="distillation",
+        distillation_loss="cosine",
+        teacher=config.base,
+        contrastive_weight=1.0,
+        max_steps=2,
+    )
+    losses: list[float] = []
+    train(
+        replace(taught, dropout=0.1),
+        lambda line: line.loss is not None and losses.append(line.loss),
+    )
+    assert len(losses) == 2 and losses[0] > 0.05
+
+
 def test_a_missing_teacher_is_named(config: TrainConfig) -> None:  # noqa: F811
     settings = replace(config, objective="distillation", teacher="/no/such/model")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^teacher /no/such/model cannot be loaded: no model at"):

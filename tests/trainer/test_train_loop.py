@@ -15,7 +15,13 @@ import torch
 from safetensors import SafetensorError
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError, ModelError, TrainingError, TrainingWarning
+from searchengine.trainer.errors import (
+    ConfigError,
+    DataError,
+    ModelError,
+    TrainingError,
+    TrainingWarning,
+)
 from searchengine.trainer.evaluation.sts import read_sts, sts
 from searchengine.trainer.model.modules import Dense, SentenceModule
 from searchengine.trainer.training import checkpoint, loop, objectives
@@ -416,6 +422,34 @@ def test_dev_files_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
     expected = {r.dim: r.spearman for r in sts(Encoder.load(config.out, precision="fp32"),
                                                read_sts(dev.dev))}  # fmt: skip
     assert lines[encoder.recipe["best_step"]].scores == pytest.approx(expected)
+
+
+def test_pairs_without_scores_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
+    texts = [(f"the {n} {v}", f"{v} the {n} near a house") for n in NOUNS for v in VERBS]
+    dev, scored = tmp_path / "dev.tsv", tmp_path / "scored.tsv"
+    dev.write_text("\n".join(["query\tpositive", *map("\t".join, texts)]) + "\n")
+    lines: list[Report] = []
+    encoder = train(replace(config, dev=(dev,)), lines.append)
+    assert lines[0].examples == 60
+    assert encoder.recipe["judged_by"] == "top-1 accuracy on dev"
+    assert ", n 30, difference" in encoder.recipe["chosen"].replace(";", ",")
+    again = Encoder.load(config.out, precision="fp32")
+    for dim, score in (lines[encoder.recipe["best_step"]].scores or {}).items():
+        a = again.encode([q for q, _ in texts], role="query")[:, :dim]
+        b = again.encode([p for _, p in texts], role="document")[:, :dim]
+        nearest = (a @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T).argmax(axis=1)
+        assert score == pytest.approx((nearest == np.arange(len(texts))).mean())
+    scored.write_text("score\tsentence1\tsentence2\n1\ta dog\ta cat\n")
+    with pytest.raises(
+        ConfigError, match=r"of the dev files 1 have scored pairs, such as .*scored"
+    ):
+        train(replace(config, out=tmp_path / "b", dev=(dev, scored)))
+    dev.write_text("query\tpositive\na dog\ta cat\n")
+    with pytest.raises(DataError, match="the dev files have 1 pairs: expected 20 or more"):
+        train(replace(config, out=tmp_path / "b", dev=(dev,)))
+    dev.write_text("sentence\na dog\n")
+    with pytest.raises(DataError, match=r"dev.tsv: holds single sentences"):
+        train(replace(config, out=tmp_path / "b", dev=(dev,)))
 
 
 def scripted(*scores: float) -> Measure:

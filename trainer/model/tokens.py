@@ -22,6 +22,7 @@ Text = str | tuple[str, str]
 Spans = NDArray[np.int32]
 # Characters tokenised at a time for spans: a tokenizer takes over 100 bytes for each of them.
 PIECE = 1 << 15
+WORD = 64  # characters of a text, or of several, that are tokenised without a second copy
 AT_ONCE = 1 << 22
 # Where a text may be cut and give the same tokens, if the tokenizer passes the probe below.
 GAP = re.compile(r"(?<=\S) (?=\w)")
@@ -109,6 +110,16 @@ class Padded:
         slots = np.full((max(targets) + 1, pack), rows * width)
         slots.flat[places[real]] = np.flatnonzero(real)
         return slots, places
+
+
+def _encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Any]:
+    """Texts without special tokens."""
+    try:
+        return list(tokenizer.encode_batch(texts, add_special_tokens=False))
+    except (UnicodeEncodeError, TypeError):
+        # As in TokenIds.__call__, but pairs must stay two characters, or offsets would shift.
+        whole = [SURROGATE.sub("\ufffd", text) for text in texts]
+        return list(tokenizer.encode_batch(whole, add_special_tokens=False))
 
 
 def _first_fit(lengths: Sequence[int], width: int) -> tuple[list[int], list[int]]:
@@ -234,13 +245,11 @@ class TokenIds:
 
     def _encoded(self, texts: Sequence[str]) -> list[Any]:
         """Whole texts without special tokens."""
-        encode = self._untruncated.encode_batch
-        try:
-            return list(encode(texts, add_special_tokens=False))
-        except (UnicodeEncodeError, TypeError):
-            # As in __call__, but pairs must stay two characters, or offsets would shift.
-            whole = [SURROGATE.sub("\ufffd", text) for text in texts]
-            return list(encode(whole, add_special_tokens=False))
+        if sum(map(len, texts)) <= WORD:  # which waits for no second copy of the tokenizer
+            encoded = _encoded_by(self._tokenizer, texts)
+            if not any(each.overflowing for each in encoded):
+                return encoded
+        return _encoded_by(self._untruncated, texts)
 
     @cached_property
     def _untruncated(self) -> Tokenizer:
@@ -251,15 +260,15 @@ class TokenIds:
         return tokenizer
 
     @cached_property
-    def _piece(self) -> int | None:
-        """Characters after which a text is cut; None where cuts would change its tokens."""
+    def _cuts(self) -> bool:
+        """Whether a long text may be cut at spaces, which would change the tokens of some."""
 
         def tokens(text: str) -> list[str]:
             pieces: list[str] = self._untruncated.encode(text, add_special_tokens=False).tokens
             return pieces
 
         whole = tokens("".join(PROBE))
-        return PIECE if whole == [token for part in PROBE for token in tokens(part)] else None
+        return whole == [token for part in PROBE for token in tokens(part)]
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[tuple[int, int, int]]]:
         """Pieces (row, start, end) of texts, in order, as many as are tokenised at once."""
@@ -288,8 +297,8 @@ class TokenIds:
 
     def _pieces(self, text: str) -> Iterator[tuple[int, int]]:
         start = 0
-        while self._piece is not None and len(text) - start > self._piece:
-            gap = GAP.search(text, start + self._piece)
+        while len(text) - start > PIECE and self._cuts:
+            gap = GAP.search(text, start + PIECE)
             if gap is None:
                 break
             yield start, gap.start()

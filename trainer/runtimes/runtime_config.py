@@ -57,7 +57,7 @@ class Precision(StrEnum):
 
 
 # The precisions that an encoder can be trained in.
-TRAINING = (Precision.AUTO, Precision.FP32, Precision.BF16)
+TRAINING = (Precision.AUTO, Precision.FP32, Precision.BF16, Precision.FP16)
 
 
 @dataclass(frozen=True, slots=True)

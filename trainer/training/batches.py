@@ -1,5 +1,6 @@
 """Which examples an update takes, read and tokenised ahead of it, and at what learning rate."""
 
+import math
 import random
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from searchengine.trainer.training.objectives import AnyObjective
 from searchengine.trainer.training.passes import Passes, View
 from searchengine.trainer.training.preparation import DataSet
 from searchengine.trainer.training.rows import Batch, Kind, Row, draw
-from searchengine.trainer.training.train_config import Objective, TrainConfig
+from searchengine.trainer.training.train_config import Objective, Schedule, TrainConfig
 
 # Maximum rows, and bytes of them, in memory at a time for each kind of a data set; and minimum
 # batches. Within them rows change places, so that no text is twice in a batch.
@@ -151,11 +152,18 @@ class BatchPlan:
         return self._schedule
 
     def learning_rate(self, step: int) -> float:
-        """Linear from 0 over the warm-up, then linear to 0 at the end."""
-        warm = round(self.config.warmup_ratio * self.steps)
+        """Linear from 0 over the warm-up, then by the schedule, which ends at 0 or is constant."""
+        warm, peak = round(self.config.warmup_ratio * self.steps), self.config.learning_rate
         if step < warm:
-            return self.config.learning_rate * (step + 1) / warm
-        return self.config.learning_rate * (self.steps - step) / max(1, self.steps - warm)
+            return peak * (step + 1) / warm
+        left = (self.steps - step) / max(1, self.steps - warm)  # 1 to 0
+        match self.config.schedule:
+            case Schedule.CONSTANT:
+                return peak
+            case Schedule.COSINE:
+                return peak * (1 - math.cos(math.pi * left)) / 2
+            case _:
+                return peak * left
 
 
 def fill(rows: Sequence[Row], size: int) -> Iterator[Batch]:

@@ -80,7 +80,7 @@ class Progress:
     step: updates done. best_step: the step with the best scores. losses: of every update. judged:
     evaluations in order; step 0 is the base model, twice if the run rotates it. evaluated: the last
     step that was evaluated. right: of the steps 0 and best_step, by their number as text, the share
-    of prefixes by which each held-out anchor finds its positive.
+    of prefixes by which each held-out anchor finds its positive. scale: of the loss in fp16.
     """
 
     step: int = 0
@@ -89,6 +89,7 @@ class Progress:
     judged: list[JudgedStep] = field(default_factory=list)
     evaluated: int = 0
     right: dict[str, list[float]] = field(default_factory=dict)
+    scale: dict[str, float] = field(default_factory=dict)
 
 
 def folder_of(out: Path) -> Path:

@@ -57,6 +57,12 @@ def texts_without_label(example: Example) -> Texts:
     return texts[:-1] if kind in (Kind.LABELLED, Kind.SCORED) else texts
 
 
+def texts_that_match(example: Example) -> Texts:
+    """The texts of an example that belong together: without label, scores and hard negatives."""
+    kind, texts = example
+    return texts[:2] if kind in (Kind.TRIPLET, Kind.SCORED) else texts_without_label(example)
+
+
 def sentences(path: Path) -> Iterator[str]:
     """Every sentence of a file of examples or of scored pairs."""
     for _, texts in read_file(path, reading=Reading.IGNORE):
@@ -75,6 +81,14 @@ def read_file(
         for place, row in _rows(path, chosen):
             yield read_row(place, row, chosen, reading)
     except OSError as error:  # also where the path itself is refused: its name is too long, perhaps
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def column_names(path: Path) -> list[str]:
+    """The columns of a file. Raises DataError."""
+    try:
+        return list(_header(path).first)
+    except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 

@@ -186,11 +186,7 @@ def run_training(
             checkpoint.save(config, origin, run, run.training_model, run.optimizer, run.best)
 
     if resume:
-        done, run.best = checkpoint.load(
-            config, origin, run.plan.steps, run.training_model, run.optimizer
-        )
-        for item in fields(checkpoint.Progress):
-            setattr(run, item.name, getattr(done, item.name))
+        restore(run, origin)
     else:
         begin(run, report)
     with run.signals:
@@ -214,6 +210,17 @@ def run_training(
             remove_folder(checkpoint.folder_of(config.out))
     processes.wait()
     return trained
+
+
+def restore(run: Run, origin: checkpoint.Origin) -> None:
+    """Continue from the newest checkpoint. Raises as `checkpoint.load`."""
+    done, run.best = checkpoint.load(
+        run.config, origin, run.plan.steps, run.training_model, run.optimizer
+    )
+    for item in fields(checkpoint.Progress):
+        setattr(run, item.name, getattr(done, item.name))
+    if run.scaler is not None:
+        run.scaler.load_state_dict(run.scale)
 
 
 def make_run(
@@ -241,6 +248,7 @@ def make_run(
         training_model=training_model,
         optimizer=accelerator.prepare(make_optimizer(training_model, config, accelerator.device)),
         best=checkpoint.copy_weights(training_model.kept),
+        scaler=accelerator.scaler,
     )
 
 
@@ -357,9 +365,15 @@ def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
         if weight.grad is not None and weight.grad.is_sparse:  # the embeddings of words
             weight.grad = weight.grad.to_dense()
     processes.add_gradients(trainable)
+    if run.scaler is not None:
+        wrapped: Any = run.optimizer
+        run.scaler.unscale_(wrapped.optimizer)
     norm = torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm).item()
-    check_finite(run, {"loss": total, "norm of the gradient": norm})
-    run.optimizer.step()
+    check_finite(run, {"loss": total})
+    if run.scaler is None:
+        check_finite(run, {"norm of the gradient": norm})
+    run.optimizer.step()  # in fp16 unless a gradient has overflowed
+    run.scale = {} if run.scaler is None else run.scaler.state_dict()
     if training_model.momentum is not None:
         for batch in batches:
             assert isinstance(batch.objective, Contrastive)  # which alone has a queue
@@ -378,13 +392,14 @@ def add_gradients(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> f
         seed = pass_seed(run.config.seed, run.step, number, run.processes.rank)
         vectors, cached = passes.encode(views, objective.layers(run.step), seed)  # (L, n, D) each
         loss = weight * share * objective.loss(vectors, rows, run.step)  # of all prefixes
-        loss.backward()  # type: ignore[no-untyped-call]
+        scaled = loss if run.scaler is None else run.scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
         del loss, vectors  # the graph of the loss holds the vectors of a large batch
         if cached is not None:
             passes.repeat(cached)
         if run.training_model.language is not None:
-            total += passes.language_backward(views[0], seed, run.processes, share)
+            total += passes.language_backward(views[0], seed, run.processes, share, run.scaler)
     return total
 
 

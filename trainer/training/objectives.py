@@ -357,11 +357,16 @@ class Distillation(PrefixObjective):
         processes: Processes,
         teacher: Fixed = None,
         axes: Tensor | None = None,
+        contrastive: Contrastive | None = None,
     ):
-        """axes: (teacher's dim, dim), by which its vectors are multiplied; None leaves them."""
+        """axes: (teacher's dim, dim), by which its vectors are multiplied; None leaves them.
+
+        contrastive: is learnt beside it, with the weight of the configuration.
+        """
         super().__init__(config, dims, processes)
         self.teacher = teacher
         self.axes = axes
+        self.contrastive = contrastive
         default = config.temperature if isinstance(teacher, FixedEncoder) else 1.0
         self.teacher_temperature = config.teacher_temperature or default
 
@@ -371,10 +376,17 @@ class Distillation(PrefixObjective):
         if self.config.question_encoder:  # documents have an encoder of their own
             return [replace(anchors, role="query"), nothing, nothing]
         # A sentence is one text to compare with the teacher's vector of it, not two.
-        alone = rows[0].one_text and self.config.learns_vectors
+        alone = rows[0].one_text and self.config.learns_vectors and self.contrastive is None
         return [anchors, nothing if alone else positives, negatives]
 
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
+        distance = self._distance(vectors, rows, step)
+        if self.contrastive is None:
+            return distance
+        weight = self.config.contrastive_weight
+        return distance + weight * self.contrastive.loss(vectors, rows, step)
+
+    def _distance(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         students = [v[0] for v in vectors]
         teachers = None
         if isinstance(self.teacher, FixedEncoder):
@@ -453,7 +465,7 @@ class Distillation(PrefixObjective):
             teachers = teachers @ self.axes
         if self.config.distillation_loss is DistillationLoss.MSE:
             weights = [2 * weight / dim for dim, weight in zip(dims, weights, strict=True)]
-        views = 1 if rows[0].one_text else 2
+        views = 1 if rows[0].one_text and self.contrastive is None else 2
         count = sum(views + len(row.negatives) for row in rows)
         if self.config.question_encoder:
             count = len(rows)
@@ -491,7 +503,10 @@ def make_objective(
         case Objective.SIMILARITY:
             return Similarity(config, dims, processes)
         case Objective.DISTILLATION:
-            return Distillation(config, dims, processes, fixed, training_model.axes)
+            beside = None
+            if config.contrastive_weight:
+                beside = Contrastive(training_model, config, dims, processes)
+            return Distillation(config, dims, processes, fixed, training_model.axes, beside)
         case _:
             guide = fixed if isinstance(fixed, FixedEncoder) else None
             return Contrastive(training_model, config, dims, processes, guide)

@@ -52,7 +52,8 @@ class Run(Progress):
 
     data: with all examples; plan.data: without those in `splits` that are held out. judge: None if
     nothing judges the steps. measure: what judges them, in words. fold: of a cross-validation, from
-    1; 0 outside of one.
+    1; 0 outside of one. scaler: multiplies the loss of an update in fp16, whose gradients would be
+    too small, and halves its factor after an update that overflows, which is left out.
     """
 
     config: TrainConfig
@@ -66,6 +67,7 @@ class Run(Progress):
     training_model: TrainingModel
     optimizer: torch.optim.Optimizer
     best: checkpoint.Weights
+    scaler: torch.amp.GradScaler | None = None
     fold: int = 0
     signals: Signals = field(default_factory=Signals)
 

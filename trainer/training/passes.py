@@ -175,7 +175,14 @@ class Passes:
         passes = self._plan(views, 0)
         return self._arranged(views, passes, self._vectors(passes, (), encoder))[0][0]
 
-    def language_backward(self, view: View, seed: int, processes: Processes, share: float) -> float:
+    def language_backward(
+        self,
+        view: View,
+        seed: int,
+        processes: Processes,
+        share: float,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> float:
         """Add the gradients of the masked-language-model loss on a view; returns its value.
 
         The mean over the masked tokens of the view in all processes. Which tokens are masked
@@ -196,7 +203,7 @@ class Passes:
             with self.autocast():
                 value = weight * language(ids, item.batch.mask, labels)
             if value.requires_grad:  # else nothing is masked
-                torch.autograd.backward(value)
+                torch.autograd.backward(value if scaler is None else scaler.scale(value))
             total += value.item()
         return total
 

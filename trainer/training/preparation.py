@@ -1,19 +1,22 @@
 """Before the first update: data sets, early checks, model, optimizer and device."""
 
 import hashlib
+import itertools
 import math
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from searchengine.trainer.errors import ConfigError, DataError, ModelError
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Batch, Classifier, Dense
-from searchengine.trainer.model.network import with_layers
+from searchengine.trainer.model.network import layer_list, with_layers
 from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
@@ -107,15 +110,18 @@ def digest(data: Sequence[DataSet], files: Iterable[Path]) -> str:
 
 
 def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
-    """Device, mixed precision and processes. BF16 keeps float32 weights."""
+    """Device, mixed precision and processes. BF16 and FP16 keep float32 weights."""
     import accelerate
 
     cpu = pick_device(None).type == "cpu"  # else accelerate would not see other processes
     device = accelerate.PartialState(cpu=cpu, **group_options()).device
-    precision = pick_precision(config.precision, device)
+    try:
+        precision = pick_precision(config.precision, device)
+    except ModelError as error:
+        raise ConfigError(f"precision {config.precision}: {error}") from error
     # accelerate keeps one precision per process; a second run may want another.
     accelerate.state.AcceleratorState._reset_state()
-    mixed = "bf16" if precision is Precision.BF16 else "no"
+    mixed = "no" if precision is Precision.FP32 else str(precision)
     accelerator = accelerate.Accelerator(mixed_precision=mixed, cpu=cpu)
     processes = Processes(accelerator.process_index, accelerator.num_processes)
     if processes.count != launched_count():
@@ -158,7 +164,7 @@ def check_examples(data: Sequence[DataSet]) -> None:
         config, examples = data_set.config, data_set.examples
         equal_views = config.augment is Augment.NONE and config.head_only
         if examples.has(Kind.SENTENCE) and equal_views:
-            if config.objective is Objective.CONTRASTIVE:
+            if config.contrasts:
                 raise ConfigError(
                     "head_only gives both views of a sentence the same vector: give pairs, or an "
                     "`augment`"
@@ -265,6 +271,8 @@ def _read_base(config: TrainConfig, data: DataSet) -> Model:
     if config.question_encoder and isinstance(data.fixed, FixedEncoder):
         teacher = data.fixed.encoder.model
         model = replace(model, prompts=teacher.prompts, default_prompt=teacher.default_prompt)
+    if config.prompts:
+        model = replace(model, prompts={**model.prompts, **config.prompts})
     if config.kept_layers is not None:
         model = keep_layers(model, config.kept_layers)
     if isinstance(model.module.transformer, TokenTable):
@@ -314,7 +322,7 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
 def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
     """Refuse sentences as their own positives if no dropout tells the two views apart."""
     alone = examples.has(Kind.SENTENCE)
-    if config.objective is not Objective.CONTRASTIVE:  # no view must be told from another
+    if not config.contrasts:  # no view must be told from another
         return
     equal_views = config.fixed_dropout or config.dropout == 0 or config.head_only
     if not alone or config.augment is not Augment.NONE or equal_views:
@@ -363,25 +371,46 @@ def prepare_embeddings(training_model: TrainingModel, frozen: bool) -> None:
                 module.requires_grad_(False)
 
 
+def rate_factors(training_model: TrainingModel, config: TrainConfig) -> dict[nn.Parameter, float]:
+    """The learning rates of weights relative to the run's, where they are not 1.
+
+    Those of the network that come before its layers, the embeddings, are one below the first.
+    """
+    factors: dict[nn.Parameter, float] = {}
+    if config.layer_decay != 1:
+        network = training_model.sentence.transformer
+        layers = layer_list(network)
+        depth = {weight: i for i, layer in enumerate(layers) for weight in layer.parameters()}
+        below = itertools.takewhile(lambda weight: weight not in depth, network.parameters())
+        for weight, place in {**depth, **dict.fromkeys(below, -1)}.items():
+            factors[weight] = config.layer_decay ** (len(layers) - 1 - place)
+    heads = [(training_model.classifier, config.classifier_learning_rate)]
+    if config.head_learning_rate is not None:
+        of_encoder = (training_model.sentence.head, training_model.encoder.projection)
+        heads += [(head, config.head_learning_rate) for head in of_encoder]
+    for head, rate in heads:
+        weights = () if head is None else head.parameters()
+        factors |= dict.fromkeys(weights, rate / config.learning_rate)
+    return factors
+
+
 def make_optimizer(
     training_model: TrainingModel, config: TrainConfig, device: torch.device
 ) -> torch.optim.Optimizer:
-    """AdamW, with weight decay for matrices and none for biases and norms.
+    """AdamW, with weight decay for matrices and none for biases, norms and the classifier.
 
-    rate_factor: a group's learning rate relative to the run's; the classifier has its own.
+    rate_factor: a group's learning rate relative to the run's.
     """
     if config.head_only:
         training_model.sentence.transformer.requires_grad_(False)
-    classifier = (
-        set() if training_model.classifier is None else set(training_model.classifier.parameters())
-    )
-    trainable = [p for p in training_model.parameters() if p.requires_grad and p not in classifier]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+    classifier, factors = training_model.classifier, rate_factors(training_model, config)
+    undecayed = set() if classifier is None else set(classifier.parameters())
+    members = defaultdict[tuple[float, float], list[nn.Parameter]](list)
+    for weight in filter(lambda weight: weight.requires_grad, training_model.parameters()):
+        decay = config.weight_decay if weight.ndim > 1 and weight not in undecayed else 0.0
+        members[decay, factors.get(weight, 1.0)].append(weight)
+    groups = [
+        {"params": weights, "weight_decay": decay, "rate_factor": factor}
+        for (decay, factor), weights in members.items()
     ]
-    groups = [{**group, "rate_factor": 1.0} for group in groups]
-    if classifier:
-        factor = config.classifier_learning_rate / config.learning_rate
-        groups.append({"params": list(classifier), "weight_decay": 0.0, "rate_factor": factor})
     return torch.optim.AdamW(groups, lr=config.learning_rate, fused=device.type in ("cpu", "cuda"))

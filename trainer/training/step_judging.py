@@ -16,11 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.geometry import alignment, uniformity
 from searchengine.trainer.evaluation.labels import LabelledText, accuracy
 from searchengine.trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
-from searchengine.trainer.training.example_files import identity, read_labelled, texts_without_label
+from searchengine.trainer.training.example_files import (
+    column_names,
+    identity,
+    read_file,
+    read_labelled,
+    texts_that_match,
+)
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.preparation import DataSet
 from searchengine.trainer.training.rows import Kind, Row, draw
@@ -55,9 +61,9 @@ class Judgement:
     """The scores of a step by prefix length; alignment and uniformity of the full width.
 
     alignment, uniformity: None without STS files; alignment also if no pair is scored 4 or more.
-    Scores are Spearman's correlation on STS files and on held-out scored pairs, the accuracy on
-    labelled files, and without dev files the share of held-out anchors whose own positive is
-    nearest. right: where scores are shares of held-out anchors, which of them are right, (n,).
+    Scores are Spearman's correlation on scored pairs, the accuracy on labels, and on other pairs,
+    held out or of dev files, the share of anchors whose own positive is nearest. right: where
+    scores are shares of anchors, which of them are right, (n,).
     """
 
     scores: Scores = field(default_factory=dict)
@@ -117,22 +123,13 @@ def _judge_data_set(data: DataSet, measure: Measure | None) -> tuple[Judge | Non
             raise ConfigError(f"dev files beside {measure.name}: choose one to judge the steps")
         scores = measure.scores
         return lambda encoder: Judgement(scores(_beside(teacher, encoder))), Split(examples)
-    for folder in filter(Path.is_dir, config.dev):
-        raise ConfigError(
-            f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
-            "measure=searchengine.measure.encoder_comparison.retrieval(folder)"
-        )
-    labels = config.objective is Objective.CLASSIFICATION
-    if config.dev and labels:
-        labelled = read_labelled(config.dev, config.columns)
-        return lambda encoder: _judge_labels(encoder, labelled), Split(examples)
+    known = None if teacher is None else Remembered(teacher)
     if config.dev:
-        pairs = read_sts(config.dev)
-        return lambda encoder: judge_pairs(encoder, pairs), Split(examples)
+        return _dev_judge(config, known), Split(examples)
     split = hold_out(examples, config.seed)
     if not split.rows:
         return None, split
-    if labels:
+    if config.objective is Objective.CLASSIFICATION:
         held_out = [(row.anchor, row.label) for row in split.rows]
         return lambda encoder: _judge_labels(encoder, held_out), split
     if config.objective is Objective.SIMILARITY:
@@ -140,8 +137,24 @@ def _judge_data_set(data: DataSet, measure: Measure | None) -> tuple[Judge | Non
             return None, Split(examples)
         held_pairs = [(row.scores[0], row.anchor, row.positive) for row in split.rows]
         return lambda encoder: Judgement(spearmans(encoder, held_pairs)), split
-    known = None if teacher is None else Remembered(teacher)
     return lambda encoder: _judge_anchors(top1_right(encoder, split.rows, known)), split
+
+
+def _dev_judge(config: TrainConfig, documents: Remembered | None) -> Judge:
+    """The judge by the dev files. documents: the encoder of the documents, if it is another."""
+    for folder in filter(Path.is_dir, config.dev):
+        raise ConfigError(
+            f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
+            "measure=searchengine.measure.encoder_comparison.retrieval(folder)"
+        )
+    if config.objective is Objective.CLASSIFICATION:
+        labelled = read_labelled(config.dev, config.columns)
+        return lambda encoder: _judge_labels(encoder, labelled)
+    if dev_has_scores(config):
+        pairs = read_sts(config.dev)
+        return lambda encoder: judge_pairs(encoder, pairs)
+    rows = read_dev_rows(config)
+    return lambda encoder: _judge_anchors(top1_right(encoder, rows, documents))
 
 
 def _of_documents(config: TrainConfig, fixed: Fixed) -> Encoder | None:
@@ -168,12 +181,48 @@ def measured_by(
     if config.data_sets and not config.dev:
         names = " and ".join(dict.fromkeys(measured_by(item.config, [item]) for item in data))
         return f"{names}, mean over the data sets" if len(data) > 1 else names
-    name = "spearman" if config.dev else "top-1 accuracy"
+    name = "spearman" if config.dev and dev_has_scores(config) else "top-1 accuracy"
     if config.objective is Objective.CLASSIFICATION:
         name = "accuracy"
     elif config.objective is Objective.SIMILARITY:
         name = "spearman"
     return f"{name} on {'dev' if config.dev else 'held-out examples'}"
+
+
+def dev_has_scores(config: TrainConfig) -> bool:
+    """Whether the dev files have scored pairs, by their columns; else they have pairs.
+
+    Raises ConfigError if some have scores and others not.
+    """
+    if config.objective is Objective.SIMILARITY:
+        return True
+    scored = [path for path in config.dev if "score" in column_names(path)]
+    if scored and len(scored) < len(config.dev):
+        raise ConfigError(
+            f"of the dev files {len(scored)} have scored pairs, such as {scored[0]}, and the "
+            "others have none: give files of one kind"
+        )
+    return bool(scored)
+
+
+def read_dev_rows(config: TrainConfig) -> list[Row]:
+    """The pairs of the dev files. Raises DataError for texts that have no positive."""
+    rng = random.Random(f"dev {config.seed}")
+    rows = []
+    for path in config.dev:
+        for kind, texts in read_file(path, config.columns):
+            if kind is Kind.SENTENCE:
+                raise DataError(
+                    f"{path}: holds single sentences, and dev files judge by pairs: give an anchor "
+                    "and its positive, or pairs with scores"
+                )
+            rows.append(draw(kind, texts, rng))
+    if len(rows) < MIN_HELD_OUT:
+        raise DataError(
+            f"the dev files have {len(rows)} pairs: expected {MIN_HELD_OUT} or more, as fewer "
+            "would choose a step by chance"
+        )
+    return rows
 
 
 def spearmans(encoder: Encoder | Remembered, pairs: Sequence[ScoredPair]) -> dict[int, float]:
@@ -246,7 +295,8 @@ def unjudged(data: Sequence[DataSet], config: TrainConfig) -> str:
 def hold_out(examples: Examples, seed: int) -> Split:
     """Draw rows for judging from a tenth of the examples that have a positive or a label.
 
-    Examples that share a text are held out together or not at all, and every label keeps an
+    Examples that share a text are held out together or not at all, but for hard negatives: a text
+    that judges may be one in training, which tells nothing of its anchor. Every label keeps an
     example to learn from.
     """
     rng = random.Random(f"hold out {seed}")
@@ -280,12 +330,15 @@ def hold_out(examples: Examples, seed: int) -> Split:
 
 
 class Groups:
-    """Examples that are linked by a text, directly or through others; 16 bytes for each text."""
+    """Examples that are linked by a text, directly or through others; 16 bytes for each text.
+
+    A hard negative links none: mined ones are the positives of others, and would link nearly all.
+    """
 
     def __init__(self, examples: Examples):
         hashes, starts = array("q"), array("q", [0])
         for example in examples:
-            hashes.extend(_hash(identity(text)) for text in texts_without_label(example))
+            hashes.extend(_hash(identity(text)) for text in texts_that_match(example))
             starts.append(len(hashes))
         self._starts = np.frombuffer(starts, dtype=np.int64)
         self._hashes = np.frombuffer(hashes, dtype=np.int64)

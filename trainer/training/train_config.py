@@ -19,6 +19,7 @@ from searchengine.trainer.training.setting_kinds import (
     COSINE,
     FRACTION,
     SEED,
+    SHARE,
     BelowOne,
     NotNegative,
     NotNegativeInt,
@@ -72,6 +73,14 @@ class DistillationLoss(StrEnum):
     COSINE = "cosine"
 
 
+class Schedule(StrEnum):
+    """The course of the learning rate after the warm-up."""
+
+    LINEAR = "linear"
+    COSINE = "cosine"
+    CONSTANT = "constant"
+
+
 # Headings in the docs, by the first setting of each group.
 GROUPS = {
     "train": "Data",
@@ -93,6 +102,9 @@ DEFAULTS = {
     "expects": "any",
     "kept_layers": "all",
     "dropout": "the base's",
+    "query_prompt": "the base's",
+    "document_prompt": "the base's",
+    "head_learning_rate": "`learning_rate`",
     "window": "the base's",
     "kept_positions": "half of the base's",
     "teacher_temperature": "`temperature` with a `teacher`, 1 for scores of the files",
@@ -103,6 +115,8 @@ DEFAULTS = {
 CARD = {
     "augment": "Positive of a single sentence: {}",
     "augment_share": "Share of the words left out of a positive: {}",
+    "query_prompt": "Prompt of questions: {!r}",
+    "document_prompt": "Prompt of documents: {!r}",
     "pooling": "Pooling: {}",
     "kept_layers": "Layers kept of the base model: {}",
     "dropout": "Dropout {}",
@@ -125,6 +139,7 @@ CARD = {
     "queue_size": "A queue of {} earlier vectors as further negatives",
     "queue_momentum": "Momentum of the queue's encoder: {}",
     "teacher_temperature": "Temperature of the teacher: {}",
+    "contrastive_weight": "InfoNCE with in-batch negatives was learnt beside it, weight {}",
     "question_encoder": "It encodes questions only; the teacher beside it encodes the documents",
     "prefix_weights": "Weights of the prefixes: {}",
     "prefixes_per_step": "Prefixes drawn for each update: {}",
@@ -132,6 +147,8 @@ CARD = {
     "layers_per_step": "Encoders of fewer layers drawn for each update: {}",
     "layer_weight": "Weight of the loss of encoders of fewer layers: {}",
     "layer_distillation": "Layer distillation, weight {}",
+    "schedule": "Course of the learning rate: {}",
+    "layer_decay": "Learning rate of each layer relative to the one above it: {}",
     "patience": "Stopped early after evaluations without a better score: {}",
 }
 # Settings that are for one objective alone.
@@ -145,7 +162,10 @@ OF_OBJECTIVES = {
         Objective.CONTRASTIVE,
     ),
     **dict.fromkeys(
-        ("distillation_loss", "question_encoder", "teacher", "teacher_temperature"),
+        (
+            "contrastive_weight", "distillation_loss", "question_encoder", "teacher",
+            "teacher_temperature",
+        ),
         Objective.DISTILLATION,
     ),
     "folds": Objective.CLASSIFICATION,
@@ -154,13 +174,14 @@ OF_OBJECTIVES = {
 # Settings that have no effect where a table of token vectors is trained instead of a network.
 OF_NETWORKS = frozenset({
     "adapter_rank", "attention_group", "frozen_embeddings", "gradient_checkpointing", "head_only",
-    "mlm_weight", "pooling", "window",
+    "layer_decay", "mlm_weight", "pooling", "window",
 })  # fmt: skip
 # Settings that a data set may have for itself; the others are the run's.
 OF_DATA_SETS = frozenset({
     "train", "columns", "expects", "augment", "augment_share", "batch_size", "objective",
     "temperature", "similarity_loss", "hard_negative_weight", "mask_above", "guide", "guide_margin",
     "contrast_anchors", "contrast_positives", "teacher", "distillation_loss", "teacher_temperature",
+    "contrastive_weight",
 })  # fmt: skip
 PROMPTS = {"query_prompt": "query", "document_prompt": "document"}
 WEIGHTS = {"weight": NotNegative, "loss_weight": Positive}
@@ -188,6 +209,9 @@ class TrainConfig:
         base: Base model: a folder, a hub name, `starter` or `starter-768`
         trust_remote_code: Run Python code that comes with the base model ([models with
             code](encoding.md#models-that-come-with-code))
+        query_prompt: Text before every question (an anchor), in training and ever after: the model
+            stores it
+        document_prompt: Text before every document (positives, negatives, labelled texts)
         pooling: Pooling, instead of the base model's: `cls` with a tanh layer that is kept,
             `cls-before-pooler` with one in training only, `mean`, `first-last`, `last-two`
         kept_layers: Number of the base's layers to keep, evenly spread; 0, of a question encoder:
@@ -240,6 +264,8 @@ class TrainConfig:
         distillation_loss: `kl`: the teacher's ranking of the candidates; `margin-mse`: its
             margins between positive and negatives; `cosine`, `mse`: its vectors
         teacher_temperature: Temperature, by which the teacher's scores are divided
+        contrastive_weight: Weight of InfoNCE, learnt from the same batches beside the teacher, with
+            the same `temperature`
         question_encoder: Train a [question encoder](special-encoders.md#question-encoders): what
             is trained learns the teacher's vectors of questions, and is saved beside the teacher,
             which encodes the documents. Without a `teacher`, that is the `base`
@@ -267,14 +293,21 @@ class TrainConfig:
         epochs: Passes over the examples; at least 80 updates on labels
         max_steps: Number of updates, instead of `epochs`
         learning_rate: Peak learning rate
+        head_learning_rate: Peak learning rate of the layers behind the pooling
+        layer_decay: Learning rate of each layer of the network, relative to the one above it; the
+            embeddings are one below the first
         classifier_learning_rate: Peak learning rate of the classifier, which starts untrained
-        warmup_ratio: Share of the updates in which the rate rises; then it falls to 0
+        warmup_ratio: Share of the updates in which the rate rises
+        schedule: Course of the rate after that: `linear` or like half a `cosine` to 0, or
+            `constant`
         weight_decay: Weight decay of AdamW, except for biases and norms
         max_grad_norm: Maximum norm of an update's gradient
         seed: Seed of all random choices: order, prefixes, layers, held-out examples, dropout
-        precision: `bf16`: autocast with float32 weights; `fp32`; `auto`: `bf16` where the
-            hardware computes it natively
-        dev: STS files to choose the best step by; labelled files in a classification
+        precision: `bf16`: autocast with float32 weights; `fp16` the same with a scaled loss, for
+            GPUs that only emulate bf16; `fp32`; `auto`: `bf16` where the hardware computes it
+            natively, else `fp32`
+        dev: Files to choose the best step by: pairs with scores (STS) or without; labelled texts in
+            a classification
         eval_every: Updates between evaluations; 0: only at the end
         keep_last: Keep the last step, not the best
         patience: Evaluations in a row without a better score after which the run stops; an equal
@@ -296,6 +329,8 @@ class TrainConfig:
     # Model: where training starts, and what it changes.
     base: str = "starter-768"
     trust_remote_code: bool = False
+    query_prompt: str | None = None
+    document_prompt: str | None = None
     pooling: Pooler = Pooler.BASE
     kept_layers: NotNegativeInt | None = None
     dropout: BelowOne | None = None
@@ -337,6 +372,7 @@ class TrainConfig:
     teacher: str = ""
     distillation_loss: DistillationLoss = DistillationLoss.KL
     teacher_temperature: Positive | None = None
+    contrastive_weight: NotNegative = 0.0
     question_encoder: bool = False
 
     # Prefixes and layers: Matryoshka, arXiv 2205.13147; over layers too, arXiv 2402.14776.
@@ -360,8 +396,11 @@ class TrainConfig:
     epochs: PositiveInt = 3
     max_steps: PositiveInt | None = None
     learning_rate: Positive = 5e-5
+    head_learning_rate: Positive | None = None
+    layer_decay: Annotated[float, SHARE] = 1.0
     classifier_learning_rate: Positive = 1e-3
     warmup_ratio: BelowOne = 0.1
+    schedule: Schedule = Schedule.LINEAR
     weight_decay: NotNegative = 0.01
     max_grad_norm: Positive = 1.0
     seed: Annotated[int, SEED] = 0
@@ -457,6 +496,12 @@ class TrainConfig:
              f"distillation_loss {loss} has no teacher_temperature"),
             (self.learns_vectors and dropped,
              "a teacher's vectors would be learnt behind the layer that is dropped"),
+            (self.question_encoder and self.contrastive_weight,
+             "question_encoder learns no documents for contrastive_weight"),
+            (self.question_encoder and self.prompts,
+             "question_encoder has its teacher's prompts"),
+            (labels and self.query_prompt is not None,
+             "labelled texts get the document_prompt, so no query_prompt would be learnt"),
             (self.question_encoder and not self.learns_vectors,
              f"question_encoder learns no vectors by {loss}"),
             (self.kept_layers == 0 and not self.question_encoder,
@@ -469,6 +514,7 @@ class TrainConfig:
              "head_only trains no network for mlm or layers"),
             (head and (dropout or self.gradient_cache),
              "head_only has no dropout and needs no gradient_cache"),
+            (head and self.layer_decay != 1, "head_only trains no layers for layer_decay"),
             (head and longer,
              "head_only trains no network for window, attention_group or adapter_rank"),
             (head and self.queue_size, "head_only trains one head, without a queue"),
@@ -484,10 +530,21 @@ class TrainConfig:
         yield from (conflict for wrong, conflict in rules if wrong)
 
     @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts that the model shall have, by role, in place of the base's."""
+        named = {"query": self.query_prompt, "document": self.document_prompt}
+        return {role: prompt for role, prompt in named.items() if prompt is not None}
+
+    @property
     def learns_vectors(self) -> bool:
         """Whether the vectors of a teacher are learnt."""
         of_vectors = self.distillation_loss in (DistillationLoss.MSE, DistillationLoss.COSINE)
         return self.objective is Objective.DISTILLATION and of_vectors
+
+    @property
+    def contrasts(self) -> bool:
+        """Whether texts are told from one another, so that two views of one must differ."""
+        return self.objective is Objective.CONTRASTIVE or self.contrastive_weight > 0
 
     @property
     def learns_axes(self) -> bool:

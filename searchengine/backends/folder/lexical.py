@@ -259,11 +259,11 @@ def search(
         raise QueryError(MISSING)
     last = unfinished(question) if as_you_type else None
     fts5 = _Fts5(read, condition, parameters)
-    query = counted_words(question, used, last, _shares(synonyms, used, fts5, ranker))
+    query = counted_words(question, used, last, _shares(synonyms, used, question, fts5, ranker))
     if kind is Tokenizer.TRIGRAM:
         candidates = trigrams(query, last)
     elif kind is Tokenizer.STEM:
-        candidates = stems(query, last, used, lambda word: _occurs(word, fts5, ranker))
+        candidates = stems(query, last, used, question, lambda word: _occurs(word, fts5, ranker))
     else:
         candidates = whole_words(query, last)
     if kind in (Tokenizer.PORTER, Tokenizer.STEM):
@@ -300,17 +300,24 @@ def _for_fts5(read: Read, kind: Tokenizer, word: Word) -> list[str]:
 
 
 def _shares(
-    synonyms: Mapping[str, Added], used: Analyzer, fts5: "_Fts5", ranker: Ranker | None
+    synonyms: Mapping[str, Added],
+    used: Analyzer,
+    question: str,
+    fts5: "_Fts5",
+    ranker: Ranker | None,
 ) -> dict[str, float]:
     """How often each synonym counts: see `shares`."""
     if not synonyms:
         return {}
     documents = fts5.documents if ranker is None else ranker.documents
 
+    def occurs(part: Word) -> bool:
+        return _occurs(part, fts5, ranker)
+
     def having(word: str) -> int:
         parts = {Word(word): 1.0}
         if used.tokenizer is Tokenizer.STEM:
-            parts = stems({word: 1.0}, None, used, lambda part: _occurs(part, fts5, ranker))
+            parts = stems({word: 1.0}, None, used, question, occurs)
         counts = (_having(part, (documents + 1) // 2, fts5, ranker) for part in parts)
         return min(counts, default=0)
 

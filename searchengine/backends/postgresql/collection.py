@@ -97,7 +97,13 @@ class PostgresCollection(Backend):
         """Create an empty collection, whole or not at all, and open it.
 
         `settings`: as of a folder; `analyzer`: None is porter; `carried`: of another backend.
+        Raises CollectionError for stems without languages: here no documents tell them.
         """
+        if analyzer == Analyzer(Tokenizer.STEM) and carried is None:
+            raise CollectionError(
+                "a collection on a server does not read the languages of its stems from the first "
+                "documents: name them, such as stem:en or stem:de,ru, or copy a folder"
+            )
         connections = Connections(url)
         stored = settings | {"tokenizer": str(analyzer or Tokenizer.PORTER)}
         if carried:

@@ -52,9 +52,11 @@ def search(
         (terms,) = terms_of(used).look_up([word])
         return any(index.counts([(term, word.unfinished) for term in terms], 1))
 
-    query = lexical.counted_words(question, used, last, _shares(synonyms, index, used, occurs))
+    query = lexical.counted_words(
+        question, used, last, _shares(synonyms, index, used, question, occurs)
+    )
     if used.tokenizer is Tokenizer.STEM:
-        candidates = stems(query, last, used, occurs)
+        candidates = stems(query, last, used, question, occurs)
     else:
         candidates = whole_words(query, last)
     if used.tokenizer in (Tokenizer.PORTER, Tokenizer.STEM):
@@ -71,7 +73,11 @@ def search(
 
 
 def _shares(
-    synonyms: Mapping[str, Added], index: "Index", used: Analyzer, occurs: Callable[[Word], bool]
+    synonyms: Mapping[str, Added],
+    index: "Index",
+    used: Analyzer,
+    question: str,
+    occurs: Callable[[Word], bool],
 ) -> dict[str, float]:
     """How often each synonym counts: see `lexical.shares`."""
     if not synonyms:
@@ -80,7 +86,7 @@ def _shares(
     for word in {*synonyms, *(word for _, of in synonyms.values() for word in of)}:
         parts = {Word(word): 1.0}
         if used.tokenizer is Tokenizer.STEM:
-            parts = stems({word: 1.0}, None, used, occurs)
+            parts = stems({word: 1.0}, None, used, question, occurs)
         cut = terms_of(used).look_up(list(parts))
         terms[word] = [(t, p.unfinished) for p, of in zip(parts, cut, strict=True) for t in of]
     index.prepare([term for cut in terms.values() for term in cut])

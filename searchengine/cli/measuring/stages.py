@@ -66,7 +66,7 @@ def stages(
     """Measure what each stage of a search gives and costs.
 
     Words and vectors alone, both, the replacement of typing errors, and if named a
-    boost and a cross-encoder: each row has all stages before it. It shows nDCG@10
+    boost or a cross-encoder: each row has all stages before it. It shows nDCG@10
     with a 95 % interval, milliseconds of a question asked alone (median and
     quartiles), and the difference in nDCG@10 that the stage makes.
 

@@ -89,7 +89,7 @@ def adapt(
         learnt = "pairs" if only is None else "questions"
         note(f"{result.documents:,} documents, {result.pairs:,} {learnt} of training")
     if result.rows:
-        show_rows([row.as_cells() for row in result.rows])
+        show_rows([row.as_cells() for row in (*result.rows, *result.others)])
     say(result.sentence)
     if result.applied:
         note(f"{collection} is encoded by {result.out} now")

@@ -75,6 +75,11 @@ async function search() {
   state.asking?.abort();
   const asking = (state.asking = new AbortController());
   const question = byId("query").value.trimStart(); // a space at the end ends the last word
+  if (question && checkedMode() === "text" && (state.like.length || state.unlike.length)) {
+    state.like = state.unlike = []; // no example moves a search by words
+    chips();
+    remember(false);
+  }
   byId("missed").textContent = byId("why-text").textContent = "";
   const idle = !question && !state.like.length;
   setBusy(!idle);
@@ -97,6 +102,7 @@ async function search() {
     if (result.hits.length) showNothing([], []);
     else showNothing(...await nothing(result, question, asking.signal));
     byId("status").classList.toggle("hidden", !result.hits.length); // but read aloud
+    state.found = null;
     if (!result.hits.length || !byId("status").textContent) showStatus(null);
     byId("cascade").hidden = result.timing === null;
     if (result.timing) showStages(result, state.stats, asked);
@@ -152,6 +158,7 @@ async function showIdle(signal) {
 async function count(query, signal) {
   const found = await call(`${at()}/count`, { query, mode: checkedMode(), typo_tolerance: query !== state.asTyped, where: where(), fields: counted() }, signal);
   showFields(found, controlsChanged);
+  state.found = found;
   showStatus(found);
   return found;
 }
@@ -165,8 +172,8 @@ function showStatus(found) {
     return;
   }
   if (!shown) return void (byId("status").textContent = "No hits.");
-  let text = `${number(shown)} hits`;
-  if (!state.asked.query) text = `The ${number(shown)} documents most like ${state.like.length > 1 ? "them" : "it"}`;
+  let text = `${number(shown)} hit${shown === 1 ? "" : "s"}`;
+  if (!state.asked.query) text = `The ${documents(shown)} most like ${state.like.length > 1 ? "them" : "it"}`;
   else if (found && checkedMode() === "text") {
     text = `${found.at_least ? "more than " : ""}${documents(found.total)} ${found.total === 1 ? "matches" : "match"}`;
   } else if (found) text = `The best ${number(shown)} of ${documents(found.total)}`;
@@ -214,6 +221,7 @@ async function more() {
     state.hits = [...state.hits, ...result.hits];
     const items = showHits(result.hits, state.asked.query ?? "", actions, offset);
     byId("more").hidden = !mayHaveMore(result);
+    showStatus(state.found);
     items[0]?.focus();
   } catch (error) {
     showError(error);
@@ -244,7 +252,8 @@ async function compare() {
 /** The map, with the question and its hits. */
 async function locate(question, hits, signal) {
   if (!byId("map-panel").open) return;
-  const encoded = question && checkedMode() !== "text" ? question : null;
+  const moved = state.like.length || state.unlike.length; // away from the question, which has a place
+  const encoded = question && checkedMode() !== "text" && !moved ? question : null;
   const keys = hits.map((hit) => hit.key);
   showMap(await call(`${at()}/map`, { query: encoded, keys, version: mapVersion() }, signal), openPoint);
 }
@@ -261,6 +270,7 @@ function openPoint(key, title) {
 /** A document as an example of what is wanted, or not; words alone are not moved by it: there it takes the place of the question. */
 function addExample(list, key, title) {
   if (checkedMode() === "text") byId("query").value = "";
+  for (const name of ["like", "unlike"]) state[name] = state[name].filter((each) => each !== key);
   state[list] = [...state[list], key];
   state.names[key] = title;
   controlsChanged();
@@ -383,7 +393,9 @@ function remember(push) {
 function recall() {
   const parameters = new URLSearchParams(location.hash.slice(1));
   byId("query").value = parameters.get("q") ?? "";
-  for (const list of ["like", "unlike"]) state[list] = parameters.getAll(list);
+  state.like = [...new Set(parameters.getAll("like"))];
+  state.unlike = [...new Set(parameters.getAll("unlike"))].filter((key) => !state.like.includes(key));
+  if (!state.like.length && !byId("query").value) state.unlike = [];
   state.names = history.state?.names ?? {}; // not in a link that was shared
   check(parameters.get("mode") ?? state.usual);
   byId("near").checked = parameters.has("near");

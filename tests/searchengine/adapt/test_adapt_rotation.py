@@ -208,7 +208,8 @@ def test_training_sees_its_questions_and_all_documents_and_so_does_the_judgement
 
 def test_of_many_passages_an_even_sample_is_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.arange(20, dtype=np.float32)[:, None]
-    corpus = Corpus(np.arange(20), lambda: iter([rows[:3], rows[3:14], rows[14:]]))
+    spans = np.zeros((20, 2), np.int64)
+    corpus = Corpus(np.arange(20), lambda: iter([rows[:3], rows[3:14], rows[14:]]), spans)
     assert np.array_equal(rotation._evenly(corpus), rows)
     monkeypatch.setattr(rotation, "PASSAGES", 5)
     assert rotation._evenly(corpus).ravel().tolist() == [0, 4, 9, 14, 19]

@@ -46,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(model: Path, tmp_path: Path) -> Iterator[SearchEngine]:
-    with SearchEngine.create(tmp_path / "c.index", model) as engine:
+    with SearchEngine.create(tmp_path / "c.index", model, tokenizer="none") as engine:
         engine.add(documents(COUNT))
         yield engine
 
@@ -54,7 +54,8 @@ def engine(model: Path, tmp_path: Path) -> Iterator[SearchEngine]:
 @pytest.fixture(scope="module")
 def kept(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     """A collection that no test changes."""
-    with SearchEngine.create(tmp_path_factory.mktemp("adapt") / "c.index", model) as engine:
+    path = tmp_path_factory.mktemp("adapt") / "c.index"
+    with SearchEngine.create(path, model, tokenizer="none") as engine:
         engine.add(documents(COUNT))
         yield engine
 
@@ -344,7 +345,7 @@ def test_a_collection_without_encoder_is_refused(tmp_path: Path) -> None:
 
 
 def test_vectors_without_texts_are_refused(model: Path, tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c.index", model) as engine:
+    with SearchEngine.create(tmp_path / "c.index", model, tokenizer="none") as engine:
         engine.add(vectors=np.eye(32, dtype=np.float32))
         with pytest.raises(QueryError, match="has no document with a text"):
             adapt(engine, tmp_path / "out")

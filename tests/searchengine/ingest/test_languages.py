@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import WordLengths
+from postgres_server import new_url
 from tiny_model import WIDTH, write_model2vec, write_sentence_transformer
 
 from searchengine import SearchEngine
@@ -238,8 +239,27 @@ def test_the_default_follows_the_scripts(
         with pytest.warns(LanguageWarning, match=says):
             engine.add(records(*texts))
         assert (engine.stats().mode, engine.stats().weight) == (mode, weight)
+        again = Reader()
+        again.fingerprint = "trained, with the same tokenizer"
+        engine.reindex(again)
+        assert (engine.stats().mode, engine.stats().weight) == (mode, weight)
         engine.reindex(WordLengths(8, "another"))  # of which nothing is known
         assert (engine.stats().mode, engine.stats().weight) == (Mode.HYBRID, WEIGHT)
+
+
+@pytest.mark.parametrize("where", ["folder", "server"])
+def test_a_reindex_chooses_by_what_the_new_encoder_reads(tmp_path: Path, where: str) -> None:
+    path = new_url() if where == "server" else tmp_path / "new.index"
+    with SearchEngine.create(path, WordLengths()) as engine:
+        engine.add(records(*[GERMAN, GERMAN, ENGLISH] * 10))
+        assert (engine.default_mode, engine.default_weight) == (Mode.HYBRID, WEIGHT)
+        engine.reindex(EnglishPieces())
+        assert (engine.default_mode, engine.default_weight) == (Mode.HYBRID, 0.1)
+        engine.set_default("vector")
+        other = Pieces()
+        other.fingerprint = "another"
+        engine.reindex(other)
+        assert (engine.default_mode, engine.default_weight) == (Mode.VECTOR, WEIGHT)
 
 
 def test_words_are_found_by_the_chosen_tokenizer(tmp_path: Path) -> None:

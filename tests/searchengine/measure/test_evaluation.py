@@ -312,8 +312,8 @@ def test_left_out_documents_are_reported(many: SearchEngine) -> None:
     assert task(many, {"q": "x", "r": "x", "s": "x"}, qrels).notes == (
         "questions without a judgement, left out: 2",
         "judged questions that are not among the questions, left out: 1",
-        "judgements of documents that the collection does not have: 2 of 3; 1 of them are relevant "
-        "and count as not found",
+        "judgements of documents that the collection does not have: 2 of 3; relevant ones, "
+        "which count as not found: 1",
     )
 
 

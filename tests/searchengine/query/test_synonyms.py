@@ -83,6 +83,21 @@ def test_what_is_in_quotation_marks_has_no_synonyms(engine: SearchEngine) -> Non
     assert "infarction" not in keys(engine, '"heart attack" risk')
 
 
+def test_synonyms_do_not_change_the_language_of_a_question(tmp_path: Path) -> None:
+    texts = {
+        "cat": "Sie ist nicht hier, weil eine Katze bei ihr ist und es nicht mit uns will.",
+        "town": "Der Hund ist nicht in der Stadt, und die Maus ist es auch nicht.",
+    }
+    question = "the katzen of the old town"  # English, whose stems leave "katzen" as it is
+    with SearchEngine.create(tmp_path / "c", None, dim=2, tokenizer="stem:en,de") as engine:
+        engine.add([{"_id": k, "text": t} for k, t in texts.items()], vectors=[[1, 0]] * 2)
+        assert keys(engine, "die katzen in der stadt und bei ihr") == {"cat", "town"}
+        assert keys(engine, "die katzen der das den") == {"cat", "town"}
+        assert keys(engine, question) == set()
+        engine.set_synonyms([["old town", "die der das sind den dem"]])
+        assert keys(engine, question) == {"town"}
+
+
 def test_words_of_groups_are_no_typing_errors(engine: SearchEngine) -> None:
     engine.add([{"_id": "carp", "text": "The Caravel and the caravels."}])
     assert engine.search("carravel", mode="text").replaced
@@ -180,13 +195,20 @@ def test_few_words_are_added() -> None:
     assert len(of("w0 w1 w2", groups)) == MAX_ADDED
 
 
+def test_a_word_of_many_groups_is_looked_up_until_enough_are_added() -> None:
+    """The other groups of a word are not read, of which there may be thousands."""
+    groups = [["car", *(f"w{i}x{j}" for j in range(49))] for i in range(400)]
+    words = of("car", groups)
+    assert len(words) == MAX_ADDED and {w.split("x")[0] for w in words} == {"w0", "w1"}
+
+
 def test_spellings_of_a_word_count_once() -> None:
     groups = [["car", "motor vehicle", "MI"], ["car", "Vehicles"], ["car", "mi"]]
     assert of("car", groups) == {"motor": 0.5, "vehicle": 1.0, "MI": 1.0}
 
 
 def test_memory_of_large_groups() -> None:
-    """It grows with the synonyms, and not with their pairs: those alone take 60 MB here."""
+    """It grows with the synonyms, and not with their pairs: with those it is 82 MB here."""
     groups = [[f"w{i}x{j}" for j in range(50)] for i in range(400)]
     tracemalloc.start()
     try:
@@ -233,6 +255,7 @@ def test_bad_groups(engine: SearchEngine, tmp_path: Path) -> None:
         ([7], "a group of synonyms must be a list of texts, got 7"),
         (["car, auto"], "a group of synonyms must be a list of texts, got 'car, auto'"),
         ([["car", 7]], "a synonym must be text, got 7"),
+        ([["car", "a\ud800"]], "a synonym must be valid UTF-8, got half a surrogate pair"),
         ([["a", "b"]] * 10_001, "synonyms must be at most 10,000 groups, got 10,001"),
     ):
         with pytest.raises(QueryError) as error:

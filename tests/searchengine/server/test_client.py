@@ -315,6 +315,10 @@ def test_synonyms_are_written(remote: Client) -> None:
     assert remote.synonyms() == [["one", "eins"], ["two", "zwei"]] and remote.stats().synonyms == 2
     with pytest.raises(QueryError, match="a synonym must have"):
         remote.set_synonyms([["one", "."]])
+    for wrong in (["car"], {"car": ["x"]}, None, [None]):
+        with pytest.raises(QueryError, match="must be a list of"):
+            remote.set_synonyms(wrong)  # type: ignore[arg-type]
+    assert remote.stats().synonyms == 2
     remote.set_synonyms([])
     assert remote.synonyms() == []
 

@@ -399,9 +399,16 @@ def test_documents_as_examples(browser: Any, tmp_path: Path) -> None:
             differing = expected("whale sea", like=like, unlike=unlike, group_near=0.97)
             assert titles(page) == differing != both[:10]
             page.uncheck("#near")
-            page.check("input[value=text]")  # the server says why not, and the way out
-            page.wait_for_selector("#error:visible")
-            assert "search in the mode vector or hybrid" in page.inner_text("#error")
+            page.check("input[value=text]")  # words are moved by no example
+            page.wait_for_function("() => !document.querySelector('#chips li')")
+            settle(page)
+            assert page.locator("#hits > li").count() == 10 and page.is_hidden("#error")
+            assert "like" not in page.url
+            twice = f"like={like[0]}&like={like[0]}&unlike={like[0]}"
+            page.goto(f"{page.url.partition('#')[0]}#q=whale&{twice}")
+            page.reload()
+            page.wait_for_selector("#hits > li")
+            assert page.locator("#chips li").count() == 1
             ask(page, "whale ")  # another question begins without
             assert page.locator("#chips li").count() == 0 and page.is_hidden("#error")
             page.fill("#query", "")

@@ -17,6 +17,7 @@ PHRASES = 16
 _STRAIGHT, _OPENING, _CLOSING = '"', "“„", "”“"
 _ALL_MARKS = frozenset(_STRAIGHT + _OPENING + _CLOSING)
 _MARKS = str.maketrans(dict.fromkeys(_ALL_MARKS, " "))
+_ASCII_RUN = re.compile("[A-Za-z0-9]+")
 # Takes 5 ms to compile, and is seldom needed.
 _PIECES = f"([{UNSPACED_OR_KOREAN}]+)|[^{UNSPACED_OR_KOREAN}]+"
 
@@ -30,6 +31,8 @@ class Word(NamedTuple):
 
 def runs(text: str) -> list[str]:
     """The runs of letters, digits and marks, in order."""
+    if text.isascii():  # the same, ten times as fast
+        return _ASCII_RUN.findall(text)
     return "".join(c if is_letter(c) else " " for c in text).split()
 
 
@@ -116,16 +119,19 @@ def stems(
     query: Mapping[str, float],
     last: str | None,
     analyzer: Analyzer,
+    question: str,
     occurs: Callable[[Word], bool],
 ) -> dict[Word, float]:
     """As `whole_words`, the terms of an analyzer with the tokenizer stem.
+
+    `question`: the text that tells the language; `query` has the words of synonyms, too.
 
     A run that is shorter than the parts of its script is the beginning of terms. Of a word that may
     have several terms, by language, those count that a document has (`occurs`), or the first. So
     do those of the last word, which may be finished: "national" begins no "nation".
     """
     counts = defaultdict[Word, float](float)
-    orders = analyzer.orders(" ".join(query))
+    orders = analyzer.orders(question)
     for word, times in query.items():
         pieces = analyzer.pieces(word)
         for number, piece in enumerate(pieces, start=1):

@@ -107,6 +107,12 @@ def _checked(group: Iterable[Any]) -> tuple[str, ...]:
     for synonym in group:
         if not isinstance(synonym, str):
             raise QueryError(f"a synonym must be text, got {synonym!r:.80}")
+        try:
+            synonym.encode()
+        except UnicodeEncodeError as error:
+            raise QueryError(
+                f"a synonym must be valid UTF-8, got half a surrogate pair: {synonym!r:.80}"
+            ) from error
         text = " ".join(synonym.split())
         if not 1 <= len(runs(text)) <= MAX_WORDS or len(text) > MAX_LETTERS:
             raise QueryError(
@@ -167,6 +173,8 @@ class _Synonyms:
             size = next((n for n in range(len(rest), 0, -1) if rest[:n] in self.groups), 0)
             if size and not any(_contains(phrase, rest[:size]) for phrase in quoted):
                 for one, group in self.groups[rest[:size]]:
+                    if len(counts) >= MAX_ADDED:
+                        break
                     for other in (each for each in group if each is not one):
                         share = min(1.0, size / len(other.terms))
                         for word in other.words:

@@ -1,0 +1,69 @@
+"""Learning rates by update and by layer."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from searchengine.trainer.model.modules import Classifier
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.torch_model import read
+from searchengine.trainer.training.head import with_linear_head
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.preparation import make_optimizer
+from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.training_model import TrainingModel
+from tests.trainer.test_train_loop import base, config  # noqa: F401
+
+
+def rates(config: TrainConfig, model: Any) -> dict[str, tuple[float, float]]:  # noqa: F811
+    """The rate of each weight relative to the run's, and its weight decay, by name."""
+    trained = TrainingModel(model, config, None)
+    groups = make_optimizer(trained, config, torch.device("cpu")).param_groups
+    of = {w: (g["rate_factor"], g["weight_decay"]) for g in groups for w in g["params"]}
+    assert len(of) == sum(len(group["params"]) for group in groups)
+    return {name: of[weight] for name, weight in trained.named_parameters()}
+
+
+def test_rates_by_layer_and_part(config: TrainConfig) -> None:  # noqa: F811
+    model = with_linear_head(read(Source.find(config.base)))
+    model = replace(model, classifier=Classifier((32,), ["a", "b"], 0))
+    plain = rates(config, model)
+    assert {rate for name, (rate, _) in plain.items() if "classifier" not in name} == {1.0}
+    config = replace(
+        config,
+        layer_decay=0.5,
+        head_learning_rate=3 * config.learning_rate,
+        classifier_learning_rate=7 * config.learning_rate,
+        weight_decay=0.3,
+    )
+    found = rates(config, model)
+    place = "encoder.sentence.transformer."
+    assert found[f"{place}encoder.layer.1.output.dense.weight"] == (1.0, 0.3)
+    assert found[f"{place}encoder.layer.1.output.dense.bias"] == (1.0, 0.0)
+    assert found[f"{place}encoder.layer.0.attention.self.query.weight"] == (0.5, 0.3)
+    assert found[f"{place}embeddings.word_embeddings.weight"] == (0.25, 0.3)
+    assert found[f"{place}embeddings.LayerNorm.weight"] == (0.25, 0.0)
+    heads = {name: value for name, value in found.items() if "head" in name}
+    assert heads and [rate for rate, _ in heads.values()] == pytest.approx([3.0] * len(heads))
+    classifier = {name: value for name, value in found.items() if "classifier" in name}
+    assert classifier and {decay for _, decay in classifier.values()} == {0.0}
+    assert [rate for rate, _ in classifier.values()] == pytest.approx([7.0] * len(classifier))
+    pooler = {name: value for name, value in found.items() if "pooler" in name}
+    assert {rate for rate, _ in pooler.values()} <= {1.0}  # above the last layer
+
+
+def test_layers_below_move_less(config: TrainConfig, tmp_path: Path) -> None:  # noqa: F811
+    """In AdamW's first update every weight moves by about its rate."""
+    config = replace(config, layer_decay=0.1, max_steps=1, warmup_ratio=0.0, keep_last=True)
+    before = read(Source.find(config.base)).module.state_dict()
+    after = train(config).module.state_dict()
+
+    def moved(name: str) -> float:
+        name = f"transformer.encoder.layer.{name}.output.dense.weight"
+        return float((after[name] - before[name]).abs().median())
+
+    assert moved("1") == pytest.approx(config.learning_rate, rel=0.05)
+    assert moved("0") == pytest.approx(0.1 * config.learning_rate, rel=0.05)
