@@ -47,7 +47,6 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.ingest.languages import default_for, default_of, suggested
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.significance import Values
 from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_installed
@@ -183,7 +182,9 @@ def adapt(
     )
     with engine.reading() as snapshot:
         config = engine.config_for(encoder)
-        reason = _needless(searches[1]) if only is None else rotation.needless(snapshot, config)
+        reason = (
+            _needless(searches[1], path) if only is None else rotation.needless(snapshot, config)
+        )
         if reason is not None:
             return Adaptation(False, _sentence(reason, (), only), (), 0, 0)
         check_documents(snapshot, clicks, documents, seed)
@@ -193,9 +194,9 @@ def adapt(
             dims = encoder.matryoshka_dims
             outcome = train_and_judge(material, snapshot, config, dims, seed, report, searches)
             texts = [document.text for document, _ in material.sample.texts]
-            if outcome.reason is None and default_of(encoder, texts) != default_for({}):
+            if outcome.reason is None and (other := engine.suggested_for(texts)) is not None:
                 outcome = _against_multilingual(
-                    outcome, material, snapshot, config, searches[1], report
+                    outcome, material, snapshot, config, searches[1], other, report
                 )
         else:
             outcome = rotation.train_and_judge(material, snapshot, config, seed, report)
@@ -216,13 +217,14 @@ def adapt(
     return replace(result, out=out, applied=apply)
 
 
-def _needless(search: Search) -> str | None:
+def _needless(search: Search, path: Path | str) -> str | None:
     """Why no map changes what a collection finds, as a clause; None if one may."""
     if search.mode is not Mode.TEXT:
         return None
     return (
         "the collection is searched by words alone (mode text), which no encoder changes; for "
-        f"documents that the encoder does not read, try another one, such as {suggested()}"
+        f"documents that the encoder does not read, try another one: searchengine reindex {path} "
+        f"--encoder {MULTILINGUAL}"
     )
 
 
@@ -232,13 +234,17 @@ def _against_multilingual(
     snapshot: Snapshot,
     config: SegmentConfig,
     search: Search,
+    other: str,
     progress: Progress,
 ) -> Outcome:
-    """The outcome for documents that the encoder does not read: `multilingual` may find more."""
+    """The outcome for documents that the encoder does not read: `other` may find more.
+
+    other: the encoder `multilingual`, as it is named here.
+    """
     if not multilingual_installed():
         advice = (
             ". The encoder does not read these documents; one that does may find more, such as "
-            f"{suggested()}"
+            f"{other}"
         )
         return replace(outcome, advice=advice)
     sample = material.sample

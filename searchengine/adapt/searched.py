@@ -16,9 +16,8 @@ import numpy as np
 from searchengine.adapt.material import Sample
 from searchengine.adapt.sampled_questions import Question
 from searchengine.adapt.validation import BATCH, FIRST, Corpus, ndcg
-from searchengine.backends.folder.documents.synonyms import groups_of
-from searchengine.backends.mode import WEIGHT
 from searchengine.corpus.analyzer import Tokenizer
+from searchengine.corpus.synonym_groups import groups_of
 from searchengine.engine import Document, Mode, SearchEngine, Snapshot
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.segment import SegmentConfig
@@ -42,7 +41,7 @@ class Search:
     weight: float
 
 
-BY_VECTOR = Search(Mode.VECTOR, WEIGHT)
+BY_VECTOR = Search(Mode.VECTOR, 1.0)
 
 
 def searched(
@@ -54,7 +53,7 @@ def searched(
     search: Search,
     change: LinearMap | None = None,
     others: bool = True,
-) -> dict[Mode, Values]:
+) -> dict[str, Values]:
     """nDCG@10 of each question (q,), as a collection answers it: by its default mode.
 
     That is Mode.AUTO. Mode.VECTOR and, with words, Mode.TEXT are by one of them alone.

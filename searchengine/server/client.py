@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine import errors
-from searchengine.backends.folder.documents.synonyms import SETTING, groups_of, stored
 from searchengine.corpus.documents import (
     DataFrame,
     Document,
@@ -36,6 +35,7 @@ from searchengine.corpus.documents import (
     checked_patches,
     rows_of,
 )
+from searchengine.corpus.synonym_groups import SETTING, groups_of, stored
 from searchengine.errors import (
     METHODS,
     CollectionError,
@@ -104,7 +104,7 @@ UNAVAILABLE = {
     **dict.fromkeys(
         (
             *("encoder", "query_encoder", "load_encoder", "runs_on", "encode_blocks"),
-            *("question_vectors", "cross_encoders"),
+            *("question_vectors", "cross_encoders", "suggested_for"),
         ),
         _ENCODER,
     ),

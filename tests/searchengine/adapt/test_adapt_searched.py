@@ -149,8 +149,8 @@ def test_a_collection_by_words_is_not_encoded_again(engine: SearchEngine, tmp_pa
     assert not result.offered and steps == [] and result.rows == ()
     assert result.sentence.startswith(
         "Adapting does not help: the collection is searched by words alone (mode text), which no "
-        "encoder changes; for documents that the encoder does not read, try another one, such as "
-        "--encoder "
+        "encoder changes; for documents that the encoder does not read, try another one: "
+        f"searchengine reindex {engine.collection.path} --encoder multilingual"
     )
 
 
@@ -170,7 +170,7 @@ def test_documents_that_the_encoder_does_not_read(
     with SearchEngine.create(tmp_path / "c.index", model, tokenizer="none") as engine:
         engine.add(documents(160))
         assert adapt(engine, tmp_path / "read").offered and judged == []
-        monkeypatch.setattr(adapting, "default_of", lambda *_: (Mode.HYBRID, 0.2))
+        monkeypatch.setattr(SearchEngine, "suggested_for", lambda *_: "multilingual")
         result = adapt(engine, tmp_path / "out")
         row = rows_of(result)["all, multilingual → adapted"]
         assert (row.before, row.after) == (finds, result.rows[-1].after)
