@@ -92,10 +92,9 @@ DOCUMENTS = 10_000
 """Documents that are encoded again to make questions of them."""
 STRENGTHS = ((0, 0.0), (50, 4e-4), (100, 1.2e-3), (200, 4e-3))
 """Updates and learning rate of the maps that the validation questions choose from."""
-RIDGE = 0.5
-"""Ridge of the whitening that maps may begin with: trainer.training.posthoc.whitening. With 0.1 the
-prefix keeps less, for no gain: of the Korean documentation's 10 nearest passages a shortlist of 25
-over 64 dimensions holds 0.64 to 0.84, with 0.5 0.73 to 0.88 (docs/quality.md)."""
+RIDGE = 1.0
+"""Ridge of the whitening that maps may begin with: trainer.training.posthoc.whitening. With less,
+the prefix keeps less, for no gain (docs/quality.md)."""
 
 
 @dataclass(frozen=True, slots=True)
