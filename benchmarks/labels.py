@@ -6,10 +6,11 @@ The command's defaults, nothing chosen by a test set: 5, 10 and 20 texts a class
 classes and of its 50 fine ones, judged on its test set; and of 150 topics of papers. A topic is a
 phrase of two words that occurs in many titles; its texts are these titles without the phrase, and
 ten of each class are judged. Rare classes have as many texts as there are. Five draws. The logistic
-regression is scikit-learn's LogisticRegressionCV on the vectors of the untrained base. `doubt`
-counts the draws that the trained model wins and loses beyond doubt (randomisation test on the test
-texts, p < 0.05). --quick leaves out the cross-validation that would return the base where training
-wins nothing.
+regression is scikit-learn's LogisticRegressionCV on the vectors of the untrained base; beside it
+the one that a run itself compares with. `wins` and `losses` count the draws where the trained model
+is better or worse beyond doubt (randomisation test on the test texts, p < 0.05); `difference` is
+that of all draws. --quick leaves out the cross-validation that would return the base where training
+wins nothing. --work keeps each draw, so that a run that was stopped goes on.
 """
 
 import collections
@@ -20,6 +21,7 @@ import random
 import re
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -28,15 +30,24 @@ import click
 import numpy as np
 from few_shot import Labelled, write
 from record import DATA, record
+from reports import folder
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.labels import classify
 from searchengine.trainer.evaluation.significance import compare
+from searchengine.trainer.model.modules import Classifier
+from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.head import best_c, fit_classifier
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
+from searchengine.trainer.training.rows import Kind
+from searchengine.trainer.training.step_judging import CROSS_VALIDATED, Measure
 from searchengine.trainer.training.train_config import TrainConfig
 
 TOPICS, JUDGED = 150, 10
+# What is measured: scikit-learn's regression, the one that a run compares with, and its result.
+REGRESSION, BASELINE, TRAINED = "LogisticRegressionCV", "baseline of the run", "trained"
+DIFFERENCE = ("difference", "low", "high", "p")
 # Words that make no topic of a phrase.
 FUNCTION = frozenset(
     "a an the of for in on with via to and by from using at as is are its it be or over under into "
@@ -108,12 +119,23 @@ def papers(topics: dict[str, list[str]], each: int, seed: int) -> tuple[Labelled
 
 @click.command()
 @DATA
-@click.option("--seeds", default=5, show_default=True)
+@click.option("--seeds", default=5, show_default=True, help="Draws.")
 @click.option("--each", default="5,10,20", show_default=True, help="Texts a class.")
 @click.option("--only", default="", help="Sets whose name begins so.")
 @click.option("--base", default="starter", show_default=True)
 @click.option("--quick", is_flag=True, help="Keep what was trained, without a cross-validation.")
-def main(data: Path, seeds: int, each: str, only: str, base: str, quick: bool) -> None:
+@click.option("--no-training", is_flag=True, help="Report the draws in --work, without others.")
+@click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Kept for later.")
+def main(
+    data: Path,
+    seeds: int,
+    each: str,
+    only: str,
+    base: str,
+    quick: bool,
+    no_training: bool,
+    work: Path | None,
+) -> None:
     """Train on every draw of every set."""
     topics = by_topic(data)
     sets = {
@@ -122,65 +144,113 @@ def main(data: Path, seeds: int, each: str, only: str, base: str, quick: bool) -
         "paper topics, 150 classes": lambda each, seed: papers(topics, each, seed),
     }
     frozen = Encoder.load(base)
-    figures: dict[str, Any] = {}
-    for name, make in sets.items():
-        for count in map(int, each.split(",") if name.startswith(only) else ()):
-            row = measured(frozen, [make(count, seed) for seed in range(seeds)], base, quick)
-            figures[f"{name}, {count} each"] = row
-            click.echo(f"{name}, {count} each: {row}")
-    record("labels", figures)
+    draws: dict[str, list[dict[str, Any]]] = {}
+    with folder(work) as place:
+        # Draw by draw, so that a run that is stopped has as many of each set.
+        for seed, name, count in itertools.product(range(seeds), sets, map(int, each.split(","))):
+            file = place / f"{name}, {count}, {seed}{', quick' if quick else ''}.json"
+            if not name.startswith(only) or (no_training and not file.exists()):
+                continue
+            if not file.exists():
+                draw = measured(frozen, *sets[name](count, seed), base, seed, quick)
+                file.write_text(json.dumps(draw) + "\n")
+            draw = json.loads(file.read_text())
+            draws.setdefault(f"{name}, {count} each", []).append(draw)
+            click.echo(f"{file.stem}: {points(draw)}", err=True)
+    figures = {name: summary(of_set) for name, of_set in draws.items()}
+    for name, row in figures.items():
+        click.echo(f"{name}: {row}")
+    command = f"python benchmarks/labels.py{' --quick' if quick else ''}"
+    section = "labels" + ("" if quick else ", with the cross-validation")
+    record(section, {"command": command, "base": base, **figures})
 
 
 def measured(
-    frozen: Encoder, draws: list[tuple[Labelled, Labelled]], base: str, quick: bool
+    frozen: Encoder, training: Labelled, test: Labelled, base: str, seed: int, quick: bool
 ) -> dict[str, Any]:
-    """Accuracy × 100 of both, mean and sd over the draws, and what is beyond doubt."""
-    scores: dict[str, list[float]] = {"logistic regression": [], "trained": []}
-    wins, losses, seconds, kept = 0, 0, 0.0, 0
-    for seed, (training, test) in enumerate(draws):
-        started = time.monotonic()
-        model = trained(base, training, seed, quick)
-        seconds += time.monotonic() - started
-        kept += model.recipe["best_step"] > 0
-        expected = np.array([label for _, label in test])
-        ours = np.array(classify(model, [text for text, _ in test])) == expected
-        theirs = regression(frozen, training, test) == expected
-        found = compare(ours, theirs)
-        wins += found.p < 0.05 and found.difference > 0
-        losses += found.p < 0.05 and found.difference < 0
-        for how, right in zip(scores, (theirs, ours), strict=True):
-            scores[how].append(round(100 * float(right.mean()), 1))
-        click.echo(f"  draw {seed}: {scores} {model.recipe['chosen']}", err=True)
-    row: dict[str, Any] = {
-        how: {
-            "mean": round(fmean(points), 1),
-            "sd": round(stdev(points) if len(points) > 1 else 0.0, 1),
-            "all": points,
-        }
-        for how, points in scores.items()
+    """A draw: the texts of the test set, and which of them each model labels correctly."""
+    started = time.monotonic()
+    model = trained(base, training, seed, quick)
+    seconds = round(time.monotonic() - started)
+    right = {
+        REGRESSION: regression(frozen, training, test),
+        BASELINE: baseline(frozen, training, test),
+        TRAINED: classify(model, [text for text, _ in test]),
     }
-    doubt = {"wins": wins, "losses": losses, "draws": len(draws)}
-    return row | {"doubt": doubt, "kept": kept, "seconds": round(seconds / len(draws))}
+    return {
+        "training": len(training),
+        "texts": [text for text, _ in test],
+        "right": {
+            how: [int(a == b) for a, (_, b) in zip(labels, test, strict=True)]
+            for how, labels in right.items()
+        },
+        "kept": model.recipe["best_step"] > 0,
+        "gate": model.recipe["against_base"],
+        "seconds": seconds,
+    }
 
 
-def regression(encoder: Encoder, training: Labelled, test: Labelled) -> Any:
+def points(draw: dict[str, Any]) -> dict[str, float]:
+    """Accuracy × 100 of each model."""
+    return {how: round(100 * fmean(right), 2) for how, right in draw["right"].items()}
+
+
+def summary(draws: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and sd over the draws, and what is beyond doubt in each, and in all of them."""
+    row: dict[str, Any] = {}
+    for how in draws[0]["right"]:
+        scores = [points(draw)[how] for draw in draws]
+        spread = stdev(scores) if len(scores) > 1 else 0.0
+        row[how] = {"mean": round(fmean(scores), 2), "sd": round(spread, 2), "all": scores}
+    found = [compare(draw["right"][TRAINED], draw["right"][REGRESSION]) for draw in draws]
+    # A text that several draws test counts once, with its mean.
+    of_text: dict[str, list[tuple[int, int]]] = {}
+    for draw in draws:
+        pairs = zip(draw["right"][TRAINED], draw["right"][REGRESSION], strict=True)
+        for text, pair in zip(draw["texts"], pairs, strict=True):
+            of_text.setdefault(text, []).append(pair)
+    together = compare(*np.array([np.mean(pairs, axis=0) for pairs in of_text.values()]).T)
+    return row | {
+        "difference": {name: round(getattr(together, name), 4) for name in DIFFERENCE},
+        "wins": sum(each.p < 0.05 and each.difference > 0 for each in found),
+        "losses": sum(each.p < 0.05 and each.difference < 0 for each in found),
+        "draws": len(draws),
+        "training texts": draws[0]["training"],
+        "test texts": len(of_text),
+        "kept": sum(draw["kept"] for draw in draws),
+        "seconds": round(fmean(draw["seconds"] for draw in draws)),
+    }
+
+
+def regression(encoder: Encoder, training: Labelled, test: Labelled) -> list[str]:
     """The labels that scikit-learn predicts from full-width vectors, (n,)."""
     from sklearn.linear_model import LogisticRegressionCV
 
     vectors = [encoder.encode([text for text, _ in rows]) for rows in (training, test)]
     settings = {"scoring": "accuracy", "max_iter": 1000, "use_legacy_attributes": False}
     model = LogisticRegressionCV(l1_ratios=(0,), **settings)
-    return model.fit(vectors[0], [label for _, label in training]).predict(vectors[1])
+    predicted = model.fit(vectors[0], [label for _, label in training]).predict(vectors[1])
+    return [str(label) for label in predicted]
+
+
+def baseline(encoder: Encoder, training: Labelled, test: Labelled) -> list[str]:
+    """The labels of the regression that a run compares with, and returns if training fails."""
+    classifier = Classifier((encoder.dim,), sorted({label for _, label in training}))
+    ours = Encoder(replace(encoder.model, classifier=classifier), "")
+    examples = Examples((Kind.LABELLED, row) for row in training)
+    fit_classifier(ours, examples, best_c(ours, examples))
+    return classify(ours, [text for text, _ in test], encoder.dim)
 
 
 def trained(base: str, training: Labelled, seed: int, quick: bool) -> Encoder:
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
+    """What a run returns. quick: its last step, whatever the base with a regression is worth."""
+    with tempfile.TemporaryDirectory() as scratch:
+        files = {"train": [write(training, Path(scratch) / "train.tsv")], "out": f"{scratch}/model"}
         settings = {**preset("labels"), "nested": False, "seed": seed, "checkpoint_every": 0}
-        if quick:
-            settings |= {"folds": 0, "keep_last": True, "eval_every": 0}
-        files = {"train": [write(training, scratch / "train.tsv")], "out": scratch / "model"}
-        return train(TrainConfig.from_dict({**settings, **files, "base": base}))
+        config = TrainConfig.from_dict({**settings, **files, "base": base, "keep_last": quick})
+        # In place of the cross-validation, so that all texts are trained on as beside it.
+        nothing = Measure("nothing", lambda encoder: {encoder.dim: 0.0})
+        return train(config, measure=nothing if quick and len(training) < CROSS_VALIDATED else None)
 
 
 if __name__ == "__main__":

@@ -265,7 +265,12 @@ def _arguments(query: VectorStoreQuery, kwargs: dict[str, Any]) -> tuple[Any, in
         options["diversity"] = 1 - (0.5 if threshold is None else threshold)
     elif mode in (*_BY_WORDS, *_BY_BOTH):
         question = query.query_str
-        options["mode"] = "text" if mode in _BY_WORDS else "hybrid"
+        named = "text" if mode in _BY_WORDS else "hybrid"
+        if options.setdefault("mode", named) != named:
+            raise QueryError(
+                f"the query has the mode {mode.value} and the options {options['mode']!r:.80}; "
+                "leave one out"
+            )
     elif mode != VectorStoreQueryMode.DEFAULT:
         raise QueryError(
             f"a collection does not answer queries of the mode {mode.value}; use default, mmr, "

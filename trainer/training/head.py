@@ -5,6 +5,7 @@ directions a prefix has. With the principal axes first, 64 of 768 dimensions sta
 hundreds of updates would make them. Uncentred PCA; the lengths of the axes do not change.
 """
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -25,10 +26,10 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 ROTATION_TEXTS = 2048
 # Labelled texts that the classifier is fitted on, at most.
 CLASSIFIER_TEXTS = 4096
-# Of the logistic regression on the base's vectors: parts of the cross-validation that chooses C,
-# and the values to choose from.
-FOLDS = 5
-CS = (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
+# Of the logistic regression on the base's vectors: parts of the cross-validation that chooses C;
+# predictions that few texts should give it, in up to REPEATS divisions; and the values of C.
+FOLDS, PREDICTIONS, REPEATS = 5, 2000, 4
+CS = (0.1, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 def with_linear_head(model: Model) -> Model:
@@ -122,25 +123,26 @@ def folds_of(labels: Sequence[str], count: int, seed: int = 0) -> NDArray[np.int
 def best_c(encoder: Encoder, examples: Examples) -> float:
     """The C of CS whose regression on the vectors predicts most labels in a cross-validation.
 
-    Of equal ones the strongest penalty. The texts are CLASSIFIER_TEXTS at most.
+    It is repeated for few texts, of which one division into parts chooses by chance. Of equal ones
+    the strongest penalty. The texts are CLASSIFIER_TEXTS at most.
     """
     count = min(CLASSIFIER_TEXTS, len(examples))
     places = random.Random("classifier").sample(range(len(examples)), count)
     rows = [examples[place][1] for place in places]
     labels = [label for _, label in rows]
     vectors = torch.from_numpy(encoder.encode([text for text, _ in rows], role="document"))
-    parts = torch.from_numpy(folds_of(labels, FOLDS))
     names = sorted(set(labels))
     targets = np.array([names.index(label) for label in labels])
     right = {c: 0 for c in CS}
-    for fold in range(FOLDS):
-        tested, learnt = parts == fold, parts != fold
+    repeats = min(REPEATS, -(-PREDICTIONS // count))
+    for repeat, fold in itertools.product(range(repeats), range(FOLDS)):
+        tested = torch.from_numpy(folds_of(labels, FOLDS, repeat) == fold)
         if not tested.any():
             continue
-        known = [label for label, taken in zip(labels, learnt.tolist(), strict=True) if taken]
+        known = [label for label, test in zip(labels, tested.tolist(), strict=True) if not test]
         for c in CS:
             classifier = Classifier((encoder.dim,), names)
-            classifier.fit(vectors[learnt], known, c)
+            classifier.fit(vectors[~tested], known, c)
             with torch.inference_mode():
                 predicted = classifier(vectors[tested]).argmax(dim=1).numpy()
             right[c] += int((predicted == targets[tested.numpy()]).sum())

@@ -278,6 +278,10 @@ def test_a_collection_with_an_encoder_needs_no_embeddings(tmp_path: Path) -> Non
             store.add([TextNode(text="x", embedding=[1.0] * 16), TextNode(text="y")])
         with pytest.raises(QueryError, match="leave alpha out"):
             store.query(VectorStoreQuery(query_str="x", mode=modes.HYBRID, alpha=0.5))
+        both = VectorStoreQuery(query_str="x", mode=modes.HYBRID)
+        assert store.query(both, mode="hybrid").ids
+        with pytest.raises(QueryError, match="mode hybrid and the options 'text'; leave one out"):
+            store.query(both, mode="text")
         with pytest.raises(QueryError, match="mode text_search needs query_str"):
             store.query(VectorStoreQuery(query_embedding=[1.0] * 16, mode=modes.TEXT_SEARCH))
         with pytest.raises(QueryError, match="does not answer queries of the mode svm"):
