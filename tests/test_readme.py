@@ -259,16 +259,17 @@ P_VALUE = re.compile(r"(?<=p = )\d\.\d+|\d\.\d{3}(?= │$)")
 def assert_similar(shown: str, printed: str) -> None:
     """Every line shown must be printed, in order: with the same words and much the same figures.
 
-    The pages of the documentation change: fractions may differ by 0.04, counts by a third, p-values
-    as long as they lie on the same side of 0.05. Times, snippets, the headings of hits and the
-    choices of judge.py may differ.
+    The pages of the documentation change: fractions may differ by 0.04, those of held-out pairs by
+    0.2, counts by a third, p-values as long as they lie on the same side of 0.05. Times, snippets,
+    the headings of hits and the choices of judge.py may differ.
     """
     lines = iter(figures(printed))
     for words, expected in figures(shown):
         actual = next((numbers for others, numbers in lines if others == words), None)
         assert actual is not None, f"not printed: {words}\n{printed}"
         for number, other in zip(expected, actual, strict=True):
-            allowed = 0.04 if number <= 1 else number / 3
+            few = words.startswith(("step", "The model is"))  # judged by 22 held-out pairs
+            allowed = (0.2 if few else 0.04) if number <= 1 else number / 3
             assert other == pytest.approx(number, abs=allowed), (words, expected, actual)
 
 
