@@ -1,22 +1,17 @@
 """nDCG@10 with a cross-encoder behind the search, by number of candidates, and its time.
 
-    python benchmarks/cross_encoder.py --model FOLDER           # trained first if it is not there
+    python benchmarks/cross_encoder.py --model MODEL            # a folder or hub name
 
-The cross-encoder starts from all-MiniLM-L6-v2 and learns from titles of papers (computer science)
-with their abstracts as answers, and hard negatives mined among these; SciFact and NFCorpus are
-biomedicine, and none of their texts is read. The collections are the default ones, asked in their
-mode (by vectors and words). Each question is scored once with the most candidates; with fewer it
-orders the first of them, which is what the search does. p-values are against the search without it.
+The collections are the default ones, asked in their mode (by vectors and words). Each question is
+scored once with the most candidates; with fewer it orders the first of them, which is what the
+search does. p-values are against the search without it.
 
 Times are those of whole questions, asked one by one, and of the cross-encoder's part. torch and
 OpenVINO take turns on each question, for every number of candidates; the encoder of the questions
 is the same for both.
 """
 
-import gzip
-import json
 import os
-import random
 import tempfile
 import time
 from contextlib import nullcontext
@@ -40,21 +35,7 @@ MEASURE = "ndcg@10"
 RUNTIMES = ("torch", "openvino")
 
 
-def train(data: Path, model: Path, examples: int, scratch: Path) -> dict[str, Any]:
-    """Mine negatives and train; what the command says of it."""
-    with gzip.open(data / "text" / "papers_title_abstract.jsonl.gz", "rt") as file:
-        papers = [json.loads(line) for line in file]
-    chosen = random.Random(0).sample(papers, examples)
-    pairs = scratch / "pairs.jsonl"
-    lines = (json.dumps({"query": p["title"], "positive": p["text"]}) + "\n" for p in chosen)
-    pairs.write_text("".join(lines))
-    triplets = scratch / "triplets.jsonl"
-    run_json("mine", pairs, "--out", triplets, "--negatives", "3")
-    figures: dict[str, Any] = run_json("train-cross-encoder", triplets, "--out", model)
-    return figures
-
-
-def evaluate(folder: Path, collection: Path, model: Path) -> dict[str, Any]:
+def evaluate(folder: Path, collection: Path, model: str) -> dict[str, Any]:
     """nDCG@10 by number of candidates, with intervals."""
     queries, qrels = read_beir(folder)
     queries = judged(queries, qrels)  # SciFact's file has those of training as well
@@ -67,7 +48,7 @@ def evaluate(folder: Path, collection: Path, model: Path) -> dict[str, Any]:
         for start in range(0, len(keys), 16):
             part = slice(start, start + 16)
             answers = engine.search_batch(
-                questions[part], most, cross_encoder=str(model), candidates=most
+                questions[part], most, cross_encoder=model, candidates=most
             )
             for key, hits in zip(keys[part], answers, strict=True):
                 best = sorted(hits, key=lambda hit: -hit.scores[mode])
@@ -92,7 +73,7 @@ def row(values: Any) -> dict[str, Any]:
     return {MEASURE: float(np.mean(values)), "interval": interval(values)}
 
 
-def times(folder: Path, collection: Path, model: Path, timed: int) -> dict[str, Any]:
+def times(folder: Path, collection: Path, model: str, timed: int) -> dict[str, Any]:
     """Milliseconds of questions asked one by one, by number of candidates and runtime."""
     queries, qrels = read_beir(folder)
     questions = list(judged(queries, qrels).values())[: timed + 1]
@@ -102,7 +83,7 @@ def times(folder: Path, collection: Path, model: Path, timed: int) -> dict[str, 
         runs = {name: scorers[name].get(model).runs_on for name in RUNTIMES}
         for position, question in enumerate(questions):
             for n in (0, *CANDIDATES):
-                options = {"cross_encoder": str(model), "candidates": n} if n else {}
+                options = {"cross_encoder": model, "candidates": n} if n else {}
                 # The one that begins changes from question to question.
                 for name in (RUNTIMES[::-1] if position % 2 else RUNTIMES) if n else ("none",):
                     engine.cross_encoders = scorers.get(name, engine.cross_encoders)
@@ -121,8 +102,7 @@ def times(folder: Path, collection: Path, model: Path, timed: int) -> dict[str, 
 
 @click.command()
 @DATA
-@click.option("--model", required=True, type=click.Path(path_type=Path), help="The cross-encoder.")
-@click.option("--examples", default=4000, show_default=True, help="Papers to learn from.")
+@click.option("--model", required=True, help="Folder or hub name of a cross-encoder.")
 @click.option("--timed", default=40, show_default=True, help="Questions asked one by one.")
 @click.option("--times-only", is_flag=True, help="Leave nDCG@10 out.")
 @click.option(
@@ -131,21 +111,17 @@ def times(folder: Path, collection: Path, model: Path, timed: int) -> dict[str, 
 @click.option("--built", type=click.Path(path_type=Path), help="Folder that keeps the collections.")
 def main(
     data: Path,
-    model: Path,
-    examples: int,
+    model: str,
     timed: int,
     times_only: bool,
     sets: tuple[str, ...],
     built: Path | None,
 ) -> None:
-    """Train where there is no model yet, then measure both sets."""
+    """Measure order and time on each set."""
     figures: dict[str, Any] = {}
     with nullcontext(built) if built else tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         folder.mkdir(exist_ok=True)
-        if not model.exists():
-            figures["training"] = train(data, model, examples, folder) | {"examples": examples}
-            click.echo(figures["training"])
         for name in sets:
             texts, collection = data / "beir" / name, folder / f"{name}.index"
             if not collection.exists():

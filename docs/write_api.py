@@ -69,7 +69,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "searchengine.trainer.training.presets",
             "searchengine.trainer.training.losses",
             "searchengine.trainer.training.posthoc",
-            "searchengine.trainer.training.cross_encoder_training",
         ),
     ),
     "trainer-evaluation": (

@@ -101,10 +101,6 @@ CASES = {
     "repair": Case(["repair", "c"], ["c"], _KEPT, damage, repairs=True),
     "repair documents.db": Case(["repair", "c"], ["c"], _KEPT, damage_database, repairs=True),
     "train": Case(["train", "pairs.tsv", *_TRAINING], ["pairs.tsv"]),
-    "train-cross-encoder": Case(
-        ["train-cross-encoder", "pairs.tsv", "--base", _MODEL, "--out", "trained", "--keep-worse"],
-        ["pairs.tsv"],
-    ),
     "mine": Case(["mine", "pairs.tsv", "--out", "mined.tsv", "--encoder", _MODEL], ["pairs.tsv"]),
     "adapt": Case(["adapt", "c", "--out", "adapted"], ["c"], _KEPT),
     "bench": Case(

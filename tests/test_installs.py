@@ -88,8 +88,6 @@ def _write_inputs(folder: Path) -> None:
     sentences = [f"the {a} {b} near the {c}" for a in subjects for b in verbs for c in subjects]
     pairs = [f"{a}\t{b}" for a, b in zip(sentences[::2], sentences[1::2], strict=True)]
     _write_rows(folder / "pairs.tsv", "anchor\tpositive", pairs[:60])
-    triplets = [f"{row}\t{sentences[-1 - i]}" for i, row in enumerate(pairs[:20])]
-    _write_rows(folder / "triplets.tsv", "anchor\tpositive\tnegative", triplets)
     scored = [f"{i % 6}\t{sentences[i]}\t{sentences[3 * i]}" for i in range(20)]
     _write_rows(folder / "sts.tsv", "score\tsentence1\tsentence2", scored)
     labels = [f"{text}\t{'sleep' if 'sleeps' in text else 'other'}" for text in sentences[:40]]
@@ -249,6 +247,7 @@ def trains(env: Environment, at: Path) -> None:
     done(env, at, "evaluate", "sts", "sts.tsv", "--encoder", "model", "--plots", "scores")
     done(env, at, "index", "notes", "n.index", "--encoder", "model")
     assert keys(env, at, "search", "n.index", "a whale", "-k", "1")
+    assert keys(env, at, "search", "n.index", "a whale", "-k", "1", "--cross-encoder", "cross")
 
 
 def trains_others(env: Environment, at: Path) -> None:
@@ -256,8 +255,6 @@ def trains_others(env: Environment, at: Path) -> None:
     few = ("--set", "max_steps=2", "--set", "objective=classification", "--batch-size", "4")
     done(env, at, "train", "labels.tsv", "--out", "labels", "--base", "tiny", *few)
     done(env, at, "evaluate", "labels", "labels.tsv", "--encoder", "labels")
-    once = ("--epochs", "1", "--base", "cross")
-    done(env, at, "train-cross-encoder", "triplets.tsv", "--out", "scorer", "--keep-worse", *once)
 
 
 def adapts(env: Environment, at: Path) -> None:

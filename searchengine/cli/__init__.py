@@ -198,7 +198,6 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         train.train,
         adapt.adapt,
         train.mine,
-        train.train_cross_encoder,
         index.encode,
         upkeep.reindex,
     ),

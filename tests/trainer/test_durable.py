@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
-from tiny_model import write_cross_encoder
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.disk import new_folder
-from searchengine.trainer.training.cross_encoder_training import _write
 
 
 def filled(folder: Path) -> dict[str, str]:
@@ -44,19 +41,6 @@ def test_an_interrupted_write_leaves_what_was_there(path: Path, error: BaseExcep
     assert filled(path.parent) == before
     if error is not KeyboardInterrupt:
         assert f"cannot be written to {path}: no room" in str(raised.value)
-
-
-def test_a_cross_encoder_replaces_an_empty_folder_only(path: Path, tmp_path: Path) -> None:
-    source = write_cross_encoder(tmp_path / "source")
-    network = AutoModelForSequenceClassification.from_pretrained(source)
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    with pytest.raises(ModelError, match="cannot be written"):
-        _write(network, tokenizer, path)
-    assert filled(path) == {"old.txt": "old", "kept/state": "42"}
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    _write(network, tokenizer, empty)
-    assert {"config.json", "model.safetensors"} <= {entry.name for entry in empty.iterdir()}
 
 
 def test_an_error_of_tokenizers_is_one_of_writing(tmp_path: Path) -> None:

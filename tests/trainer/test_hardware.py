@@ -1,20 +1,14 @@
 """The same training on a processor and on a CUDA device."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from searchengine.trainer.training import cross_encoder_training, preparation
-from searchengine.trainer.training.cross_encoder_training import (
-    CrossEncoderConfig,
-    train_cross_encoder,
-)
+from searchengine.trainer.training import preparation
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
-from tests.tiny_model import write_plain
 from tests.trainer.test_train_loop import base, config  # noqa: F401  (fixtures)
 
 QUESTIONS = {"objective": "distillation", "distillation_loss": "cosine"}
@@ -72,25 +66,3 @@ def test_a_gpu_trains_as_a_processor_does(
     on_gpu = run(config, "gpu", **known)
     monkeypatch.setattr(preparation, "pick_device", lambda _: torch.device("cpu"))
     assert_equal(on_gpu, run(config, "cpu", **known), 1e-3)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_a_gpu_trains_a_cross_encoder_as_a_processor_does(
-    config: TrainConfig,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = write_plain(config.out.with_name("plain"))
-    without = json.loads((plain / "config.json").read_text())
-    without |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (plain / "config.json").write_text(json.dumps(without))
-    losses: dict[str, list[float]] = {"gpu": [], "cpu": []}
-    for place, found in losses.items():
-        if place == "cpu":
-            monkeypatch.setattr(
-                cross_encoder_training, "pick_device", lambda _: torch.device("cpu")
-            )
-        out = config.out.with_name(place)
-        settings = CrossEncoderConfig(config.train, out, str(plain), epochs=1, negatives=1)
-        train_cross_encoder(settings, lambda update, found=found: found.append(update.loss))
-    assert losses["cpu"]
-    torch.testing.assert_close(losses["gpu"], losses["cpu"], rtol=0.02, atol=0.02)  # in bf16

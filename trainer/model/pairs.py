@@ -75,8 +75,8 @@ def check(source: Source) -> Any:
     """The configuration of a cross-encoder, alone read. Raises ModelError for another model."""
     if source.starter is not None:
         raise ModelError(
-            f"{source.starter} encodes one text, and scores no pairs; train a cross-encoder first: "
-            "searchengine train-cross-encoder"
+            f"{source.starter} encodes one text, and scores no pairs; name a cross-encoder: a "
+            "sequence classifier with one output"
         )
     config, name = read_config(source.folder, source.trust_remote_code), source.name
     kind = str(next(iter(config.architectures or ()), "model of unknown kind"))

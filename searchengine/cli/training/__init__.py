@@ -1,1 +1,1 @@
-"""Commands that train: train, train-cross-encoder and mine."""
+"""Commands that train: train and mine."""

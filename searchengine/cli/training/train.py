@@ -1,7 +1,6 @@
-"""searchengine train, train-cross-encoder and mine."""
+"""searchengine train and mine."""
 
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, MODEL, TRUST, complete_path, numbers, sectioned
+from searchengine.cli.options import AS_JSON, MODEL, TRUST, numbers, sectioned
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.presets import PRESETS, preset
 
@@ -156,93 +155,6 @@ def assignment(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
-
-
-@click.command("train-cross-encoder")
-@click.argument("files", nargs=-1, required=True, type=FILES)
-@click.option("--out", required=True, type=FILES, help="New folder to write the model to.")
-@click.option(
-    "--base",
-    default="starter",
-    shell_complete=complete_path,
-    help="Model folder or hub name to start from.",
-)
-@click.option(
-    "--exclude",
-    multiple=True,
-    type=FILES,
-    help="File of texts to leave out of training; repeatable.",
-)
-@click.option("--epochs", default=1, help="Passes over the examples.")
-@click.option("--negatives", default=4, help="Number of wrong texts per question.")
-@click.option("--batch-size", default=16, help="Questions per update.")
-@click.option("--learning-rate", default=5e-5, help="Peak learning rate.")
-@click.option("--max-tokens", default=256, help="Maximum tokens of a pair; longer pairs are cut.")
-@click.option("--seed", default=0, help="Seed of all random choices.")
-@click.option(
-    "--encoder",
-    default="starter",
-    shell_complete=complete_path,
-    help="Encoder of the search that it must improve.",
-)
-@click.option("--keep-worse", is_flag=True, help="Write the model even if the search gets worse.")
-@AS_JSON
-def train_cross_encoder(
-    files: tuple[Path, ...], encoder: str, as_json: bool, **settings: Any
-) -> None:
-    """Train a cross-encoder on FILES of pairs or triplets (TSV or JSONL, .gz too).
-
-    It reads a question and a text together, and scores whether one answers the other:
-    `search --cross-encoder` lets it order the best hits again. The wrong texts are the
-    negatives in the files, such as those of `mine`, and others drawn at random.
-
-    A tenth of the questions is held out. All texts are searched for them, without the
-    cross-encoder and with it; a model that orders the hits worse is not written.
-
-    \b
-    Example:
-        searchengine mine data/pairs.tsv --out triplets.tsv
-        searchengine train-cross-encoder triplets.tsv --out my-cross-encoder
-    """
-    from searchengine.cli.console import Pulse, note, show_json, steps
-    from searchengine.trainer.model.source import check_installed
-
-    check_installed(settings["base"])  # before the seconds that torch takes to start
-    from searchengine.measure.reranking import Reranking
-    from searchengine.trainer.encoder import Encoder
-    from searchengine.trainer.training import cross_encoder_training
-
-    started = time.monotonic()
-    config = cross_encoder_training.CrossEncoderConfig(train=files, **settings)
-    pulse = Pulse()
-    with steps() as show:
-
-        def report(update: cross_encoder_training.Update) -> None:
-            show("Training", 1, update.steps)
-            if not sys.stderr.isatty():
-                pulse("Training", update.step, update.steps, f", loss {update.loss:.3f}")
-
-        judge = Reranking(Encoder.load(encoder))
-        trained = cross_encoder_training.train_cross_encoder(config, report, judge)
-    order = trained.order
-    assert order is not None  # there was a judge
-    figures = {
-        "out": str(config.out),
-        "positive ranked first": round(trained.first, 4),
-        "by chance": round(trained.by_chance, 4),
-        "held-out questions": trained.held_out,
-        "nDCG@10 without": round(float(order.before.mean()), 4),
-        "nDCG@10 with": round(float(order.after.mean()), 4),
-        "seconds": round(time.monotonic() - started, 2),
-    }
-    if as_json:
-        show_json(figures)
-        return
-    note(
-        f"{config.out}: of {trained.held_out} held-out questions, {trained.first:.1%} rank their "
-        f"text first (by chance {trained.by_chance:.1%}), {figures['seconds']} s"
-    )
-    note(f"The search: {order}")
 
 
 @click.command()

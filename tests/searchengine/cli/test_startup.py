@@ -78,7 +78,6 @@ cli(["--help"], standalone_mode=False)
     [
         ("demo", "demo"),
         ("train", "pairs.tsv", "--out", "model"),
-        ("train-cross-encoder", "pairs.tsv", "--out", "model"),
         ("mine", "pairs.tsv", "--out", "triplets.tsv"),
     ],
 )
