@@ -84,6 +84,7 @@ from searchengine.ingest.languages import (
     choose_again,
     default_for,
     default_of,
+    stored_texts,
     suggested,
     unread_language,
 )
@@ -1319,10 +1320,11 @@ class SearchEngine:
         with self.folder.own_store() as store:
             return reindex.default_after(store, encoder) or (self.default_mode, WEIGHT)
 
-    def suggested_for(self, texts: Sequence[str]) -> str | None:
-        """An encoder for texts that the present one does not read, as it is named; None: it reads
-        them."""
-        return suggested() if default_of(self.encoder, texts) != default_for({}) else None
+    def suggested_encoder(self, encoder: TextEncoder) -> str:
+        """What to choose instead of an encoder that does not read most documents; "": it does."""
+        with self.folder.own_store() as store:
+            reads = default_of(encoder, stored_texts(store)) == default_for({})
+        return "" if reads else suggested()
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""

@@ -96,7 +96,7 @@ UNAVAILABLE = {
             *("create", "open", "open_or_create", "collection", "folder", "reading"),
             *("mirror", "watch", "index_fields", "set_default", "optimize", "tune", "apply"),
             *("warm", "verify", "repair", "backup", "copy", "trial", "export", "config_for"),
-            "default_after",
+            *("default_after", "suggested_encoder"),
             *("reindex", "preview_reindex", "reindex_pending", "discard_reindex"),
         ),
         _FILES,
@@ -104,7 +104,7 @@ UNAVAILABLE = {
     **dict.fromkeys(
         (
             *("encoder", "query_encoder", "load_encoder", "runs_on", "encode_blocks"),
-            *("question_vectors", "cross_encoders", "suggested_for"),
+            *("question_vectors", "cross_encoders"),
         ),
         _ENCODER,
     ),
