@@ -260,8 +260,8 @@ def assert_similar(shown: str, printed: str) -> None:
     """Every line shown must be printed, in order: with the same words and much the same figures.
 
     The pages of the documentation change: fractions may differ by 0.04, those of held-out pairs and
-    of hits by 0.2, counts by a third, p-values as long as they lie on the same side of 0.05. Times, snippets,
-    the headings of hits and the choices of judge.py may differ.
+    of hits by 0.2, counts by a third, p-values as long as they lie on the same side of 0.05. Times,
+    snippets, the headings of hits and the choices of judge.py may differ.
     """
     lines = iter(figures(printed))
     for words, expected in figures(shown):
