@@ -259,17 +259,18 @@ P_VALUE = re.compile(r"(?<=p = )\d\.\d+|\d\.\d{3}(?= │$)")
 def assert_similar(shown: str, printed: str) -> None:
     """Every line shown must be printed, in order: with the same words and much the same figures.
 
-    The pages of the documentation change: fractions may differ by 0.04, those of held-out pairs by
-    0.2, counts by a third, p-values as long as they lie on the same side of 0.05. Times, snippets,
-    the headings of hits and the choices of judge.py may differ.
+    The pages of the documentation change: fractions may differ by 0.04, those of held-out pairs and
+    of hits by 0.2, counts by a third, p-values as long as they lie on the same side of 0.05. Times,
+    snippets, the headings of hits and the choices of judge.py may differ.
     """
     lines = iter(figures(printed))
     for words, expected in figures(shown):
         actual = next((numbers for others, numbers in lines if others == words), None)
         assert actual is not None, f"not printed: {words}\n{printed}"
         for number, other in zip(expected, actual, strict=True):
-            few = words.startswith(("step", "The model is"))  # judged by 22 held-out pairs
-            allowed = (0.2 if few else 0.04) if number <= 1 else number / 3
+            # Of 22 held-out pairs, and of one hit.
+            loose = words.startswith(("step", "The model is")) or words.endswith(".md")
+            allowed = (0.2 if loose else 0.04) if number <= 1 else number / 3
             assert other == pytest.approx(number, abs=allowed), (words, expected, actual)
 
 
@@ -304,7 +305,7 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
         ("│ 0.063", "│ 0.008"),
         ("needs 768 passages", "needs 400 passages"),
         ("Leave it", "Use it"),
-        ("0.185  reliability.md", "0.185  quality.md"),
+        ("0.225  reliability.md", "0.225  quality.md"),
         ("│ hybrid ", "│ vector "),
         ("+0.024 (-0.024", "+0.094 (-0.024"),
         ("p = 0.317", "p = 0.012"),
