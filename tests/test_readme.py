@@ -302,7 +302,7 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
     ("before", "after"),
     [
         ("0.735 [", "0.685 ["),
-        ("│ 0.063", "│ 0.008"),
+        ("│ 0.033", "│ 0.083"),
         ("needs 768 passages", "needs 400 passages"),
         ("Leave it", "Use it"),
         ("0.225  reliability.md", "0.225  quality.md"),
