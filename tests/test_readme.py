@@ -287,6 +287,8 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
             score, key = line.split()[:2]
             rows.append((key, [float(score)]))
             continue
+        if line.startswith("The model is"):  # what follows depends on the held-out pairs
+            line = line.partition(" (")[0]
         with_p = line.split()[-2] == "p" if line[0] == "┃" else with_p
         line = re.sub(r"(\d+(\.\d+)?|…)(?= m?s\b)", "TIME", line)
         line = re.sub(r"(?<=Which answer it\? )\d+", "NUMBER", line)
