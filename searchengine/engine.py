@@ -24,7 +24,6 @@ from searchengine.backends.contract import Backend, Reindexed, Tables
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.connections import inherit
-from searchengine.backends.folder.documents.synonyms import groups_of
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import CANDIDATES, WEIGHT, Mode, weight_of
@@ -48,6 +47,7 @@ from searchengine.corpus.documents import (
     checked_patches,
 )
 from searchengine.corpus.files import Unread
+from searchengine.corpus.synonym_groups import groups_of
 from searchengine.corpus.text_files import OnBad
 from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.encoders.functions import FunctionEncoder
@@ -80,7 +80,14 @@ from searchengine.indexer.tuning.tune import Goal, Tuning
 from searchengine.ingest import mirror, pipeline
 from searchengine.ingest.encoded_folder import passage_reader
 from searchengine.ingest.ingestion import add
-from searchengine.ingest.languages import choose_again, unread_language
+from searchengine.ingest.languages import (
+    choose_again,
+    default_for,
+    default_of,
+    stored_texts,
+    suggested,
+    unread_language,
+)
 from searchengine.ingest.mirror import MirrorOptions, Pass
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.pipeline import Block
@@ -1312,6 +1319,12 @@ class SearchEngine:
         """The default mode, and the weight of the cosine, after a reindex by `encoder`."""
         with self.folder.own_store() as store:
             return reindex.default_after(store, encoder) or (self.default_mode, WEIGHT)
+
+    def suggested_encoder(self, encoder: TextEncoder) -> str:
+        """What to choose instead of an encoder that does not read most documents; "": it does."""
+        with self.folder.own_store() as store:
+            reads = default_of(encoder, stored_texts(store)) == default_for({})
+        return "" if reads else suggested()
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""

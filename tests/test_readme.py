@@ -168,52 +168,60 @@ def test_start_page(tmp_path: Path, steps: int | None) -> None:
 
 
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
+PRINTED = (
+    "Which answer it?",
+    "Leave it as it is",
+    "pairs with 1 negative",
+    "The model is in my-model: step",
+    "my-model and starter: no difference beyond chance",
+    " passages encoded by ",
+)
+"""What the tutorial shows, and prints of few pages too, with other numbers."""
 
 
-@pytest.mark.long
 def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commands and programs as written, in order: each prints what the page shows.
 
-    With few steps of training, it and what follows has few texts, and only the rows are compared.
+    With few steps of training there are few texts too, and only the rows are compared.
     """
     page = TUTORIAL.read_text()
     (tmp_path / "searchengine").symlink_to(REPOSITORY)
     monkeypatch.setattr("builtins.input", choose_answer)
-    monkeypatch.delenv("SEARCHENGINE_RUNTIME", raising=False)  # torch would take minutes
-    output, all_texts, compared = "", True, 0
+    if steps is None:
+        monkeypatch.delenv("SEARCHENGINE_RUNTIME", raising=False)  # torch would take minutes
+    output, compared = "", 0
     for language, block in re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL):
         if language == "python":
             (tmp_path / block.split()[1]).write_text(block)
         elif language == "sh":
             output = ""
             for line in block.splitlines():
-                if line.startswith("searchengine train") and steps is not None:
-                    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")  # compiles no model
-                    leave_few_texts(tmp_path)
-                    all_texts = False
                 output += run_line(line, tmp_path)
-        elif all_texts:
+                if steps is not None and line.startswith("rm notes"):
+                    leave_few_pages(tmp_path / "notes")
+        elif steps is None:
             assert_similar(block, output.replace(str(tmp_path), "/home/me"))
             compared += 1
         else:
             rows = re.compile(r"^│ (\S+) .*│$", re.MULTILINE)
-            assert rows.findall(block) == rows.findall(output)
+            assert rows.findall(block) in ([], rows.findall(output))
+            for words in PRINTED:
+                assert words not in block or words in output
             compared += 1
-    assert compared == 8
+    assert compared == 9
     judged = (tmp_path / "mine" / "qrels" / "test.tsv").read_text().splitlines()
     assert judged[1:] == ["q1\tsearching.md\t1", "q2\tintegrations.md\t1"]
     (excerpt,) = re.findall(r"^only papers.*?\? \d+$", page, re.MULTILINE | re.DOTALL)
     assert f"{excerpt.split()[-1]:>3}  searching.md" in excerpt
 
 
-def leave_few_texts(folder: Path) -> None:
-    """Delete all pages but three from the tutorial's collection, and all pairs but 40."""
-    keys = {path.name for path in (folder / "notes").iterdir()}
-    keys -= {"adapting.md", "glossary.md", "start.md"}
-    assert run("delete", "notes.index", *keys, cwd=folder).returncode == 0
-    pairs = (folder / "pairs.jsonl").read_text().splitlines(keepends=True)
-    assert len(pairs) > 150
-    (folder / "pairs.jsonl").write_text("".join(pairs[:40]))
+def leave_few_pages(notes: Path) -> None:
+    """Delete all pages but those that judge.py is asked for, and keep the beginnings of these."""
+    for file in notes.iterdir():
+        if file.name in ("integrations.md", "searching.md"):
+            file.write_text(file.read_text()[:10_000])
+        else:
+            file.unlink()
 
 
 def run_line(line: str, folder: Path) -> str:
@@ -251,16 +259,18 @@ P_VALUE = re.compile(r"(?<=p = )\d\.\d+|\d\.\d{3}(?= │$)")
 def assert_similar(shown: str, printed: str) -> None:
     """Every line shown must be printed, in order: with the same words and much the same figures.
 
-    The pages of the documentation change: fractions may differ by 0.04, counts by a third, p-values
-    as long as they lie on the same side of 0.05. Times, snippets, the headings of hits and the
-    choices of judge.py may differ.
+    The pages of the documentation change: fractions may differ by 0.04, those of held-out pairs and
+    of hits by 0.2, counts by a third, p-values as long as they lie on the same side of 0.05. Times,
+    snippets, the headings of hits and the choices of judge.py may differ.
     """
     lines = iter(figures(printed))
     for words, expected in figures(shown):
         actual = next((numbers for others, numbers in lines if others == words), None)
         assert actual is not None, f"not printed: {words}\n{printed}"
         for number, other in zip(expected, actual, strict=True):
-            allowed = 0.04 if number <= 1 else number / 3
+            # Of 22 held-out pairs, and of one hit.
+            loose = words.startswith(("step", "The model is")) or words.endswith(".md")
+            allowed = (0.2 if loose else 0.04) if number <= 1 else number / 3
             assert other == pytest.approx(number, abs=allowed), (words, expected, actual)
 
 
@@ -278,7 +288,7 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
             rows.append((key, [float(score)]))
             continue
         with_p = line.split()[-2] == "p" if line[0] == "┃" else with_p
-        line = re.sub(r"\d+(\.\d+)?(?= m?s\b)", "TIME", line)
+        line = re.sub(r"(\d+(\.\d+)?|…)(?= m?s\b)", "TIME", line)
         line = re.sub(r"(?<=Which answer it\? )\d+", "NUMBER", line)
         line = re.sub(r"(│ exact +│) (\d\.\d\d|\d\d\.\d|\d{3}) ", r"\1 TIME ", line)  # of bench, ms
         if with_p or line[0] != "│":
@@ -291,14 +301,14 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("0.745 [", "0.695 ["),
-        ("│ 0.078", "│ 0.008"),
+        ("0.735 [", "0.685 ["),
+        ("│ 0.033", "│ 0.083"),
         ("needs 768 passages", "needs 400 passages"),
         ("Leave it", "Use it"),
-        ("0.206  reliability.md", "0.206  quality.md"),
+        ("0.225  reliability.md", "0.225  quality.md"),
         ("│ hybrid ", "│ vector "),
-        ("+0.015 (-0.034", "+0.085 (-0.034"),
-        ("p = 0.562", "p = 0.012"),
+        ("+0.024 (-0.024", "+0.094 (-0.024"),
+        ("p = 0.317", "p = 0.012"),
     ],
 )
 def test_another_output_than_the_tutorials_is_noticed(before: str, after: str) -> None:

@@ -47,7 +47,6 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.ingest.languages import default_for, default_of, suggested
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.significance import Values
 from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_installed
@@ -92,10 +91,9 @@ DOCUMENTS = 10_000
 """Documents that are encoded again to make questions of them."""
 STRENGTHS = ((0, 0.0), (50, 4e-4), (100, 1.2e-3), (200, 4e-3))
 """Updates and learning rate of the maps that the validation questions choose from."""
-RIDGE = 0.5
-"""Ridge of the whitening that maps may begin with: trainer.training.posthoc.whitening. With 0.1 the
-prefix keeps less, for no gain: of the Korean documentation's 10 nearest passages a shortlist of 25
-over 64 dimensions holds 0.64 to 0.84, with 0.5 0.73 to 0.88 (docs/quality.md)."""
+RIDGE = 1.0
+"""Ridge of the whitening that maps may begin with: trainer.training.posthoc.whitening. With less,
+the prefix keeps less, for no gain (docs/quality.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +176,14 @@ def adapt(
             f"searchengine reindex {path} --discard"
         )
     searches = (
-        Search(engine.default_mode, engine.default_weight),
-        Search(*engine.default_after(encoder)),
+        Search(engine.default_mode, engine.default_weight, engine.synonyms()),
+        Search(*engine.default_after(encoder), engine.synonyms()),
     )
     with engine.reading() as snapshot:
         config = engine.config_for(encoder)
-        reason = _needless(searches[1]) if only is None else rotation.needless(snapshot, config)
+        reason = (
+            _needless(engine, searches[1]) if only is None else rotation.needless(snapshot, config)
+        )
         if reason is not None:
             return Adaptation(False, _sentence(reason, (), only), (), 0, 0)
         check_documents(snapshot, clicks, documents, seed)
@@ -192,10 +192,9 @@ def adapt(
         if only is None:
             dims = encoder.matryoshka_dims
             outcome = train_and_judge(material, snapshot, config, dims, seed, report, searches)
-            texts = [document.text for document, _ in material.sample.texts]
-            if outcome.reason is None and default_of(encoder, texts) != default_for({}):
+            if outcome.reason is None and (other := engine.suggested_encoder(encoder)):
                 outcome = _against_multilingual(
-                    outcome, material, snapshot, config, searches[1], report
+                    outcome, other, material, snapshot, config, searches[1], report
                 )
         else:
             outcome = rotation.train_and_judge(material, snapshot, config, seed, report)
@@ -216,31 +215,30 @@ def adapt(
     return replace(result, out=out, applied=apply)
 
 
-def _needless(search: Search) -> str | None:
+_UNREAD = "The encoder does not read these documents; one that does may find more"
+
+
+def _needless(engine: SearchEngine, search: Search) -> str | None:
     """Why no map changes what a collection finds, as a clause; None if one may."""
     if search.mode is not Mode.TEXT:
         return None
-    return (
-        "the collection is searched by words alone (mode text), which no encoder changes; for "
-        f"documents that the encoder does not read, try another one, such as {suggested()}"
-    )
+    other = engine.suggested_encoder(engine.encoder)
+    reason = "the collection is searched by words alone (mode text), which no encoder changes"
+    return f"{reason}. {_UNREAD}, such as {other}" if other else reason
 
 
 def _against_multilingual(
     outcome: Outcome,
+    other: str,
     material: Material,
     snapshot: Snapshot,
     config: SegmentConfig,
     search: Search,
     progress: Progress,
 ) -> Outcome:
-    """The outcome for documents that the encoder does not read: `multilingual` may find more."""
+    """The outcome for documents that the encoder does not read. `other`: what may find more."""
     if not multilingual_installed():
-        advice = (
-            ". The encoder does not read these documents; one that does may find more, such as "
-            f"{suggested()}"
-        )
-        return replace(outcome, advice=advice)
+        return replace(outcome, advice=f". {_UNREAD}, such as {other}")
     sample = material.sample
     questions, vectors = of_part(material, Part.HELD_OUT, set(sample.documents.tolist()))
     progress("Comparing", 0, len(questions))

@@ -21,8 +21,7 @@ from searchengine.adapt.sampled_questions import (
     clicked,
     without_sentence,
 )
-from searchengine.backends.contract import Span
-from searchengine.engine import Document, SearchEngine, Snapshot
+from searchengine.engine import Document, SearchEngine, Snapshot, contract
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.building.build import Progress
@@ -53,7 +52,7 @@ class Sample:
     vectors: Floats
     documents: RowNumbers
     examples: tuple[Example, ...]
-    texts: tuple[tuple[Document, Sequence[Span]], ...] = ()
+    texts: tuple[tuple[Document, Sequence[contract.Span]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def read_sample(
     ids = split.sample(most)
     vectors: list[Floats] = []  # of each document
     documents: list[int] = []
-    texts: list[tuple[Document, Sequence[Span]]] = []
+    texts: list[tuple[Document, Sequence[contract.Span]]] = []
     examples: list[Example] = []
     titles: dict[str, list[int]] = defaultdict(list)  # the places of the documents in `documents`
     cuts: dict[str, _Cut] = {}  # of documents that are being encoded, by key

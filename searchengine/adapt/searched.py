@@ -5,7 +5,7 @@ words would find them. A map of the vectors is applied to questions and document
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,6 @@ import numpy as np
 from searchengine.adapt.material import Sample
 from searchengine.adapt.sampled_questions import Question
 from searchengine.adapt.validation import BATCH, FIRST, Corpus, ndcg
-from searchengine.backends.folder.documents.synonyms import groups_of
-from searchengine.backends.mode import WEIGHT
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.engine import Document, Mode, SearchEngine, Snapshot
 from searchengine.indexer.arrays import Floats
@@ -36,13 +34,15 @@ class Search:
     Attributes:
         mode: vector, text or hybrid.
         weight: weight of the cosine in the mode hybrid.
+        synonyms: the groups of synonyms.
     """
 
     mode: Mode
     weight: float
+    synonyms: Sequence[Sequence[str]] = ()
 
 
-BY_VECTOR = Search(Mode.VECTOR, WEIGHT)
+BY_VECTOR = Search(Mode.VECTOR, 1.0)
 
 
 def searched(
@@ -54,7 +54,7 @@ def searched(
     search: Search,
     change: LinearMap | None = None,
     others: bool = True,
-) -> dict[Mode, Values]:
+) -> dict[str, Values]:
     """nDCG@10 of each question (q,), as a collection answers it: by its default mode.
 
     That is Mode.AUTO. Mode.VECTOR and, with words, Mode.TEXT are by one of them alone.
@@ -71,14 +71,15 @@ def searched(
     """
     asked = vectors if change is None else change(vectors)
     modes = {Mode.AUTO: search.mode, Mode.VECTOR: Mode.VECTOR}
-    if snapshot.settings["tokenizer"] != Tokenizer.NONE:
+    tokenizer = snapshot.settings["tokenizer"]
+    if tokenizer != Tokenizer.NONE:
         modes[Mode.TEXT] = Mode.TEXT
     corpus = Corpus.of_collection(snapshot, sample)
     if sample is not None and not others:
         corpus = Corpus.of_sample(sample)
     documents = _documents(snapshot, sample, others)
     with (
-        collection(snapshot.settings, documents, corpus, config, search, change) as engine,
+        collection(tokenizer, documents, corpus, config, search, change) as engine,
         engine.reading() as now,
     ):
         return {
@@ -102,7 +103,7 @@ def searched(
 
 @contextmanager
 def collection(
-    settings: Mapping[str, Any],
+    tokenizer: str,
     documents: Iterable[Document],
     corpus: Corpus,
     config: SegmentConfig,
@@ -111,7 +112,7 @@ def collection(
 ) -> Iterator[SearchEngine]:
     """A temporary collection of documents, whose keys are the ids of the corpus.
 
-    settings: of a collection, whose tokenizer and synonyms it has.
+    tokenizer: of its words.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         rows = _written(Path(folder) / "vectors.npy", corpus, change)
@@ -120,13 +121,13 @@ def collection(
             None,
             config,
             dim=rows.shape[1],
-            tokenizer=settings["tokenizer"],
+            tokenizer=tokenizer,
         ) as engine:
             engine.add(documents, rows, passages=_passages(corpus))
             if search.mode is Mode.HYBRID:
                 engine.set_default(weight=search.weight)
-            if groups := groups_of(settings):
-                engine.set_synonyms(groups)
+            if search.synonyms:
+                engine.set_synonyms(search.synonyms)
             yield engine
 
 

@@ -450,7 +450,7 @@ def _exit_strict(incomplete: bool) -> None:
 
 def _synonyms(path: Path | None) -> Any:
     """The groups of synonyms of a file, before anything is indexed; None without one."""
-    from searchengine.backends.folder.documents.synonyms import read_synonyms
+    from searchengine.corpus.synonym_groups import read_synonyms
 
     return None if path is None else read_synonyms(path)
 

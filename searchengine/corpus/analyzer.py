@@ -204,6 +204,13 @@ def is_letter(character: str) -> bool:
     return category[0] in "LNM" or category == "Co"
 
 
+def runs(text: str) -> list[str]:
+    """The runs of letters, digits and marks, in order."""
+    if text.isascii():  # the same, ten times as fast
+        return _WORD.findall(text)
+    return "".join(c if is_letter(c) else " " for c in text).split()
+
+
 def _unaccented(word: str, languages: Sequence[str]) -> str:
     if word.isascii() or not set(languages).isdisjoint(_ACCENTED):
         return word

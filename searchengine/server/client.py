@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine import errors
-from searchengine.backends.folder.documents.synonyms import SETTING, groups_of, stored
 from searchengine.corpus.documents import (
     DataFrame,
     Document,
@@ -36,6 +35,7 @@ from searchengine.corpus.documents import (
     checked_patches,
     rows_of,
 )
+from searchengine.corpus.synonym_groups import SETTING, groups_of, stored
 from searchengine.errors import (
     METHODS,
     CollectionError,
@@ -96,7 +96,7 @@ UNAVAILABLE = {
             *("create", "open", "open_or_create", "collection", "folder", "reading"),
             *("mirror", "watch", "index_fields", "set_default", "optimize", "tune", "apply"),
             *("warm", "verify", "repair", "backup", "copy", "trial", "export", "config_for"),
-            "default_after",
+            *("default_after", "suggested_encoder"),
             *("reindex", "preview_reindex", "reindex_pending", "discard_reindex"),
         ),
         _FILES,

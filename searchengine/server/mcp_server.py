@@ -40,14 +40,14 @@ Where = Annotated[
 ]
 Count = Annotated[int, Described(ge=1, le=100, description="Number of hits.")]
 Like = Annotated[
-    list[str],
+    list[str] | None,
     Described(
         max_length=MAX_EXAMPLES,
         description="Keys of relevant documents: find others like them, too.",
     ),
 ]
 Unlike = Annotated[
-    list[str],
+    list[str] | None,
     Described(
         max_length=MAX_EXAMPLES, description="Keys of irrelevant documents: find none like them."
     ),
@@ -152,8 +152,8 @@ class Tools:
             Described(description="Rank by meaning (vector), by words (text), by both (hybrid)."),
         ] = "auto",
         offset: Annotated[int, Described(ge=0, description="Number of hits to skip.")] = 0,
-        like: Like = (),
-        unlike: Unlike = (),
+        like: Like = None,
+        unlike: Unlike = None,
         boost: Boost = None,
         group_near: GroupNear = None,
         typo_tolerance: Annotated[
@@ -170,8 +170,8 @@ class Tools:
             "where": where,
             "mode": mode,
             "offset": offset,
-            "like": like,
-            "unlike": unlike,
+            "like": like or (),
+            "unlike": unlike or (),
             "boost": boost,
             "group_near": group_near,
             "typo_tolerance": typo_tolerance,
@@ -210,14 +210,20 @@ class Tools:
         key: Annotated[str, Described(description="Key of a document.")],
         k: Count = 10,
         where: Where = None,
-        like: Like = (),
-        unlike: Unlike = (),
+        like: Like = None,
+        unlike: Unlike = None,
         boost: Boost = None,
         group_near: GroupNear = None,
     ) -> Results:
         """Find the documents nearest in meaning to a stored one."""
         hits = self._current().similar(
-            key, k, where=where, like=like, unlike=unlike, boost=boost, group_near=group_near
+            key,
+            k,
+            where=where,
+            like=like or (),
+            unlike=unlike or (),
+            boost=boost,
+            group_near=group_near,
         )
         return _results(hits)
 

@@ -23,13 +23,13 @@ from searchengine.backends.contract import Backend, Entry, all_entries
 from searchengine.backends.contract import Snapshot as AnySnapshot
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.documents.synonyms import SETTING
 from searchengine.backends.folder.folders import folder_of, new_folder, segment_errors
 from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.synonym_groups import SETTING
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.storage.durable import sha256, sync_file, sync_folder

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from searchengine.backends.contract import Snapshot
-from searchengine.backends.folder.documents.synonyms import groups_of
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.notebook import facts
+from searchengine.corpus.synonym_groups import groups_of
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.tuning.wording import in_words, query_source

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Backend
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.synonyms import SETTING, stored
 from searchengine.backends.mode import CHOSEN, Mode
+from searchengine.corpus.synonym_groups import SETTING, stored
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.encoders.questions import QUESTIONS

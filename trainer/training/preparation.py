@@ -384,10 +384,12 @@ def rate_factors(training_model: TrainingModel, config: TrainConfig) -> dict[nn.
         below = itertools.takewhile(lambda weight: weight not in depth, network.parameters())
         for weight, place in {**depth, **dict.fromkeys(below, -1)}.items():
             factors[weight] = config.layer_decay ** (len(layers) - 1 - place)
-    heads = [(training_model.classifier, config.classifier_learning_rate)]
-    if config.head_learning_rate is not None:
-        of_encoder = (training_model.sentence.head, training_model.encoder.projection)
-        heads += [(head, config.head_learning_rate) for head in of_encoder]
+    behind = config.head_learning_rate or config.learning_rate
+    heads: list[tuple[nn.Module | None, float]] = [
+        (training_model.sentence.head, behind),
+        (training_model.encoder.projection, behind),
+        (training_model.classifier, config.classifier_learning_rate),
+    ]
     for head, rate in heads:
         weights = () if head is None else head.parameters()
         factors |= dict.fromkeys(weights, rate / config.learning_rate)

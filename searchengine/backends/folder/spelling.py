@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.folder.documents.questions import Word, phrases, runs, unfinished
+from searchengine.backends.folder.documents.questions import Word, phrases, unfinished
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.documents.terms import terms_of
 from searchengine.backends.folder.lexical import WordIndex
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
 from searchengine.corpus.function_words import function_words
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 from searchengine.indexer.search.near_terms import EDIT, MOST_LETTERS, distance

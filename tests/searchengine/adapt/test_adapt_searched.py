@@ -58,7 +58,7 @@ def test_it_is_what_the_collections_users_find(tmp_path: Path, mode: str, weight
                 [asked(text, ids.get(key, -1)) for key, text in questions.items()],
                 WordLengths().encode(list(questions.values())),
                 next(iter(snapshot.segments.values())).config,
-                Search(engine.default_mode, engine.default_weight),
+                Search(engine.default_mode, engine.default_weight, engine.synonyms()),
             )
     assert 0.1 < found[Mode.AUTO].mean() < 0.9
     expected = [0 if rank is None else 1 / np.log2(rank + 2) for rank in ranks]
@@ -142,16 +142,21 @@ def test_a_collection_is_judged_by_its_default(engine: SearchEngine, tmp_path: P
     assert not result.offered and not (tmp_path / "out").exists()
 
 
-def test_a_collection_by_words_is_not_encoded_again(engine: SearchEngine, tmp_path: Path) -> None:
+def test_a_collection_by_words_is_not_encoded_again(
+    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine.set_default("text")
     steps: list[str] = []
     result = adapt(engine, tmp_path / "out", progress=lambda step, *_: steps.append(step))
     assert not result.offered and steps == [] and result.rows == ()
-    assert result.sentence.startswith(
+    reason = (
         "Adapting does not help: the collection is searched by words alone (mode text), which no "
-        "encoder changes; for documents that the encoder does not read, try another one, such as "
-        "--encoder "
+        "encoder changes"
     )
+    assert result.sentence == reason
+    monkeypatch.setattr("searchengine.engine.default_of", lambda *_: (Mode.TEXT, 0.0))
+    result = adapt(engine, tmp_path / "out")
+    assert result.sentence.startswith(f"{reason}. The encoder does not read these documents; ")
 
 
 @pytest.mark.parametrize("finds", [0.0, 1.0])
@@ -170,7 +175,7 @@ def test_documents_that_the_encoder_does_not_read(
     with SearchEngine.create(tmp_path / "c.index", model, tokenizer="none") as engine:
         engine.add(documents(160))
         assert adapt(engine, tmp_path / "read").offered and judged == []
-        monkeypatch.setattr(adapting, "default_of", lambda *_: (Mode.HYBRID, 0.2))
+        monkeypatch.setattr(SearchEngine, "suggested_encoder", lambda *_: "another")
         result = adapt(engine, tmp_path / "out")
         row = rows_of(result)["all, multilingual → adapted"]
         assert (row.before, row.after) == (finds, result.rows[-1].after)

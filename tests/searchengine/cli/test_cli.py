@@ -461,6 +461,7 @@ def test_demo_leaves_a_model_and_a_collection(
 
 def test_train_bad_input(tmp_path: Path) -> None:
     (tmp_path / "one.tsv").write_text("words\njust one column\n")
+    (tmp_path / "few.tsv").write_text("anchor\tpositive\na\tb\n")
     (tmp_path / "config.json").write_text('{"learning_rat": 1}')
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("anchor\tpositive\n" + "".join(f"a {i}\tb {i}\n" for i in range(40)))
@@ -473,7 +474,8 @@ def test_train_bad_input(tmp_path: Path) -> None:
         ((pairs, "--prefixes", "1024,64"), "expected 768, the full width"),
         ((pairs, "--resume"), "no checkpoint in"),
         ((pairs, "--base", tmp_path / "gone"), "no model at"),
-        ((pairs, "--dev", pairs), "no column score"),
+        ((pairs, "--dev", tmp_path / "few.tsv"), "the dev files have 1 pairs: expected 20 or more"),
+        ((pairs, "--dev", tmp_path / "gone.tsv"), "no such file"),
     ]:
         assert message in one_sentence(run("train", *arguments, "--out", out)), arguments
         assert not out.exists()

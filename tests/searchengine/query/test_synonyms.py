@@ -10,13 +10,9 @@ from command_line import run_json
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.synonyms import (
-    MAX_ADDED,
-    added,
-    read_synonyms,
-    stored,
-)
+from searchengine.backends.folder.documents.synonyms import MAX_ADDED, added
 from searchengine.corpus.analyzer import Analyzer
+from searchengine.corpus.synonym_groups import read_synonyms, stored
 from searchengine.errors import CorpusError, QueryError
 
 GROUPS = [["car", "automobile", "motor vehicle"], ["heart attack", "myocardial infarction", "MI"]]

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from searchengine.corpus.analyzer import Analyzer, is_letter
+from searchengine.corpus.analyzer import Analyzer, is_letter, runs
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 
 WORDS = 1024
@@ -17,7 +17,6 @@ PHRASES = 16
 _STRAIGHT, _OPENING, _CLOSING = '"', "“„", "”“"
 _ALL_MARKS = frozenset(_STRAIGHT + _OPENING + _CLOSING)
 _MARKS = str.maketrans(dict.fromkeys(_ALL_MARKS, " "))
-_ASCII_RUN = re.compile("[A-Za-z0-9]+")
 # Takes 5 ms to compile, and is seldom needed.
 _PIECES = f"([{UNSPACED_OR_KOREAN}]+)|[^{UNSPACED_OR_KOREAN}]+"
 
@@ -27,13 +26,6 @@ class Word(NamedTuple):
 
     text: str
     unfinished: bool = False
-
-
-def runs(text: str) -> list[str]:
-    """The runs of letters, digits and marks, in order."""
-    if text.isascii():  # the same, ten times as fast
-        return _ASCII_RUN.findall(text)
-    return "".join(c if is_letter(c) else " " for c in text).split()
 
 
 def words(text: str) -> dict[str, int]:

@@ -15,8 +15,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from searchengine.backends.folder.documents.questions import runs
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
 from searchengine.errors import QueryError
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]

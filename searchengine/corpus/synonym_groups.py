@@ -1,0 +1,92 @@
+"""Synonyms: groups of words and short texts that a search by words takes for each other.
+
+    groups = read_synonyms("synonyms.txt")        # (("heart attack", "myocardial infarction"), …)
+
+A file has one group a line, separated by commas; so has the setting of a collection.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from searchengine.corpus.analyzer import runs
+from searchengine.corpus.text_files import bad, read_lines
+from searchengine.errors import CorpusError, QueryError
+
+SETTING = "synonyms"
+"""The setting of a collection, a text as `stored` writes it."""
+MAX_GROUPS, MAX_SYNONYMS, MAX_WORDS = 10_000, 50, 8
+"""Maximum groups, synonyms of a group, and words of a synonym."""
+MAX_LETTERS = 200
+"""Maximum characters of a synonym."""
+
+Groups = tuple[tuple[str, ...], ...]
+
+
+def read_synonyms(path: str | Path) -> Groups:
+    """The groups of a file: one a line, separated by commas; "#" begins a line of comment.
+
+    Raises CorpusError, with the line.
+    """
+    groups = []
+    for number, line in read_lines(Path(path)):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                groups.append(_checked(line.rstrip().split(",")))
+            except QueryError as error:
+                raise bad(f"{path}:{number}", str(error)) from error
+            if len(groups) > MAX_GROUPS:
+                raise CorpusError(f"{path} has more than {MAX_GROUPS:,} groups of synonyms")
+    return tuple(groups)
+
+
+def stored(groups: Iterable[Iterable[str]]) -> str:
+    """Groups as the setting of a collection. Raises QueryError."""
+    if isinstance(groups, str | bytes) or not isinstance(groups, Iterable):
+        raise QueryError(f"synonyms must be a list of groups, got {groups!r:.80}")
+    checked = []
+    for group in groups:
+        if isinstance(group, str | bytes) or not isinstance(group, Iterable):
+            raise QueryError(f"a group of synonyms must be a list of texts, got {group!r:.80}")
+        checked.append(_checked(group))
+    if len(checked) > MAX_GROUPS:
+        raise QueryError(f"synonyms must be at most {MAX_GROUPS:,} groups, got {len(checked):,}")
+    return "\n".join(", ".join(group) for group in checked)
+
+
+def groups_of(settings: Mapping[str, Any]) -> Groups:
+    """The groups that a collection stores."""
+    lines = settings.get(SETTING, "").splitlines()
+    return tuple(tuple(line.split(", ")) for line in lines)
+
+
+def _checked(group: Iterable[Any]) -> tuple[str, ...]:
+    synonyms = []
+    for synonym in group:
+        if not isinstance(synonym, str):
+            raise QueryError(f"a synonym must be text, got {synonym!r:.80}")
+        try:
+            synonym.encode()
+        except UnicodeEncodeError as error:
+            raise QueryError(
+                f"a synonym must be valid UTF-8, got half a surrogate pair: {synonym!r:.80}"
+            ) from error
+        text = " ".join(synonym.split())
+        if not 1 <= len(runs(text)) <= MAX_WORDS or len(text) > MAX_LETTERS:
+            raise QueryError(
+                f"a synonym must have 1 to {MAX_WORDS} words and at most {MAX_LETTERS} characters, "
+                f"got {synonym!r:.80}"
+            )
+        if "," in text or "=>" in text:
+            raise QueryError(
+                f"a synonym must have no comma and no =>, got {synonym!r:.80}; all synonyms of a "
+                "group stand for each other"
+            )
+        synonyms.append(text)
+    distinct = tuple({text.casefold(): text for text in reversed(synonyms)}.values())[::-1]
+    if not 2 <= len(distinct) <= MAX_SYNONYMS:
+        raise QueryError(
+            f"a group must have 2 to {MAX_SYNONYMS} different synonyms, got {len(distinct)}: "
+            f"{', '.join(distinct)!r:.80}"
+        )
+    return distinct
