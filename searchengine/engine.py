@@ -1321,7 +1321,7 @@ class SearchEngine:
             return reindex.default_after(store, encoder) or (self.default_mode, WEIGHT)
 
     def suggested_encoder(self, encoder: TextEncoder) -> str:
-        """What to choose instead of an encoder that does not read most documents; "": it does."""
+        """What to choose instead of `encoder`; "" if it reads most documents."""
         with self.folder.own_store() as store:
             reads = default_of(encoder, stored_texts(store)) == default_for({})
         return "" if reads else suggested()

@@ -82,8 +82,8 @@ def searched(
         collection(tokenizer, documents, corpus, config, search, change) as engine,
         engine.reading() as now,
     ):
-        return {
-            name: ndcg(
+        by_mode = {
+            mode: ndcg(
                 questions,
                 (
                     list(map(int, keys))
@@ -97,8 +97,9 @@ def searched(
                     )
                 ),
             )
-            for name, mode in modes.items()
+            for mode in set(modes.values())
         }
+        return {name: by_mode[mode] for name, mode in modes.items()}
 
 
 @contextmanager

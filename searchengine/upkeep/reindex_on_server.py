@@ -133,7 +133,8 @@ class _Reindexing:
 
     def swap(self) -> None:
         """Encode what has changed meanwhile, and change to the new vectors in one commit."""
-        sql = "SELECT left(title || chr(10) || text, %s) FROM documents ORDER BY id LIMIT %s"
+        texts = "SELECT left(title || chr(10) || text, %s) FROM documents"
+        sql = f"{texts} ORDER BY hashint8(id) LIMIT %s"  # from all over the collection
         read = self._replacement.connection.execute(sql, (EXCERPT, TEXTS)).fetchall()
         self._default = default_of(self._encoder, [text for (text,) in read])
         self._collection.replaced(

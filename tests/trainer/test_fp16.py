@@ -10,7 +10,7 @@ import pytest
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
-from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.errors import ConfigError, TrainingError
 from searchengine.trainer.training import loop
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.processes import Processes
@@ -92,6 +92,25 @@ def test_a_resumed_run_has_the_scale(config: TrainConfig, half: Any, tmp_path: P
     resumed = train(config, resume=True)
     for name, weight in weights(resumed).items():
         assert torch.equal(weight, whole[name])
+
+
+def test_gradients_that_are_no_numbers_at_any_scale_stop_the_run(
+    config: TrainConfig,  # noqa: F811
+    half: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half(0.75)
+    backward = loop.add_gradients
+
+    def spoilt(run: Any, *others: Any) -> float:
+        total = backward(run, *others)
+        dense = (w.grad for w in run.training_model.parameters() if w.grad is not None)
+        next(grad for grad in dense if not grad.is_sparse).fill_(torch.nan)
+        return total
+
+    monkeypatch.setattr(loop, "add_gradients", spoilt)
+    with pytest.raises(TrainingError, match="the norm of the gradient of update 1 is nan"):
+        train(config)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.torch_model import read
@@ -51,8 +52,8 @@ def test_rates_by_layer_and_part(config: TrainConfig) -> None:  # noqa: F811
     classifier = {name: value for name, value in found.items() if "classifier" in name}
     assert classifier and {decay for _, decay in classifier.values()} == {0.0}
     assert [rate for rate, _ in classifier.values()] == pytest.approx([7.0] * len(classifier))
-    pooler = {name: value for name, value in found.items() if "pooler" in name}
-    assert {rate for rate, _ in pooler.values()} <= {1.0}  # above the last layer
+    with pytest.raises(ConfigError, match="has no layers behind the pooling: leave it out"):
+        rates(config, read(Source.find(config.base)))
 
 
 def test_layers_below_move_less(config: TrainConfig, tmp_path: Path) -> None:  # noqa: F811

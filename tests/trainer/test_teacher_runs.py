@@ -208,7 +208,7 @@ def test_a_contrastive_loss_beside_a_teacher(
     both = first_loss("both", **taught, contrastive_weight=0.5)
     assert both == pytest.approx(alone[0] + 0.5 * alone[1], rel=1e-5)
     summary = Encoder.load(tmp_path / "both").recipe["summary"]
-    assert "InfoNCE with in-batch negatives was learnt beside it, weight 0.5" in summary
+    assert "Beside the teacher, InfoNCE with in-batch negatives, weight 0.5" in summary
 
 
 def test_a_contrastive_loss_beside_a_teacher_sees_two_views_of_a_sentence(

@@ -439,13 +439,24 @@ def test_pairs_without_scores_choose_the_step(config: TrainConfig, tmp_path: Pat
         b = again.encode([p for _, p in texts], role="document")[:, :dim]
         nearest = (a @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T).argmax(axis=1)
         assert score == pytest.approx((nearest == np.arange(len(texts))).mean())
+    # A file of distillation, whose scores do not count here; the columns are those of `columns`.
+    rows = [f"{q}\t{p}\ta dog\t3 1" for q, p in texts]
+    dev.write_text("\n".join(["anchor\tpositive\tnegative\tscores", *rows]) + "\n")
+    assert (
+        "top-1 accuracy on dev"
+        in train(
+            replace(config, out=tmp_path / "c", dev=(dev,), columns=("anchor", "positive"))
+        ).recipe["judged_by"]
+    )
     scored.write_text("score\tsentence1\tsentence2\n1\ta dog\ta cat\n")
     with pytest.raises(
-        ConfigError, match=r"of the dev files 1 have scored pairs, such as .*scored"
+        ConfigError, match=r"of the dev files 1 have scored pairs .*, such as .*scored"
     ):
         train(replace(config, out=tmp_path / "b", dev=(dev, scored)))
     dev.write_text("query\tpositive\na dog\ta cat\n")
-    with pytest.raises(DataError, match="the dev files have 1 pairs: expected 20 or more"):
+    with pytest.raises(
+        DataError, match="different positives in the dev files: 1; expected 20 or more"
+    ):
         train(replace(config, out=tmp_path / "b", dev=(dev,)))
     dev.write_text("sentence\na dog\n")
     with pytest.raises(DataError, match=r"dev.tsv: holds single sentences"):

@@ -22,7 +22,7 @@ Text = str | tuple[str, str]
 Spans = NDArray[np.int32]
 # Characters tokenised at a time for spans: a tokenizer takes over 100 bytes for each of them.
 PIECE = 1 << 15
-WORD = 64  # characters of a text, or of several, that are tokenised without a second copy
+SHORT = 64  # characters; texts with no more in all are seldom truncated
 AT_ONCE = 1 << 22
 # Where a text may be cut and give the same tokens, if the tokenizer passes the probe below.
 GAP = re.compile(r"(?<=\S) (?=\w)")
@@ -245,7 +245,7 @@ class TokenIds:
 
     def _encoded(self, texts: Sequence[str]) -> list[Any]:
         """Whole texts without special tokens."""
-        if sum(map(len, texts)) <= WORD:  # which waits for no second copy of the tokenizer
+        if sum(map(len, texts)) <= SHORT:  # a word, which waits for no second copy of the tokenizer
             encoded = _encoded_by(self._tokenizer, texts)
             if not any(each.overflowing for each in encoded):
                 return encoded

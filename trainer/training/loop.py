@@ -370,7 +370,7 @@ def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
         run.scaler.unscale_(wrapped.optimizer)
     norm = torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm).item()
     check_finite(run, {"loss": total})
-    if run.scaler is None:
+    if run.scaler is None or run.scaler.get_scale() < 1:  # then no scale is to blame
         check_finite(run, {"norm of the gradient": norm})
     run.optimizer.step()  # in fp16 unless a gradient has overflowed
     run.scale = {} if run.scaler is None else run.scaler.state_dict()

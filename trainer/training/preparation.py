@@ -385,6 +385,13 @@ def rate_factors(training_model: TrainingModel, config: TrainConfig) -> dict[nn.
         for weight, place in {**depth, **dict.fromkeys(below, -1)}.items():
             factors[weight] = config.layer_decay ** (len(layers) - 1 - place)
     behind = config.head_learning_rate or config.learning_rate
+    parts_behind = (*training_model.sentence.head, training_model.encoder.projection)
+    if config.head_learning_rate and not any(
+        True for part in parts_behind if part is not None for _ in part.parameters()
+    ):
+        raise ConfigError(
+            f"head_learning_rate, but {config.base} has no layers behind the pooling: leave it out"
+        )
     heads: list[tuple[nn.Module | None, float]] = [
         (training_model.sentence.head, behind),
         (training_model.encoder.projection, behind),

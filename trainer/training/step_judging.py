@@ -19,7 +19,13 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.geometry import alignment, uniformity
 from searchengine.trainer.evaluation.labels import LabelledText, accuracy
-from searchengine.trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
+from searchengine.trainer.evaluation.sts import (
+    STS_COLUMNS,
+    Remembered,
+    ScoredPair,
+    read_sts,
+    sts,
+)
 from searchengine.trainer.training.example_files import (
     column_names,
     identity,
@@ -29,7 +35,7 @@ from searchengine.trainer.training.example_files import (
 )
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.preparation import DataSet
-from searchengine.trainer.training.rows import Kind, Row, draw
+from searchengine.trainer.training.rows import Kind, Reading, Row, draw
 from searchengine.trainer.training.teachers import Fixed, FixedEncoder
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 
@@ -190,17 +196,17 @@ def measured_by(
 
 
 def dev_has_scores(config: TrainConfig) -> bool:
-    """Whether the dev files have scored pairs, by their columns; else they have pairs.
+    """Whether the dev files are STS files, by their columns; else they have pairs.
 
     Raises ConfigError if some have scores and others not.
     """
     if config.objective is Objective.SIMILARITY:
         return True
-    scored = [path for path in config.dev if "score" in column_names(path)]
+    scored = [path for path in config.dev if {*STS_COLUMNS} <= {*column_names(path)}]
     if scored and len(scored) < len(config.dev):
         raise ConfigError(
-            f"of the dev files {len(scored)} have scored pairs, such as {scored[0]}, and the "
-            "others have none: give files of one kind"
+            f"of the dev files {len(scored)} have scored pairs (columns {', '.join(STS_COLUMNS)}), "
+            f"such as {scored[0]}, and the others have none: give files of one kind"
         )
     return bool(scored)
 
@@ -210,17 +216,18 @@ def read_dev_rows(config: TrainConfig) -> list[Row]:
     rng = random.Random(f"dev {config.seed}")
     rows = []
     for path in config.dev:
-        for kind, texts in read_file(path, config.columns):
+        for kind, texts in read_file(path, config.columns, Reading.IGNORE):
             if kind is Kind.SENTENCE:
                 raise DataError(
                     f"{path}: holds single sentences, and dev files judge by pairs: give an anchor "
                     "and its positive, or pairs with scores"
                 )
             rows.append(draw(kind, texts, rng))
-    if len(rows) < MIN_HELD_OUT:
+    positives = len({row.positive for row in rows})
+    if positives < MIN_HELD_OUT:
         raise DataError(
-            f"the dev files have {len(rows)} pairs: expected {MIN_HELD_OUT} or more, as fewer "
-            "would choose a step by chance"
+            f"different positives in the dev files: {positives}; expected {MIN_HELD_OUT} or more, "
+            "as fewer would choose a step by chance"
         )
     return rows
 

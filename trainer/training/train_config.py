@@ -139,7 +139,7 @@ CARD = {
     "queue_size": "A queue of {} earlier vectors as further negatives",
     "queue_momentum": "Momentum of the queue's encoder: {}",
     "teacher_temperature": "Temperature of the teacher: {}",
-    "contrastive_weight": "InfoNCE with in-batch negatives was learnt beside it, weight {}",
+    "contrastive_weight": "Beside the teacher, InfoNCE with in-batch negatives, weight {}",
     "question_encoder": "It encodes questions only; the teacher beside it encodes the documents",
     "prefix_weights": "Weights of the prefixes: {}",
     "prefixes_per_step": "Prefixes drawn for each update: {}",
@@ -209,9 +209,9 @@ class TrainConfig:
         base: Base model: a folder, a hub name, `starter` or `starter-768`
         trust_remote_code: Run Python code that comes with the base model ([models with
             code](encoding.md#models-that-come-with-code))
-        query_prompt: Text before every question (an anchor), in training and ever after: the model
-            stores it
-        document_prompt: Text before every document (positives, negatives, labelled texts)
+        query_prompt: Text put before every question (an anchor), in training and whenever the
+            stored model encodes a question
+        document_prompt: Text put before every document (positives, negatives, labelled texts)
         pooling: Pooling, instead of the base model's: `cls` with a tanh layer that is kept,
             `cls-before-pooler` with one in training only, `mean`, `first-last`, `last-two`
         kept_layers: Number of the base's layers to keep, evenly spread; 0, of a question encoder:
@@ -298,12 +298,12 @@ class TrainConfig:
             embeddings are one below the first
         classifier_learning_rate: Peak learning rate of the classifier, which starts untrained
         warmup_ratio: Share of the updates in which the rate rises
-        schedule: Course of the rate after that: `linear` or like half a `cosine` to 0, or
+        schedule: How the rate goes on after the warm-up: `linear` or like half a `cosine` to 0, or
             `constant`
         weight_decay: Weight decay of AdamW, except for biases and norms
         max_grad_norm: Maximum norm of an update's gradient
         seed: Seed of all random choices: order, prefixes, layers, held-out examples, dropout
-        precision: `bf16`: autocast with float32 weights; `fp16` the same with a scaled loss, for
+        precision: `bf16` or `fp16`: autocast with float32 weights, in fp16 with a scaled loss, for
             GPUs that only emulate bf16; `fp32`; `auto`: `bf16` where the hardware computes it
             natively, else `fp32`
         dev: Files to choose the best step by: pairs with scores (STS) or without; labelled texts in
@@ -499,7 +499,7 @@ class TrainConfig:
             (self.question_encoder and self.contrastive_weight,
              "question_encoder learns no documents for contrastive_weight"),
             (self.question_encoder and self.prompts,
-             "question_encoder has its teacher's prompts"),
+             "query_prompt and document_prompt beside question_encoder, which has its teacher's"),
             (labels and self.query_prompt is not None,
              "labelled texts get the document_prompt, so no query_prompt would be learnt"),
             (self.question_encoder and not self.learns_vectors,
@@ -605,7 +605,7 @@ class TrainConfig:
 def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_as_json(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, Path | StrEnum) else value
 
 
 @dataclass(frozen=True, slots=True)

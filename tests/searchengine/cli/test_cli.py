@@ -474,7 +474,10 @@ def test_train_bad_input(tmp_path: Path) -> None:
         ((pairs, "--prefixes", "1024,64"), "expected 768, the full width"),
         ((pairs, "--resume"), "no checkpoint in"),
         ((pairs, "--base", tmp_path / "gone"), "no model at"),
-        ((pairs, "--dev", tmp_path / "few.tsv"), "the dev files have 1 pairs: expected 20 or more"),
+        (
+            (pairs, "--dev", tmp_path / "few.tsv"),
+            "different positives in the dev files: 1; expected 20 or more",
+        ),
         ((pairs, "--dev", tmp_path / "gone.tsv"), "no such file"),
     ]:
         assert message in one_sentence(run("train", *arguments, "--out", out)), arguments
