@@ -206,7 +206,7 @@ class Row:
     """The held-out questions of a kind, or of all.
 
     Attributes:
-        kind: title, sentence, click or all; of `Outcome.others`, what is compared.
+        kind: title, sentence, click or all; in `Outcome.others` the name of the comparison.
         questions: their number.
         before, after: mean nDCG@10, or mean share of the nearest.
         comparison: of the paired differences.

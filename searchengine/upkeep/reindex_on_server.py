@@ -72,7 +72,7 @@ def is_pending(collection: PostgresCollection) -> bool:
 
 
 def discard(collection: PostgresCollection) -> bool:
-    """Drop a pending reindex and its vectors; False if there is none."""
+    """Drop the pending reindex and its vectors; False if none is pending."""
     with collection.replacing() as replacement:
         if _pending(replacement) is None:
             return False

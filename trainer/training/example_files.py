@@ -80,8 +80,8 @@ def read_file(
         chosen = choose_columns(header, columns, reading)
         for place, row in _rows(path, chosen):
             yield read_row(place, row, chosen, reading)
-    except OSError as error:  # also where the path itself is refused: its name is too long, perhaps
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def column_names(path: Path) -> list[str]:
@@ -89,7 +89,12 @@ def column_names(path: Path) -> list[str]:
     try:
         return list(_header(path).first)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    """Also where the path itself is refused: its name is too long, perhaps."""
+    return DataError(f"{path}: cannot be read: {error.strerror}")
 
 
 def _header(path: Path) -> Header:

@@ -123,8 +123,8 @@ def folds_of(labels: Sequence[str], count: int, seed: int = 0) -> NDArray[np.int
 def best_c(encoder: Encoder, examples: Examples) -> float:
     """The C of CS whose regression on the vectors predicts most labels in a cross-validation.
 
-    It is repeated for few texts, of which one division into parts chooses by chance. Of equal ones
-    the strongest penalty. The texts are CLASSIFIER_TEXTS at most.
+    Few texts are divided into parts several times, as one division chooses by chance. Of equal
+    values the strongest penalty. The texts are CLASSIFIER_TEXTS at most.
     """
     count = min(CLASSIFIER_TEXTS, len(examples))
     places = random.Random("classifier").sample(range(len(examples)), count)

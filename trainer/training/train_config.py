@@ -543,7 +543,7 @@ class TrainConfig:
 
     @property
     def contrasts(self) -> bool:
-        """Whether texts are told from one another, so that two views of one must differ."""
+        """Whether a contrastive loss is learnt, so that two views of a text must differ."""
         return self.objective is Objective.CONTRASTIVE or self.contrastive_weight > 0
 
     @property

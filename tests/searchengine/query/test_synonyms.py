@@ -192,7 +192,7 @@ def test_few_words_are_added() -> None:
 
 
 def test_a_word_of_many_groups_is_looked_up_until_enough_are_added() -> None:
-    """The other groups of a word are not read, of which there may be thousands."""
+    """A word may be in thousands of groups: those after that are not read."""
     groups = [["car", *(f"w{i}x{j}" for j in range(49))] for i in range(400)]
     words = of("car", groups)
     assert len(words) == MAX_ADDED and {w.split("x")[0] for w in words} == {"w0", "w1"}
