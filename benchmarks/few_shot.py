@@ -14,12 +14,11 @@ import gzip
 import random
 import tempfile
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import click
 import numpy as np
-from record import DATA, record
+from record import DATA, over_seeds, record
 from transfer import best_c, fitted
 
 from searchengine.trainer.encoder import Encoder
@@ -148,8 +147,7 @@ def main(data: Path, labels: str, seeds: str, only: tuple[str, ...], noise: floa
                         right = 100 * accuracy(model, rows)[0].accuracy
                         found.setdefault(loss + place, []).append(round(right, 2))
             for place, scores in found.items():
-                spread = stdev(scores) if len(scores) > 1 else 0.0
-                row = {"mean": round(fmean(scores), 2), "sd": round(spread, 2), "all": scores}
+                row = over_seeds(scores)
                 figures.setdefault(f"{count} labels", {}).setdefault(name, {})[place] = row
                 click.echo(f"{count:5} {name:6} {place:35} {row}")
     record("few_shot", {"noise": noise, **figures})

@@ -11,12 +11,11 @@ dev chooses the step and is what is reported. A minute and a half a run.
 import gzip
 import tempfile
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import click
 from matryoshka_finetune import TESTS
-from record import DATA, record
+from record import DATA, over_seeds, record
 
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
@@ -59,10 +58,9 @@ def main(data: Path, steps: int, seeds: int, weight: tuple[float, ...]) -> None:
                 (score,) = recipe["best"].values()
                 found[name].append(round(100 * score, 2))
                 click.echo(f"seed {seed} {name:30} {100 * score:.2f} {recipe['best_step']}")
-    figures: dict[str, Any] = {"steps": steps, "spearman on STS-B dev": found}
+    figures: dict[str, Any] = {"steps": steps}
     for name, scores in found.items():
-        spread = stdev(scores) if len(scores) > 1 else 0.0
-        figures[name] = {"mean": round(fmean(scores), 2), "sd": round(spread, 2)}
+        figures[name] = over_seeds(scores)
         click.echo(f"{name:30} {figures[name]}")
     record("hard_negatives", figures)
 

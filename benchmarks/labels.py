@@ -23,13 +23,13 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import click
 import numpy as np
 from few_shot import Labelled, write
-from record import DATA, record
+from record import DATA, over_seeds, record
 from reports import folder
 
 from searchengine.trainer.encoder import Encoder
@@ -199,9 +199,7 @@ def summary(draws: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean and sd over the draws, and what is beyond doubt in each, and in all of them."""
     row: dict[str, Any] = {}
     for how in draws[0]["right"]:
-        scores = [points(draw)[how] for draw in draws]
-        spread = stdev(scores) if len(scores) > 1 else 0.0
-        row[how] = {"mean": round(fmean(scores), 2), "sd": round(spread, 2), "all": scores}
+        row[how] = over_seeds([points(draw)[how] for draw in draws])
     found = [compare(draw["right"][TRAINED], draw["right"][REGRESSION]) for draw in draws]
     # A text that several draws test counts once, with its mean.
     of_text: dict[str, list[tuple[int, int]]] = {}

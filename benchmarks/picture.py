@@ -1,11 +1,8 @@
-"""Pictures of the docs, from recorded figures.
+"""docs/passkey.svg, from the figures that benchmarks/long_documents.py recorded.
 
     python benchmarks/picture.py benchmarks/results/<commit>.json
 
-docs/prefixes.svg, from benchmarks/posthoc.py and matryoshka_finetune.py:
-what each way to shorten a vector keeps. docs/passkey.svg, from benchmarks/long_documents.py: what
-finds a sentence in a long text, by the text's length and the sentence's depth. A picture whose
-figures the file lacks is left as it is.
+What finds a sentence in a long text, by the text's length and the sentence's depth.
 """
 
 import json
@@ -16,36 +13,15 @@ import click
 from record import REPOSITORY
 
 from searchengine.measure.plotting import WIDTH, save, styled
-from searchengine.measure.vector_plots import prefix_scores
 
 
 @click.command()
 @click.argument("results", type=click.Path(exists=True, path_type=Path))
 def main(results: Path) -> None:
-    """Draw what the results hold."""
+    """Draw the picture."""
     found = json.loads(results.read_text())
-    pictures = {}
-    if {"posthoc", "matryoshka_finetune"} <= set(found):
-        pictures["prefixes.svg"] = prefixes(found["posthoc"], found["matryoshka_finetune"])
-    if "passkey" in found.get("long documents", {}):
-        pictures["passkey.svg"] = passkey(found["long documents"]["passkey"])
-    for name, figure in pictures.items():
-        path = save(figure, REPOSITORY / "docs" / name)
-        click.echo(f"drawn to {path.relative_to(REPOSITORY)}")
-
-
-def prefixes(posthoc: dict[str, Any], trained: dict[str, Any]) -> Any:
-    """Spearman by width: post-hoc maps and Matryoshka training, all of the same encoder."""
-    full = posthoc["full width"]
-    lines = {
-        name: {768: full / 100} | {int(w): s / 100 for w, s in row.items() if w.isdigit()}
-        for name, row in posthoc.items()
-        if isinstance(row, dict)
-    }
-    for name in ("umap", "centred pca"):  # far below, and nearly the same as PCA
-        lines.pop(name, None)
-    lines["Matryoshka training"] = {int(w): s / 100 for w, s in trained["trained"].items()}
-    return prefix_scores(lines, "Spearman on STS-B dev", "What each way to shorten a vector keeps")
+    path = save(passkey(found["long documents"]["passkey"]), REPOSITORY / "docs" / "passkey.svg")
+    click.echo(f"drawn to {path.relative_to(REPOSITORY)}")
 
 
 @styled

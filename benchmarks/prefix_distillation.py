@@ -10,16 +10,15 @@ The rate and the weight were chosen on other papers. Ten minutes on two cores.
 """
 
 import gzip
-import itertools
 import json
+import random
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 from matryoshka_finetune import show
-from record import DATA, record, run_json
+from record import DATA, over_seeds, record, run_json
 
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
@@ -28,7 +27,7 @@ POINTS = ((64, 50), (64, 100), (128, 50))
 
 
 def measure(encoder: str | Path, data: Path) -> dict[str, float]:
-    """Recall@10 of shortlists and nDCG@10 of both searches, on SciFact's test questions."""
+    """Recall@10 of shortlists and nDCG@10 of both searches, × 100, of SciFact's test questions."""
     folder = data / "beir" / "scifact"
     with tempfile.TemporaryDirectory() as scratch:
         collection = Path(scratch) / "scifact"
@@ -43,17 +42,15 @@ def measure(encoder: str | Path, data: Path) -> dict[str, float]:
         ]
     points = {(row["dim"], row["shortlist"]): row for row in rows}
     exact = next(row for row in rows if row["setting"] == "exact")
-    figures = {f"recall@10 {p}/{s}": round(points[p, s]["exact_recall@10"], 4) for p, s in POINTS}
-    return figures | {
-        "nDCG@10 768": round(exact["ndcg@10"], 4),
-        "nDCG@10 64": round(points[64, 50]["ndcg@10"], 4),
-    }
+    figures = {f"recall@10 {p}/{s}": points[p, s]["exact_recall@10"] for p, s in POINTS}
+    figures |= {"nDCG@10 768": exact["ndcg@10"], "nDCG@10 64": points[64, 50]["ndcg@10"]}
+    return {name: round(100 * value, 2) for name, value in figures.items()}
 
 
-def papers(data: Path, out: Path, count: int) -> Path:
-    """The first papers of the file: titles and abstracts."""
+def papers(data: Path, out: Path, count: int, seed: int) -> Path:
+    """So many papers drawn from the file: titles and abstracts."""
     with gzip.open(data / "text/papers_title_abstract.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = (json.loads(line) for line in itertools.islice(lines, count))
+        rows = map(json.loads, random.Random(seed).sample(list(lines), count))
         pairs = [{"query": row["title"], "positive": row["text"]} for row in rows]
     out.write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
     return out
@@ -66,6 +63,7 @@ def papers(data: Path, out: Path, count: int) -> Path:
 @click.option("--weights", default="0,5", show_default=True, help="Of the distillation.")
 @click.option("--learning-rate", default=3e-4, show_default=True)
 @click.option("--short", default=1.0, show_default=True, help="Weight of the 64 prefix.")
+@click.option("--seeds", default=1, show_default=True)
 @click.option("--head-only/--network", default=True, help="The last layer, or all.")
 def main(
     data: Path,
@@ -74,6 +72,7 @@ def main(
     weights: str,
     learning_rate: float,
     short: float,
+    seeds: int,
     head_only: bool,
 ) -> None:
     """Measure the base model, train with each weight, and measure again."""
@@ -81,28 +80,31 @@ def main(
     found: dict[str, Any] = {"untrained": measure("starter-768", data)}
     click.echo(f"untrained {found['untrained']}")
     for weight in map(float, weights.split(",")):
-        with tempfile.TemporaryDirectory() as scratch:
-            config = TrainConfig(
-                train=(papers(data, Path(scratch) / "papers.jsonl", steps * batch),),
-                out=Path(scratch) / "model",
-                exclude=(data / "beir/scifact/corpus.jsonl.gz",),
-                prefixes=(768, 512, 256, 128, 64),
-                prefix_weights=(1, 1, 1, 1, short),
-                prefix_distillation=weight,
-                batch_size=batch,
-                max_steps=steps,
-                learning_rate=learning_rate,
-                max_tokens=128,
-                eval_every=0,
-                keep_last=True,
-                checkpoint_every=0,
-                head_only=head_only,
-            )
-            start = time.monotonic()
-            train(config, show)
-            row: dict[str, Any] = {"seconds": round(time.monotonic() - start, 1)}
-            found[f"distillation {weight:g}"] = row | measure(config.out, data)
-        click.echo(f"distillation {weight:g} {found[f'distillation {weight:g}']}")
+        rows = []
+        for seed in range(seeds):
+            with tempfile.TemporaryDirectory() as scratch:
+                config = TrainConfig(
+                    train=(papers(data, Path(scratch) / "papers.jsonl", steps * batch, seed),),
+                    out=Path(scratch) / "model",
+                    exclude=(data / "beir/scifact/corpus.jsonl.gz",),
+                    prefixes=(768, 512, 256, 128, 64),
+                    prefix_weights=(1, 1, 1, 1, short),
+                    prefix_distillation=weight,
+                    batch_size=batch,
+                    max_steps=steps,
+                    learning_rate=learning_rate,
+                    max_tokens=128,
+                    eval_every=0,
+                    keep_last=True,
+                    checkpoint_every=0,
+                    head_only=head_only,
+                    seed=seed,
+                )
+                train(config, show)
+                rows.append(measure(config.out, data))
+        name = f"distillation {weight:g}"
+        found[name] = {key: over_seeds([row[key] for row in rows]) for key in rows[0]}
+        click.echo(f"{name} {found[name]}")
     record("prefix_distillation", {"settings": settings, **found})
 
 

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles, stdev
 from typing import Any
 
 import click
@@ -65,6 +65,12 @@ def spread(values: list[float]) -> dict[str, float]:
     """Median and quartiles."""
     low, _, high = quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
     return {"median": median(values), "q1": low, "q3": high, "n": len(values)}
+
+
+def over_seeds(scores: list[float]) -> dict[str, Any]:
+    """Mean, standard deviation (0 of one seed) and the scores themselves, to two decimals."""
+    sd = stdev(scores) if len(scores) > 1 else 0.0
+    return {"mean": round(fmean(scores), 2), "sd": round(sd, 2), "all": scores}
 
 
 def run_json(*arguments: str | Path) -> Any:

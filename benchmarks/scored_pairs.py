@@ -10,11 +10,10 @@ once for each seed.
 import tempfile
 import time
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import click
-from record import DATA, record
+from record import DATA, over_seeds, record
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import read_sts, sts
@@ -71,9 +70,7 @@ def main(data: Path, seeds: int, evaluations: int, test: bool, **settings: Any) 
     if test:
         figures["untrained"] = scores(Encoder.load("starter-768"), test_set)
         for dim in tested[0]:
-            of_dim = [row[dim] for row in tested]
-            spread = round(stdev(of_dim), 2) if len(of_dim) > 1 else 0.0
-            figures[f"test {dim}"] = {"mean": round(fmean(of_dim), 2), "sd": spread}
+            figures[f"test {dim}"] = over_seeds([row[dim] for row in tested])
             click.echo(f"{dim:5} {figures['untrained'].get(dim)} {figures[f'test {dim}']}")
     record(f"scored_pairs_{settings['loss']}{'_head' * settings['head_only']}", figures)
 

@@ -11,13 +11,12 @@ first row is the paper's own setting at a size that two cores manage. A minute a
 import gzip
 import random
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 from matryoshka_finetune import TESTS
-from record import DATA, REPOSITORY, record
+from record import DATA, REPOSITORY, over_seeds, record
 
 from searchengine.measure.plotting import save
 from searchengine.measure.training_plots import History, alignment_uniformity, as_history
@@ -73,8 +72,9 @@ def sentences(data: Path, scratch: Path, count: int, name: str) -> Path:
 @click.command()
 @DATA
 @click.option("--steps", default=60, show_default=True, help="Updates of 64 sentences.")
+@click.option("--seeds", default=1, show_default=True)
 @click.option("--only", multiple=True, help="Rows whose name contains this.")
-def main(data: Path, steps: int, only: tuple[str, ...]) -> None:
+def main(data: Path, steps: int, seeds: int, only: tuple[str, ...]) -> None:
     """Train every row from the same start."""
     figures: dict[str, Any] = {"steps": steps}
     runs: dict[str, History] = {}
@@ -83,33 +83,32 @@ def main(data: Path, steps: int, only: tuple[str, ...]) -> None:
         scratch = Path(folder)
         mixed = sentences(data, scratch, 40_000, "sentences_mixed")
         wikipedia = sentences(data, scratch, 40_000, "sentences_wikipedia")
-        for number, (name, changes) in enumerate(chosen.items()):
+        for name, changes in chosen.items():
             following = changes.get("augment") == "next-sentence"
-            settings = {
-                **preset("simcse-unsup"),
-                "base": "starter",
-                "train": [wikipedia if following else mixed],
-                "exclude": [data / f"sts/{test}.tsv" for test in TESTS],
-                "dev": [data / "sts/stsb_dev.tsv"],
-                "out": scratch / f"model{number}",
-                "max_steps": steps,
-                "eval_every": max(1, steps // 4),
-                "checkpoint_every": 0,
-                **changes,
-            }
-            start = time.monotonic()
-            model = train(TrainConfig.from_dict(settings)).model
-            judged = model.history["judged"]
-            best = next(j for j in reversed(judged) if j["step"] == model.recipe["best_step"])
-            row = {
-                "untrained": rounded(judged[0]),
-                "best": rounded(best),
-                "seconds": round(time.monotonic() - start, 1),
-            }
-            figures[name] = row
-            if name in PICTURED:
-                runs[PICTURED[name]] = as_history(model.history)
-            click.echo(f"{name:50} {row['untrained']} → {row['best']}")
+            trained: list[dict[str, float]] = []
+            for seed in range(seeds):
+                settings = {
+                    **preset("simcse-unsup"),
+                    "base": "starter",
+                    "train": [wikipedia if following else mixed],
+                    "exclude": [data / f"sts/{test}.tsv" for test in TESTS],
+                    "dev": [data / "sts/stsb_dev.tsv"],
+                    "out": scratch / f"{name}{seed}",
+                    "max_steps": steps,
+                    "eval_every": max(1, steps // 4),
+                    "checkpoint_every": 0,
+                    "seed": seed,
+                    **changes,
+                }
+                model = train(TrainConfig.from_dict(settings)).model
+                judged = model.history["judged"]
+                best = next(j for j in reversed(judged) if j["step"] == model.recipe["best_step"])
+                trained.append(rounded(best))
+                if name in PICTURED and seed == 0:
+                    runs[PICTURED[name]] = as_history(model.history)
+            of_seeds = {key: over_seeds([row[key] for row in trained]) for key in trained[0]}
+            figures[name] = {"untrained": rounded(judged[0]), "trained": of_seeds}
+            click.echo(f"{name:50} {figures[name]}")
     record("simcse", figures)
     if len(runs) == len(PICTURED):
         save(alignment_uniformity(runs), REPOSITORY / "docs" / "simcse.svg")
