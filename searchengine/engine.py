@@ -782,9 +782,19 @@ class SearchEngine:
 
         As a search in the mode hybrid ranks them with that weight; with 0 as by words alone, with 1
         as by vectors alone. Each question is encoded and searched once."""
-        vectors = self.encode_questions(self.to_encode(questions, Mode.HYBRID))
+        read = self._searched(Query(mode=Mode.HYBRID), questions)
+        texts = self.to_encode([each.to_encode for each in read], Mode.HYBRID)
+        vectors = self.encode_questions(texts)
         with self.collection.reading() as snapshot:
-            return rank_by_weights(snapshot, questions, vectors, weights, depth)
+            asked = [each.question for each in read]
+            ranked = rank_by_weights(snapshot, asked, vectors, weights, depth)
+            for i, (question, text) in enumerate(zip(questions, texts, strict=True)):
+                if 1.0 in weights and text != question:  # by vectors alone, nothing is replaced
+                    vector = self.encode_questions([question])
+                    (ranked[i][1.0],) = self.rank(
+                        snapshot, [question], vector, depth, mode=Mode.VECTOR
+                    )
+            return ranked
 
     @staticmethod
     def required_phrases(question: str, phrases: Phrases | str = Phrases.SCORED) -> tuple[str, ...]:

@@ -94,19 +94,21 @@ def collection_dataset(
         questions = judged.queries
     keys = list(questions)
     keys = [keys[i] for i in evenly(len(keys), MAX_QUERIES)]
-    texts = [questions[key] for key in keys]
+    typed = [questions[key] for key in keys]
     default = engine.default_mode
     mode = Mode.VECTOR if default is Mode.TEXT else default
+    read = [engine.searched(text, mode=mode) for text in typed]
     with engine.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
-        encoded = engine.encoder.encode(engine.to_encode(texts, mode), role="query")
+        texts = engine.to_encode([each.to_encode for each in read], mode)
+        encoded = engine.encoder.encode(texts, role="query")
         vectors = np.asarray(encoded, np.float32)
         segments = tuple(snapshot.segments.values())
         live = tuple(snapshot.live[row] for row in snapshot.segments)
         judge = None
         if judged is not None:
-            asked = dict(zip(keys, texts, strict=True))
+            asked = {key: each.question for key, each in zip(keys, read, strict=True)}
             judge = _judge(engine, snapshot, judged, asked, mode, vectors)
         yield Dataset(
             engine.folder.path.name,
@@ -115,7 +117,7 @@ def collection_dataset(
             vectors,
             str(engine.folder.path),
             str(snapshot.settings["encoder"]["source"]),
-            _overhead(engine, OperatingPoint(segments, live, _FIRST, 0), mode, texts, vectors),
+            _overhead(engine, OperatingPoint(segments, live, _FIRST, 0), mode, typed, vectors),
             judge,
             0 if judged is None else len(keys),
             () if judged is None else judged.notes,

@@ -32,10 +32,11 @@ def scored(config: TrainConfig, tmp_path: Path) -> TrainConfig:  # noqa: F811
         for a, b in [*zip(WORDS[:4], WORDS[:4], strict=True), *itertools.permutations(WORDS[:4], 2)]
         for c, d in (("near", "fast"), ("slowly", "over"))
     ]
-    path = tmp_path / "scored.tsv"
-    path.write_text("\n".join(["score\tsentence1\tsentence2", *rows]) + "\n")
+    path, dev = tmp_path / "scored.tsv", tmp_path / "dev.tsv"
+    for file in (path, dev):
+        file.write_text("\n".join(["score\tsentence1\tsentence2", *rows]) + "\n")
     return replace(
-        config, train=(path,), dev=(path,), objective="similarity", max_steps=40, eval_every=40
+        config, train=(path,), dev=(dev,), objective="similarity", max_steps=40, eval_every=40
     )
 
 

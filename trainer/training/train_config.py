@@ -430,7 +430,12 @@ class TrainConfig:
             )
         if not self.train and not self.data_sets:
             raise ConfigError("train names no file: expected at least one")
-        parts(self)  # checks every data set
+        trained = {path.resolve() for part in parts(self) for path in part.config.train}
+        if learnt := next((path for path in self.dev if path.resolve() in trained), None):
+            raise ConfigError(
+                f"dev is {learnt}, which is a file of train, so its scores would only say what was "
+                "learnt: give another file, or leave dev out, and examples are held out"
+            )
 
     def _check_values(self) -> None:
         """Refuse values that do not fit one another, or that no range describes."""

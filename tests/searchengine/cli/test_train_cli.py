@@ -142,10 +142,11 @@ def test_labels_and_their_map(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "fewer than 2000 labels, which a cross-validation judges in the end" in done.stderr
     assert "The model is in m: the base model with a logistic regression" in done.stderr
+    (folder / "others.tsv").write_bytes((folder / "labelled.tsv").read_bytes())
     judged = run(
         folder,
         *("train", "labelled.tsv", "--base", "base", "--out", "judged", "--config", "c.json"),
-        *("--dev", "labelled.tsv"),
+        *("--dev", "others.tsv"),
     )
     assert "trained against 1.0000 for a logistic regression" in judged.stderr
     (row,) = json.loads(

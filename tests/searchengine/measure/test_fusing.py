@@ -53,7 +53,9 @@ def by_words() -> tuple[list[dict[str, str]], dict[str, str], Qrels]:
 def by_vectors() -> tuple[list[dict[str, str]], dict[str, str], Qrels]:
     """A question has the vector of its document, and the words of another one."""
     documents = [{"_id": str(i), "text": f"n{i} {word(i)} {word(i + 1)}"} for i in range(COUNT)]
-    questions = {f"q{i}": f"n{i} {word(i + 10)} {word(i + 11)}" for i in range(COUNT)}
+    questions = {
+        f"q{i}": f"n{i} {word((i + 10) % COUNT)} {word((i + 11) % COUNT)}" for i in range(COUNT)
+    }
     for each in documents:  # the number is no word that both have
         each["title"], each["text"] = each["text"].split()[0], each["text"].split(" ", 1)[1]
     questions = {key: f"{text.replace('n', 'n0', 1)}" for key, text in questions.items()}

@@ -11,6 +11,8 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.backends import limits
 from searchengine.errors import QueryError, SearchTimeout
+from searchengine.measure.bench_data import collection_dataset
+from searchengine.measure.retrieval import measure, task
 from searchengine.query.typing_errors import replaced
 
 TEXTS = {
@@ -75,6 +77,22 @@ def test_a_question_with_known_words_is_answered_as_without(engine: SearchEngine
             ]
             assert answers[0] == answers[1]  # to the last bit of the scores
             assert answers[0].to_dicts() == answers[1].to_dicts()
+
+
+def test_measures_read_what_a_search_reads(engine: SearchEngine) -> None:
+    """By vectors alone the question as typed; otherwise its words are replaced."""
+    questions = ["kidneyss at night", "the snowleopard", '"whaless" sleep', "energy of owls"]
+    ranked = engine.rank_by_weights(questions, [0.0, 0.6, 1.0], 6)
+    for mode, weight in (("text", 0.0), ("hybrid", 0.6), ("vector", 1.0)):
+        expected = [[hit.key for hit in engine.search(q, 6, mode=mode)] for q in questions]
+        assert [row[weight] for row in ranked] == expected
+    assert len({tuple(row[1.0]) for row in ranked}) > 1
+    qrels = {str(i): {"energy": 1} for i in range(len(questions))}
+    asked = dict(zip(qrels, questions, strict=True))
+    (hybrid,) = measure(engine, task(engine, asked, qrels), modes=["hybrid"])
+    with collection_dataset(engine, asked, qrels) as subject:
+        assert subject.judge is not None
+        assert subject.judge(subject.segments).mean() == pytest.approx(hybrid.ndcg_10)
 
 
 def test_it_can_be_switched_off(engine: SearchEngine) -> None:
