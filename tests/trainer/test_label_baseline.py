@@ -12,7 +12,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError, TrainingWarning
+from searchengine.trainer.errors import ConfigError, DataError, TrainingWarning
 from searchengine.trainer.evaluation.labels import accuracy, classify
 from searchengine.trainer.training import head, label_baseline, loop
 from searchengine.trainer.training.examples import Examples
@@ -166,6 +166,14 @@ def test_a_signal_in_the_cross_validation_loses_no_training(
     resumed = train(few, steps.append, resume=True)
     assert resumed.fingerprint == whole.fingerprint and steps[0].fold == 1
     assert resumed.recipe["against_base"] == whole.recipe["against_base"]
+
+
+def test_labels_of_one_text_each_are_refused(few: TrainConfig) -> None:
+    """Before training: nothing could be learnt and tested."""
+    few.train[0].write_text("text\tlabel\n" + "".join(f"the cat {i}\t{i}\n" for i in range(9)))
+    with pytest.raises(DataError, match="each of the 9 labels has one text, which cannot be both"):
+        train(few)
+    train(replace(few, folds=0))
 
 
 def test_one_fold_is_refused(config: TrainConfig) -> None:  # noqa: F811

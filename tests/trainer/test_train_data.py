@@ -54,6 +54,7 @@ def test_tsv_triplets_and_a_pair_among_them(tmp_path: Path, name: str) -> None:
         ("sentence2\tsentence1", "b\ta", (Kind.PAIR, ("a", "b"))),
         ("query\tpositive\tnegative", "q\tp\tn", (Kind.TRIPLET, ("q", "p", "n"))),
         ("title\ttext", "t\tb", (Kind.PAIR, ("t", "b"))),
+        ("title\tquestion\tanswer", "t\tq\ta", (Kind.PAIR, ("q", "a"))),
         ("source\ttext", 's\t"quoted', (Kind.SENTENCE, ('"quoted',))),
         ("sentence", "s", (Kind.SENTENCE, ("s",))),
     ],
@@ -93,6 +94,8 @@ def test_scored_pairs_are_not_training_pairs_unless_named(tmp_path: Path) -> Non
         ("a.tsv", "anchor\tpositive\na\tb\nc\t \n", "a.tsv:3: positive is ' ', expected text"),
         ("a.tsv", "words\na\n", "a.tsv:1: cannot tell what to train on from the columns words"),
         ("a.csv", "anchor,positive\na,b\n", "a.csv:1: is CSV: training reads TSV"),
+        ("a.json", '[\n{"anchor": "a", "positive": "b"}]', "a.json:1: is JSON: training reads"),
+        ("a.json", '{"text": "a"}\n{"text": "b"}', "a.json:1: is JSON: training reads TSV"),
         ("a.tsv", "x,y\tz\na\tb\n", "a.tsv:1: cannot tell what to train on from the columns x,y"),
         ("a.jsonl", "", "a.jsonl: no examples"),
         ("a.jsonl", '{"text": "a"}\n{', "a.jsonl:2: not a JSON object"),
@@ -117,6 +120,8 @@ def test_malformed_lines_are_named(tmp_path: Path, name: str, text: str, message
 def test_unknown_columns_missing_files_wrong_encoding(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a.tsv:1: no column note: it has anchor, positive,"):
         read(tmp_path / "a.tsv", TRIPLETS, columns=("anchor", "note"))
+    with pytest.raises(DataError, match=r"a.csv:1: is CSV"):
+        read(tmp_path / "a.csv", "anchor,note\na,b\n", columns=("anchor", "note"))
     with pytest.raises(DataError, match=r"a.jsonl: no column note: it has text, title"):
         read(tmp_path / "a.jsonl", '{"text": "a"}\n{"title": "b"}', columns=("text", "note"))
     with pytest.raises(DataError, match=r"none.tsv: no such file"):

@@ -47,7 +47,12 @@ class Recipe:
 
     def files(self, name: str) -> list[str]:
         """The names of a setting's files, without their folders."""
-        return [_file_name(path) for path in self.settings.get(name) or ()]
+        return _file_names(self.settings.get(name))
+
+    def data(self) -> list[str]:
+        """The files and datasets that were trained on, as the settings have them."""
+        data_sets = (self.settings, *(self.settings.get("data_sets") or ()))
+        return [str(path) for item in data_sets for path in item.get("train") or ()]
 
 
 def card(model: Model) -> str:
@@ -126,10 +131,7 @@ def read_base_card(folder: Path) -> dict[str, Any]:
 
 def hub_datasets(recipe: Recipe) -> list[str]:
     """The Hugging Face datasets among the training data, by their names on the hub."""
-    files = [*(recipe.settings.get("train") or ())]
-    for item in recipe.settings.get("data_sets") or ():
-        files += item.get("train") or ()
-    named = (str(path).removeprefix(HUB) for path in files if str(path).startswith(HUB))
+    named = (path.removeprefix(HUB) for path in recipe.data() if path.startswith(HUB))
     return list(dict.fromkeys(name.partition(":")[0] for name in named))
 
 
@@ -139,8 +141,14 @@ def _base(base: str) -> str:
 
 
 def _file_name(path: str) -> str:
-    """The last part of a path of any system."""
+    """The last part of a path of any system; a dataset of the hub has no folder."""
+    if path.startswith(HUB):
+        return path
     return PureWindowsPath(path).name  # which takes both kinds of slash
+
+
+def _file_names(paths: Iterable[str] | None) -> list[str]:
+    return [_file_name(path) for path in paths or ()]
 
 
 def _front_matter(model: Model, recipe: Recipe | None) -> str:
@@ -267,7 +275,8 @@ def _training(recipe: Recipe) -> str:
     versions = results.get("versions") or {}
     lines = [
         f"Base model: `{_base(recipe.text('base'))}`.",
-        f"Data: {_quoted(recipe.files('train'))}; {results.get('examples')} examples{left_out}.",
+        f"Data: {_quoted(_file_names(recipe.data()))}; {results.get('examples')} examples"
+        f"{left_out}.",
         *(f"{line}." for line in results.get("summary") or ()),
         f"Training: {length}, {batch} an update, AdamW with a peak learning rate of "
         f"{number('learning_rate'):g}, seed {number('seed'):g}.",
@@ -294,7 +303,11 @@ def _again(recipe: Recipe) -> str:
     config = dict(names_only(recipe.settings))
     config |= {name: recipe.files(name) for name in ("train", "exclude", "dev")}
     config |= {"out": _file_name(recipe.text("out")), "base": _base(recipe.text("base"))}
-    files, out = shlex.join(config["train"]), shlex.quote(config["out"])
+    config["data_sets"] = [
+        {**item, "train": _file_names(item.get("train"))} for item in config.get("data_sets") or ()
+    ]
+    words = ["searchengine", "train", *config["train"], "--out", config["out"]]
+    command = shlex.join([*words, "--config", "train.json"])
     return f"""## How to make it again
 
 Save this as `train.json` beside the files it names:
@@ -302,7 +315,7 @@ Save this as `train.json` beside the files it names:
 {_json(config)}
 
 ```sh
-searchengine train {files} --out {out} --config train.json
+{command}
 ```
 
 `--resume` goes on with a run that was interrupted. In float32 on a CPU, with the same \

@@ -27,6 +27,7 @@ KNOWN_COLUMNS: tuple[tuple[str, ...], ...] = (
     ("query", "positive"),
     ("premise", "entailment"),
     ("sentence1", "sentence2"),
+    ("question", "answer"),
     ("title", "text"),
     ("sentence",),
     ("text",),
@@ -147,8 +148,10 @@ def choose_columns(header: Header, columns: Sequence[str], reading: Reading) -> 
     place, row, origin = header
     if columns:
         if missing := [name for name in columns if name not in row]:
+            _refuse_other_formats(header)
             raise DataError(f"{place}: no column {', '.join(missing)}: it has {', '.join(row)}")
         return tuple(columns)
+    _refuse_other_formats(header)
     if reading is Reading.LABELS:
         return _label_columns(header)
     if reading is Reading.TEXTS:
@@ -163,15 +166,27 @@ def choose_columns(header: Header, columns: Sequence[str], reading: Reading) -> 
         if all(name in row for name in known) and (len(known) == 2 or not scores):
             negatives = [n for n in row if NEGATIVE.fullmatch(n)] if len(known) == 2 else []
             return (*known, *negatives, *scores)
-    if len(row) == 1 and "," in next(iter(row)):
-        raise DataError(f"{place}: is CSV: training reads TSV (tabs between columns) and JSONL")
     lists = [name for name, value in row.items() if isinstance(value, list)]
     if len(lists) == 1 and not scores:
         return (lists[0],)
     raise DataError(
         f"{place}: cannot tell what to train on from the columns {', '.join(row)}: name them "
-        "(anchor, positive, negative), or give `columns`"
+        "(anchor, positive, negative; sentence), or give `columns`"
     )
+
+
+def _refuse_other_formats(header: Header) -> None:
+    """Refuse files whose first line shows that they are JSON or CSV, read as TSV."""
+    first, *others = header.first
+    if not others and first.lstrip().startswith(("{", "[")):
+        raise DataError(
+            f"{header.place}: is JSON: training reads TSV, and JSONL (an object on each line) from "
+            "a file whose name ends in .jsonl"
+        )
+    if not others and "," in first:
+        raise DataError(
+            f"{header.place}: is CSV: training reads TSV (tabs between columns) and JSONL"
+        )
 
 
 def _label_columns(header: Header) -> tuple[str, str]:
@@ -220,7 +235,9 @@ def _labelled(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> E
     text, label = row.get(columns[0]), row.get(columns[1])
     _check_text(where, columns[0], text)
     if not isinstance(label, str | int) or not str(label).strip():
-        raise DataError(f"{where}: {columns[1]} is {label!r}, expected a label")
+        raise DataError(
+            f"{where}: {columns[1]} is {label!r}, expected a label: text or a whole number"
+        )
     return Kind.LABELLED, (str(text), str(label))
 
 

@@ -100,9 +100,15 @@ def make_judge(
 
     Without `dev` files and `measure` some examples are held out of every data set, and the scores
     are the mean over them. None for sentences alone, or too few examples to hold enough out. Raises
-    ConfigError for `dev` files beside a measure.
+    ConfigError for `dev` files beside a measure, DataError for labels that all have one text.
     """
     if cross_validates(config, data, measure):
+        labels = [texts[1] for _, texts in data[0].examples]
+        if len({*labels}) == len(labels):
+            raise DataError(
+                f"each of the {len(labels)} labels has one text, which cannot be both learnt and "
+                "tested: give two or more texts of a label, or set folds=0 to train untested"
+            )
         return None, [Split(data_set.examples) for data_set in data]
     if measure is not None or config.dev:
         judge, _ = _judge_data_set(replace(data[0], config=config), measure)

@@ -166,6 +166,9 @@ def assignment(text: str) -> tuple[str, Any]:
 @click.option(
     "--corpus", type=click.Path(path_type=Path), help="Corpus of further candidates, as for index."
 )
+@click.option(
+    "--text-field", metavar="NAME", help="Name of the text field of the corpus [default: text]."
+)
 @click.option("--negatives", default=1, help="Number of negatives per anchor.")
 @click.option(
     "--relative-margin",
@@ -185,6 +188,7 @@ def mine(
     out: Path,
     encoder: str,
     corpus: Path | None,
+    text_field: str | None,
     trust_remote_code: bool,
     as_json: bool,
     **settings: Any,
@@ -201,6 +205,7 @@ def mine(
     """
     from searchengine.cli.console import counted, note, progress, show_json
     from searchengine.corpus.files import read_corpus
+    from searchengine.corpus.tabular import Columns
     from searchengine.measure.mining import Miner, check_output, read_pairs
     from searchengine.trainer.training.hard_negatives import MiningConfig
 
@@ -209,7 +214,9 @@ def mine(
     from searchengine.trainer.encoder import Encoder
 
     started = time.monotonic()
-    texts = (document.full_text for document in read_corpus(corpus)) if corpus else ()
+    columns = Columns(text=text_field)
+    documents = read_corpus(corpus, columns=columns) if corpus else ()
+    texts = (document.full_text for document in documents)
     loaded = Encoder.load(encoder, trust_remote_code=trust_remote_code)
     miner = Miner(loaded, read_pairs(pairs), texts, config)
     with progress("Mining", miner.work) as advance:

@@ -383,3 +383,7 @@ def test_command_for_people_and_its_errors(folder: Path) -> None:
         done = run_here(*arguments)
         assert done.exit_code == 2
         assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    (folder / "notes.jsonl").write_text('{"_id": "1", "body": "a red car"}\n')
+    corpus = ("--corpus", folder / "notes.jsonl", "--text-field", "body")
+    done = run_here("--out", folder / "v.jsonl", *options, *corpus)
+    assert done.exit_code == 0 and "16 pairs and 17 candidates in" in done.stderr, done.output
