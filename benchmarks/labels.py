@@ -77,7 +77,7 @@ def questions(data: Path, column: str, each: int, seed: int) -> tuple[Labelled, 
     ], test
 
 
-def by_topic(data: Path) -> dict[str, list[str]]:
+def by_topic(data: Path, count: int = TOPICS) -> dict[str, list[str]]:
     """Titles of papers without the phrase that names their class."""
     with gzip.open(data / "text" / "papers_title_abstract.jsonl.gz", "rt") as lines:
         titles = sorted({" ".join(json.loads(line)["title"].split()) for line in lines})
@@ -90,7 +90,7 @@ def by_topic(data: Path) -> dict[str, list[str]]:
     chosen: list[str] = []
     used: set[str] = set()
     for phrase in sorted(places, key=lambda phrase: (-len(places[phrase]), phrase)):
-        if used.isdisjoint(phrase.split()) and len(chosen) < TOPICS:
+        if used.isdisjoint(phrase.split()) and len(chosen) < count:
             chosen.append(phrase)
             used |= set(phrase.split())
     owners = collections.Counter(place for phrase in chosen for place in places[phrase])

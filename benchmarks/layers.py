@@ -31,7 +31,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "with layers": {"layers_per_step": 1},
 }
 PREFIXES = (384, 64)
-LAYERS = (6, 5, 4, 3, 2, 1)
+LAYERS = (6, 4, 3, 2)
 
 
 def by_layers(encoder: Encoder, pairs: list[ScoredPair], judged: Judged) -> dict[str, Any]:
@@ -44,10 +44,8 @@ def by_layers(encoder: Encoder, pairs: list[ScoredPair], judged: Judged) -> dict
             str(row.dim): round(100 * row.spearman, 2) for row in sts(shallow, pairs, PREFIXES)
         }
         questions = shallow.encode([*judged.questions.values()], role="query")
-        for name, documents in (
-            ("ndcg@10", shallow.encode(judged.texts, role="document")),
-            ("ndcg@10, documents by all layers", whole),
-        ):
+        own = whole if layers == LAYERS[0] else shallow.encode(judged.texts, role="document")
+        for name, documents in (("ndcg@10", own), ("ndcg@10, documents by all layers", whole)):
             found[str(layers)][name] = round(100 * judged.ranked(questions, documents), 2)
         click.echo(f"{layers} layers: {found[str(layers)]}", err=True)
     return found

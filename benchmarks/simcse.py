@@ -73,12 +73,12 @@ def sentences(data: Path, scratch: Path, count: int, name: str) -> Path:
 @DATA
 @click.option("--steps", default=60, show_default=True, help="Updates of 64 sentences.")
 @click.option("--seeds", default=1, show_default=True)
-@click.option("--only", multiple=True, help="Rows whose name contains this.")
+@click.option("--only", multiple=True, help="Rows by their names [default: all].")
 def main(data: Path, steps: int, seeds: int, only: tuple[str, ...]) -> None:
     """Train every row from the same start."""
     figures: dict[str, Any] = {"steps": steps}
     runs: dict[str, History] = {}
-    chosen = {k: v for k, v in ROWS.items() if not only or any(part in k for part in only)}
+    chosen = {name: changes for name, changes in ROWS.items() if not only or name in only}
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         mixed = sentences(data, scratch, 40_000, "sentences_mixed")

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.model_folder import Model
@@ -121,27 +122,31 @@ def folds_of(labels: Sequence[str], count: int, seed: int = 0) -> NDArray[np.int
 
 
 def best_c(encoder: Encoder, examples: Examples) -> float:
-    """The C of CS whose regression on the vectors predicts most labels in a cross-validation.
-
-    Few texts are divided into parts several times, as one division chooses by chance. Of equal
-    values the strongest penalty. The texts are CLASSIFIER_TEXTS at most.
-    """
+    """The C of CS by `cross_validated_c` of the examples, CLASSIFIER_TEXTS at most."""
     count = min(CLASSIFIER_TEXTS, len(examples))
     places = random.Random("classifier").sample(range(len(examples)), count)
     rows = [examples[place][1] for place in places]
-    labels = [label for _, label in rows]
-    vectors = torch.from_numpy(encoder.encode([text for text, _ in rows], role="document"))
+    vectors = encoder.encode([text for text, _ in rows], role="document")
+    return cross_validated_c(torch.from_numpy(vectors), [label for _, label in rows])
+
+
+def cross_validated_c(vectors: Tensor, labels: Sequence[str]) -> float:
+    """The C of CS whose regression on vectors (n, D) predicts most labels in a cross-validation.
+
+    Few texts are divided into parts several times, as one division chooses by chance. Of equal
+    values the strongest penalty.
+    """
     names = sorted(set(labels))
     targets = np.array([names.index(label) for label in labels])
     right = {c: 0 for c in CS}
-    repeats = min(REPEATS, -(-PREDICTIONS // count))
+    repeats = min(REPEATS, -(-PREDICTIONS // len(labels)))
     for repeat, fold in itertools.product(range(repeats), range(FOLDS)):
         tested = torch.from_numpy(folds_of(labels, FOLDS, repeat) == fold)
         if not tested.any():
             continue
         known = [label for label, test in zip(labels, tested.tolist(), strict=True) if not test]
         for c in CS:
-            classifier = Classifier((encoder.dim,), names)
+            classifier = Classifier((vectors.shape[1],), names)
             classifier.fit(vectors[~tested], known, c)
             with torch.inference_mode():
                 predicted = classifier(vectors[tested]).argmax(dim=1).numpy()
