@@ -53,6 +53,9 @@ def test_labels_are_learnt_judged_and_saved(config: TrainConfig, share: float) -
     lines: list[Report] = []
     encoder = train(replace(config, label_weight=share, keep_last=True), lines.append)
     assert encoder.recipe["judged_by"].startswith("accuracy on held-out examples")
+    assert (
+        "(accuracy on held-out examples, mean over the prefixes; n 24)" in encoder.recipe["chosen"]
+    )
     best = lines[-1].best_step
     scores = next(line.scores for line in lines if line.step == best)
     assert scores is not None and set(scores) == {32, 8} and scores[32] > 0.9
@@ -62,7 +65,10 @@ def test_labels_are_learnt_judged_and_saved(config: TrainConfig, share: float) -
     assert classify(again, ["the cat eats not", "the cat eats"]) == ["no", "yes"]
     texts = [("the cat eats not", "no"), ("the cat eats", "no"), ("a dog", "maybe")]
     assert [(row.dim, row.n) for row in accuracy(again, texts)] == [(32, 3), (8, 3)]
-    assert accuracy(again, texts, [32])[0].accuracy == pytest.approx(1 / 3)
+    (row,) = accuracy(again, texts, [32])
+    assert row.accuracy == pytest.approx(1 / 3)
+    # Wilson: (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n), z 1.96, by hand.
+    assert (row.low, row.high) == (pytest.approx(0.0615, abs=1e-4), pytest.approx(0.7923, abs=1e-4))
 
 
 def test_a_fit_is_the_logistic_regression_of_scikit_learn() -> None:

@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from scipy.stats import binomtest
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.evaluation.significance import CONFIDENCE
 from searchengine.trainer.model.modules import Classifier
 
 LabelledText = tuple[str, str]  # text, label
@@ -14,11 +16,16 @@ LabelledText = tuple[str, str]  # text, label
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRow:
-    """accuracy: share of the n texts that get their own label, at one prefix length."""
+    """accuracy: share of the n texts that get their own label, at one prefix length.
+
+    low, high: its 95 % interval (Wilson, "Probable Inference, the Law of Succession", 1927).
+    """
 
     dim: int
     accuracy: float
     n: int
+    low: float
+    high: float
 
 
 def classify(encoder: Encoder, texts: Sequence[str], dim: int | None = None) -> list[str]:
@@ -49,7 +56,9 @@ def accuracy(
         right = sum(
             classifier.labels[i] == label for i, (_, label) in zip(predicted, labelled, strict=True)
         )
-        rows.append(AccuracyRow(dim, right / len(labelled), len(labelled)))
+        n = len(labelled)
+        ends = binomtest(right, n).proportion_ci(CONFIDENCE, method="wilson")
+        rows.append(AccuracyRow(dim, right / n, n, float(ends.low), float(ends.high)))
     return rows
 
 

@@ -231,10 +231,14 @@ def choice(run: Run) -> tuple[str, bool]:
 
 
 def _interval(run: Run) -> list[str]:
-    """The interval of the difference to step 0, in words, where single anchors were judged."""
+    """The interval of the difference to step 0, in words, where single anchors were judged.
+
+    Of other held-out examples their number.
+    """
     before, after = run.right.get("0"), run.right.get(str(run.best_step))
     if before is None or after is None or run.best_step == 0:
-        return []
+        held_out = sum(len(split.rows) for split in run.splits)
+        return [f"n {held_out}"] if held_out else []
     found = compare(after, before)
     return [
         f"n {len(before)}, difference {found.difference:+.4f}, 95 % interval {found.low:+.4f} to "

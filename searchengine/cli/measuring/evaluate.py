@@ -245,14 +245,15 @@ def labels(
 ) -> None:
     """Measure how accurately a model labels texts, one row per prefix length.
 
-    FILES are TSV or JSONL with the columns text and label, pooled. The model must be
-    trained with the objective classification (docs/training.md).
+    An accuracy has its 95 % interval. FILES are TSV or JSONL with the columns text and
+    label, pooled. The model must be trained with the objective classification
+    (docs/training.md).
 
     \b
     Example:
         searchengine evaluate labels sst2_test.tsv --encoder my-model
     """
-    from searchengine.cli.console import counted, progress, show_json, show_rows
+    from searchengine.cli.console import counted, note, progress, show_json, show_rows
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.evaluation.labels import accuracy
     from searchengine.trainer.training.example_files import read_labelled
@@ -260,8 +261,25 @@ def labels(
     texts = read_labelled(files)
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
     with progress("Encoding", len(texts)) as advance:
-        rows = [asdict(row) for row in accuracy(model, texts, prefixes, advance)]
-    show_json(rows) if as_json else show_rows(rows, f"{counted(len(texts), 'text')}, {encoder}")
+        rows = accuracy(model, texts, prefixes, advance)
+    known = () if model.model.classifier is None else model.model.classifier.labels
+    if unknown := [label for _, label in texts if label not in known]:
+        note(
+            f"Note: {counted(len(unknown), 'text')} with labels that the model was not trained on, "
+            f"such as {unknown[0]!r}, which count as wrong"
+        )
+    if as_json:
+        show_json([asdict(row) for row in rows])
+        return
+    cells = [
+        {
+            "dim": row.dim,
+            "accuracy": f"{row.accuracy:.4f} [{row.low:.3f}–{row.high:.3f}]",
+            "n": row.n,
+        }
+        for row in rows
+    ]
+    show_rows(cells, f"{counted(len(texts), 'text')}, {encoder}")
 
 
 @evaluate.command("map")

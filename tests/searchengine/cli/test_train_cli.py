@@ -153,6 +153,10 @@ def test_labels_and_their_map(folder: Path) -> None:
         run(folder, *"evaluate labels labelled.tsv --encoder m --json".split()).stdout
     )
     assert row["n"] == 60 and row["accuracy"] > 0.9
+    (folder / "odd.tsv").write_text("text\tlabel\nthe cat\todd\n")
+    odd = run(folder, *"evaluate labels odd.tsv --encoder m".split())
+    assert "1 text with labels that the model was not trained on, such as 'odd'" in odd.stderr
+    assert "0.0000 [0.000–0.793]" in odd.stdout
     mapped = run(folder, *"evaluate map labelled.tsv --encoder m --plots pictures".split())
     assert mapped.returncode == 0 and (folder / "pictures" / "map.svg").exists()
     without = run(folder, *"evaluate labels labelled.tsv --encoder base".split())
