@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training import preparation
+from searchengine.trainer.training import checkpoint, preparation
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.processes import Processes, group_options
 from searchengine.trainer.training.train_config import TrainConfig
@@ -145,6 +146,36 @@ def test_processes_that_do_not_connect_train_nothing(
     assert not config.out.exists()
 
 
+ENDING = """
+import signal
+from searchengine.trainer.training import loop
+
+def ending(name, step):
+    real = getattr(loop, name)
+    def call(run, *others):
+        if run.processes.rank == 1 and run.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(run, *others)
+    setattr(loop, name, call)
+
+"""
+
+
+@pytest.mark.parametrize("place", ["add_gradients", "stops"])
+def test_a_signal_in_one_process_stops_both_after_an_update(
+    config: TrainConfig,  # noqa: F811
+    tmp_path: Path,
+    place: str,
+) -> None:
+    """In an update, or between two: the first process saves, though the signal is the second's."""
+    long = replace(config, max_steps=12, checkpoint_every=100, eval_every=0)
+    signalled = f"{ENDING}ending('{place}', 3)\n"
+    run_in_two_processes([long], tmp_path, launched=False, first=signalled, ends=-signal.SIGTERM)
+    found = checkpoint.latest(long.out)
+    assert found is not None and found.name == "step-0000004"
+    assert len(train(long, resume=True).model.history["losses"]) == 12
+
+
 def write_scored(path: Path) -> Path:
     rows = [f"{i % 5}\tthe {n} {v}\tnear {v}" for i, (n, v) in enumerate(PHRASES)]
     path.write_text("\n".join(["score\tsentence1\tsentence2", *rows]) + "\n")
@@ -216,16 +247,23 @@ if other:
 
 
 def run_in_two_processes(
-    configs: Sequence[TrainConfig], folder: Path, *, launched: bool, devices: str = ""
+    configs: Sequence[TrainConfig],
+    folder: Path,
+    *,
+    launched: bool,
+    devices: str = "",
+    first: str = "",
+    ends: int = 0,
 ) -> None:
     """Train them one after the other, in two processes that are started once.
 
-    launched: by torch.distributed.run, as users start them. devices: numbers of the GPUs.
+    launched: by torch.distributed.run, as users start them. devices: numbers of the GPUs. first:
+    Python to run before. ends: the exit code.
     """
     paths = [folder / f"{number}.json" for number in range(len(configs))]
     for path, case in zip(paths, configs, strict=True):
         path.write_text(case.to_json())
-    script = f"{RUN}run()\n" if launched else f"{RUN}{FORK}run()\n{JOIN}"
+    script = f"{RUN}{first}run()\n" if launched else f"{RUN}{first}{FORK}run()\n{JOIN}"
     (folder / "run.py").write_text(script)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
@@ -236,4 +274,4 @@ def run_in_two_processes(
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == ends, done.stderr

@@ -67,7 +67,7 @@ from searchengine.trainer.training.step_judging import (
     measured_by,
     unjudged,
 )
-from searchengine.trainer.training.stopping import Stopped
+from searchengine.trainer.training.stopping import Signals, Stopped
 from searchengine.trainer.training.teachers import FixedEncoder, teacher_targets
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
@@ -249,6 +249,7 @@ def make_run(
         optimizer=accelerator.prepare(make_optimizer(training_model, config, accelerator.device)),
         best=checkpoint.copy_weights(training_model.kept),
         scaler=accelerator.scaler,
+        signals=Signals(waits=not processes.main),
     )
 
 
@@ -327,6 +328,8 @@ def run_updates(
         with run.signals.whole():
             run.losses.append(update(run, passes, loaded))
             run.step += 1
+            if run.processes.add(run.signals.pending, passes.device):  # in any of them
+                raise Stopped
         if evaluates(run):
             evaluate(run)
         every = config.checkpoint_every

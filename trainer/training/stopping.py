@@ -19,12 +19,21 @@ class Signals:
 
     Within `whole` they wait until its end. After the first one they do again what they did before,
     so a second one ends the process at once. Signals that are ignored stay so.
+
+    waits: never raise, only set `pending`: of processes that train as one, the first one must not
+    lose the others within an update.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool = False) -> None:
+        self._waits = waits
         self._before: dict[int, Any] = {}
         self._held = False
         self._number = 0  # of the signal that came
+
+    @property
+    def pending(self) -> bool:
+        """Whether a signal came."""
+        return self._number != 0
 
     def __enter__(self) -> Self:
         if current_thread() is main_thread():  # only there may handlers be set
@@ -38,8 +47,9 @@ class Signals:
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
         self._restore()
-        if isinstance(error, Stopped):
-            signal.raise_signal(self._number)  # usually raises
+        if isinstance(error, Stopped) or (error is None and self.pending):
+            # Usually raises. Without a number, another process had the signal.
+            signal.raise_signal(self._number or signal.SIGTERM)
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -49,13 +59,13 @@ class Signals:
             yield
         finally:
             self._held = False
-        if self._number:
+        if self.pending and not self._waits:
             raise Stopped
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         self._number = number
         self._restore()
-        if not self._held:
+        if not self._held and not self._waits:
             raise Stopped
 
     def _restore(self) -> None:
