@@ -21,7 +21,7 @@ from transformers.masking_utils import causal_mask_function
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.training import attention
 from searchengine.trainer.training.attention import padding_mask, shifted_sparse
-from searchengine.trainer.training.training_model import set_dropout
+from searchengine.trainer.training.dropout import set_dropout
 from tests.tiny_model import write_plain
 
 GROUP = 4

@@ -18,7 +18,6 @@ from searchengine.trainer.training.train_config import Pooler, TrainConfig
 from searchengine.trainer.training.training_model import (
     Queue,
     TrainingModel,
-    set_dropout,
     text_ids,
     with_pooling,
 )
@@ -168,18 +167,6 @@ def test_the_momentum_encoder_starts_alike_and_follows(base: Path) -> None:
     training_model.follow(0.75)
     torch.testing.assert_close(slow[name], before + 0.25)
     assert torch.equal(fast[name], before + 1.0) and not slow[name].requires_grad
-
-
-def test_dropout_of_hidden_states_and_of_attention(base: Path) -> None:
-    network = Encoder.load(base).module.transformer
-    set_dropout(network, 0.0)
-    rates = [m.p for m in network.modules() if isinstance(m, torch.nn.Dropout)]
-    assert rates and set(rates) == {0.0}
-    network.train()
-    tokens = {"input_ids": torch.tensor([[2, 6, 7, 3]]), "attention_mask": torch.ones(1, 4)}
-    torch.testing.assert_close(network(**tokens)[0], network(**tokens)[0], rtol=0, atol=0)
-    set_dropout(network, 0.5)
-    assert not torch.equal(network(**tokens)[0], network(**tokens)[0])
 
 
 def test_text_numbers_tell_texts_apart() -> None:

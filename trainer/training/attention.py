@@ -28,6 +28,7 @@ from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.network import quiet
+from searchengine.trainer.training.dropout import dropout as drop
 
 PLAIN, SHIFTED = "plain_if_short", "shifted_sparse"
 LONGEST = 512
@@ -112,7 +113,7 @@ def plain_if_short(
     scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.transpose(2, 3)
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    shares = torch.nn.functional.dropout(scores.softmax(-1), dropout)
+    shares = drop(scores.softmax(-1), dropout)
     return (shares @ value).transpose(1, 2).contiguous(), None
 
 

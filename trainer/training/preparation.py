@@ -25,6 +25,7 @@ from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import use_groups, use_plain
+from searchengine.trainer.training.dropout import set_dropout, use_dropout
 from searchengine.trainer.training.examples import Examples, read_examples
 from searchengine.trainer.training.head import with_linear_head
 from searchengine.trainer.training.lengthening import add_adapters, lengthened
@@ -47,7 +48,6 @@ from searchengine.trainer.training.train_config import (
 from searchengine.trainer.training.training_model import (
     TrainingModel,
     layers_again,
-    set_dropout,
     with_pooling,
 )
 
@@ -249,7 +249,8 @@ def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dens
 
 
 def _prepare_network(network: Any, config: TrainConfig) -> None:
-    """Give it the attention, the adapters and the checkpointing of the run."""
+    """Give it the attention, the dropout, the adapters and the checkpointing of the run."""
+    use_dropout(network)
     if config.attention_group:
         use_groups(network, config.attention_group)
     else:

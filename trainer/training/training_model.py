@@ -249,13 +249,3 @@ def layers_again(network: Any, enabled: bool) -> None:
         getattr(network, f"{name}_checkpointing_enable")({"use_reentrant": False})
     else:
         getattr(network, f"{name}_checkpointing_disable")()
-
-
-def set_dropout(network: nn.Module, rate: float) -> None:
-    """Every dropout of the network, of hidden states and of attention, at this rate."""
-    for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = rate
-        for name in ("attention_dropout", "dropout", "dropout_prob", "dropout_p"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, rate)
