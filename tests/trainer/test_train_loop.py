@@ -488,7 +488,7 @@ def test_why_nothing_judges_the_steps(config: TrainConfig) -> None:
     sentences = config.out.parent / "sentences.tsv"
     sentences.write_text("sentence\n" + "".join(f"the {a} {b}\n" for a in WORDS for b in WORDS))
     encoder = train(replace(config, train=(sentences,), max_steps=1), lines.append)
-    why = "single sentences have no other text that judges them"
+    why = "single sentences have no other text that judges them, as dev files of pairs would"
     assert lines[-1].unjudged == why and why in encoder.recipe["chosen"]
 
 
@@ -496,6 +496,8 @@ def test_patience_ends_among_equal_scores(config: TrainConfig) -> None:
     patient = replace(config, max_steps=40, patience=3)
     encoder = train(patient, measure=scripted(5, *[6] * 20))
     assert len(encoder.model.history["losses"]) == 4 * 4  # better at 4; as good at 8, 12 and 16
+    chosen = train(replace(patient, patience=1), measure=scripted(5, 5)).recipe["chosen"]
+    assert chosen.endswith("; stopped after step 4: 1 evaluation without a better score")
 
 
 def test_an_interrupted_run_stops_where_it_would_have(config: TrainConfig) -> None:

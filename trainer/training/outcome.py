@@ -132,7 +132,8 @@ def finish(run: Run, against: AgainstBase | None = None) -> Encoder:
         warnings.warn(reason, TrainingWarning, stacklevel=4)
     model = as_loaded(run)
     if config.patience and run.worse >= config.patience:
-        reason += f"; stopped after step {run.step}: {run.worse} evaluations without a better score"
+        evaluations = "1 evaluation" if run.worse == 1 else f"{run.worse} evaluations"
+        reason += f"; stopped after step {run.step}: {evaluations} without a better score"
     recipe = make_recipe(run, against) | {"chosen": reason}
     fixed = run.data[0].fixed
     if config.question_encoder and isinstance(fixed, FixedEncoder):

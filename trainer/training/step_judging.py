@@ -298,7 +298,7 @@ def unjudged(data: Sequence[DataSet], config: TrainConfig) -> str:
     if cross_validates(config, data):
         return f"fewer than {CROSS_VALIDATED} labels, which a cross-validation judges in the end"
     if all(len(item.examples.of_kind(Kind.SENTENCE)) == len(item.examples) for item in data):
-        return "single sentences have no other text that judges them"
+        return "single sentences have no other text that judges them, as dev files of pairs would"
     return (
         f"fewer than {MIN_HELD_OUT} groups of examples without a common text in the tenth to hold "
         "out"
