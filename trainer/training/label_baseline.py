@@ -84,10 +84,10 @@ def base_as_it_is(config: TrainConfig, model: Model, examples: Examples, device:
     turned = config.rotate and len(dims) > 1
     base = replace(with_linear_head(base) if turned else base, matryoshka_dims=dims)
     base = replace(base, classifier=Classifier(dims, labels, config.seed))
-    encoder = Encoder(base, "", precision=config.precision, device=device)
+    options: Any = {"precision": config.precision, "device": device}
     if turned:
-        rotate_head(encoder, sample_texts([examples], config.seed))
-    return encoder
+        rotate_head(Encoder(base, "", **options), sample_texts([examples], config.seed))
+    return Encoder(base, "", **options)  # with its own copy of the rotated weights, in bf16
 
 
 def right_at(encoder: Encoder, rows: Sequence[LabelledText]) -> Right:
