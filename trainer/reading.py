@@ -1,5 +1,9 @@
-"""Reading text files, plain or .gz, UTF-8, with one-sentence errors; and integers of any type."""
+"""Reading text files, plain or .gz, UTF-8, with one-sentence errors; and integers of any type.
 
+Of tables, .csv files have quoted cells; all others are TSV without quoting.
+"""
+
+import csv
 import gzip
 import operator
 import zlib
@@ -44,3 +48,17 @@ def open_text(path: Path) -> Iterator[IO[str]]:
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
+
+
+def table_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of each row of a CSV or TSV file. Raises DataError, with the line."""
+    dialect: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    kind = "CSV" if ".csv" in path.suffixes else "TSV"
+    if kind == "CSV":
+        dialect = {"strict": True}
+    rows = csv.reader(lines, **dialect)
+    try:
+        for row in rows:
+            yield rows.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{path}:{rows.line_num}: not a row of {kind}: {error}") from error

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.trainer.errors import DataError
+from searchengine.trainer.evaluation.sts import read_sts
 from searchengine.trainer.training.batches import BatchPlan, fill
 from searchengine.trainer.training.example_files import key, read_labelled
 from searchengine.trainer.training.examples import Examples, read_examples
@@ -63,6 +64,17 @@ def test_columns_by_name(tmp_path: Path, header: str, row: str, expected: Any) -
     assert read(tmp_path / "a.tsv", f"{header}\n{row}\n") == [expected]
 
 
+def test_cells_of_csv_are_quoted(tmp_path: Path) -> None:
+    text = 'id,question,answer\r\n1,"Who, ""where""?","A line,\nand another"\r\n\r\n2,a,b\r\n'
+    for name in ("a.csv", "a.csv.gz"):
+        assert read(tmp_path / name, text, columns=("question", "answer")) == [
+            (Kind.PAIR, ('Who, "where"?', "A line,\nand another")),
+            (Kind.PAIR, ("a", "b")),
+        ]
+    (tmp_path / "scored.csv").write_text('score,sentence1,sentence2\n4.5,"a, b",c\n')
+    assert read_sts([tmp_path / "scored.csv"]) == [(4.5, "a, b", "c")]
+
+
 def test_jsonl_groups_and_named_columns(tmp_path: Path) -> None:
     rows = [
         {"_id": "1", "captions": ["a dog", "one dog", "a dog"], "note": "x"},
@@ -93,7 +105,10 @@ def test_scored_pairs_are_not_training_pairs_unless_named(tmp_path: Path) -> Non
         ("a.tsv", "anchor\tpositive\na\tb\nc\n", "a.tsv:3: 1 columns, expected 2"),
         ("a.tsv", "anchor\tpositive\na\tb\nc\t \n", "a.tsv:3: positive is ' ', expected text"),
         ("a.tsv", "words\na\n", "a.tsv:1: cannot tell what to train on from the columns words"),
-        ("a.csv", "anchor,positive\na,b\n", "a.csv:1: is CSV: training reads TSV"),
+        ("a.txt", "anchor,positive\na,b\n", "a.txt:1: is CSV: give the file a name that ends"),
+        ("a.csv", 'anchor,positive\n"a,b\n', "a.csv:2: not a row of CSV: unexpected end"),
+        ("a.csv", 'anchor,positive\na,"b"c\n', "a.csv:2: not a row of CSV"),
+        ("a.csv", "anchor;positive\na;b\n", "a.csv:1: cannot tell what to train on"),
         ("a.json", '[\n{"anchor": "a", "positive": "b"}]', "a.json:1: is JSON: training reads"),
         ("a.json", '{"text": "a"}\n{"text": "b"}', "a.json:1: is JSON: training reads TSV"),
         ("a.tsv", "x,y\tz\na\tb\n", "a.tsv:1: cannot tell what to train on from the columns x,y"),
@@ -120,8 +135,8 @@ def test_malformed_lines_are_named(tmp_path: Path, name: str, text: str, message
 def test_unknown_columns_missing_files_wrong_encoding(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a.tsv:1: no column note: it has anchor, positive,"):
         read(tmp_path / "a.tsv", TRIPLETS, columns=("anchor", "note"))
-    with pytest.raises(DataError, match=r"a.csv:1: is CSV"):
-        read(tmp_path / "a.csv", "anchor,note\na,b\n", columns=("anchor", "note"))
+    with pytest.raises(DataError, match=r"a.txt:1: is CSV"):
+        read(tmp_path / "a.txt", "anchor,note\na,b\n", columns=("anchor", "note"))
     with pytest.raises(DataError, match=r"a.jsonl: no column note: it has text, title"):
         read(tmp_path / "a.jsonl", '{"text": "a"}\n{"title": "b"}', columns=("text", "note"))
     with pytest.raises(DataError, match=r"none.tsv: no such file"):

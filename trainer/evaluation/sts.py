@@ -5,7 +5,6 @@ B): Spearman's rank correlation over all pairs of a task pooled ("all", as Reime
 arXiv 1908.10084, report it too), or a mean over the task's subsets.
 """
 
-import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from searchengine.trainer.evaluation.intervals import (
     interval_of_mean,
     spearman_interval,
 )
-from searchengine.trainer.reading import open_text
+from searchengine.trainer.reading import open_text, table_rows
 
 Cells = list[str]
 OnBatch = Callable[[int], None]
@@ -318,8 +317,8 @@ def read_table(
     and for a file without rows behind its header.
     """
     with open_text(path) as lines:
-        rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        header = next(rows, [])
+        rows = table_rows(path, lines)
+        _, header = next(rows, (1, []))
         if missing := [name for name in columns if name not in header]:
             raise DataError(
                 f"{path}:1: no column {', '.join(missing)}: expected a header line with "
@@ -328,12 +327,12 @@ def read_table(
         at = [header.index(name) if name in header else None for name in (*columns, *optional)]
         width = 1 + max(place for place in at if place is not None)
         empty = True
-        for row in filter(None, rows):
+        for number, row in rows:
+            if not row:
+                continue
             if len(row) < width:
-                raise DataError(
-                    f"{path}:{rows.line_num}: {len(row)} columns, expected at least {width}"
-                )
+                raise DataError(f"{path}:{number}: {len(row)} columns, expected at least {width}")
             empty = False
-            yield rows.line_num, ["" if place is None else row[place] for place in at]
+            yield number, ["" if place is None else row[place] for place in at]
         if empty:
             raise DataError(f"{path}: no rows behind the header line")

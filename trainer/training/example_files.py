@@ -1,11 +1,10 @@
 """Training files to examples, row by row.
 
-TSV has a header line and no quoting; JSONL has one object per line; both may be .gz and are UTF-8.
-Parquet files and Hugging Face datasets are tables with the same columns. They are read a batch at
-a time. What an example is follows from the names of its columns: see `rows`.
+TSV and CSV have a header line, and TSV no quoting; JSONL has one object per line. All are UTF-8 and
+may be .gz. Parquet files and Hugging Face datasets are tables with the same columns. They are read
+a batch at a time. What an example is follows from the names of its columns: see `rows`.
 """
 
-import csv
 import itertools
 import json
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from searchengine.trainer.errors import DataError, install_line
-from searchengine.trainer.reading import HUB, open_text
+from searchengine.trainer.reading import HUB, open_text, table_rows
 from searchengine.trainer.training.rows import (
     Example,
     Header,
@@ -123,29 +122,24 @@ def _rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, dict[s
         for number, row in enumerate(read_table(path, list(columns)), 1):
             yield f"{path}:{number}", row
         return
-    read = _jsonl_rows if ".jsonl" in path.suffixes else _tsv_rows
+    read = _jsonl_rows if ".jsonl" in path.suffixes else _table_rows
     with open_text(path) as lines:
         for number, row in read(path, lines):
             yield f"{path}:{number}", row
 
 
-def _tsv_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    try:
-        header = next(rows, None)
-        if not header:
-            raise DataError(f"{path}:1: expected a header line with column names, got nothing")
-        for row in rows:
-            if len(row) != len(header):
-                if not row:
-                    continue
-                raise DataError(
-                    f"{path}:{rows.line_num}: {len(row)} columns, expected {len(header)} "
-                    f"({', '.join(header)})"
-                )
-            yield rows.line_num, dict(zip(header, row, strict=True))
-    except csv.Error as error:
-        raise DataError(f"{path}:{rows.line_num}: not a line of TSV: {error}") from error
+def _table_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    rows = table_rows(path, lines)
+    _, header = next(rows, (1, []))
+    if not header:
+        raise DataError(f"{path}:1: expected a header line with column names, got nothing")
+    for number, row in rows:
+        if row and len(row) != len(header):
+            raise DataError(
+                f"{path}:{number}: {len(row)} columns, expected {len(header)} ({', '.join(header)})"
+            )
+        if row:
+            yield number, dict(zip(header, row, strict=True))
 
 
 def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:

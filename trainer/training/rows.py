@@ -176,17 +176,15 @@ def choose_columns(header: Header, columns: Sequence[str], reading: Reading) -> 
 
 
 def _refuse_other_formats(header: Header) -> None:
-    """Refuse files whose first line shows that they are JSON or CSV, read as TSV."""
+    """Refuse files whose first line shows that they are JSON or CSV, by another name."""
     first, *others = header.first
     if not others and first.lstrip().startswith(("{", "[")):
         raise DataError(
-            f"{header.place}: is JSON: training reads TSV, and JSONL (an object on each line) from "
-            "a file whose name ends in .jsonl"
+            f"{header.place}: is JSON: training reads TSV, CSV, and JSONL (an object on each line) "
+            "from a file whose name ends in .jsonl"
         )
     if not others and "," in first:
-        raise DataError(
-            f"{header.place}: is CSV: training reads TSV (tabs between columns) and JSONL"
-        )
+        raise DataError(f"{header.place}: is CSV: give the file a name that ends in .csv")
 
 
 def _label_columns(header: Header) -> tuple[str, str]:

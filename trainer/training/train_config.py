@@ -195,7 +195,7 @@ class TrainConfig:
     for settings that exclude one another.
 
     Attributes:
-        train: Files of examples: TSV, JSONL, Parquet; or Hugging Face datasets
+        train: Files of examples: CSV, TSV, JSONL, Parquet; or Hugging Face datasets
         data_sets: [Several data sets](training.md#several-data-sets) in place of `train`, each
             with an objective of its own
         columns: Columns to read: anchor, positive, negatives; then scores where they are learnt;

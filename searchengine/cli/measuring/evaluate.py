@@ -85,7 +85,7 @@ def sts(
     """Measure Spearman correlation with human similarity scores.
 
     Prints one row per task and prefix length, with 95 % intervals. Each FILE is a
-    task: a TSV with the columns score, sentence1 and sentence2. Files with the same
+    task: a CSV or TSV with the columns score, sentence1 and sentence2. Files with the same
     NAME are pooled into one task. Several tasks end in an average.
 
     --setting correlates all pairs of a task at once, or each subset (by the column
@@ -194,7 +194,7 @@ def geometry(
 ) -> None:
     """Measure alignment, uniformity, isotropy and effective rank.
 
-    Prints one row per prefix length. PAIRS are TSV files with the columns score,
+    Prints one row per prefix length. PAIRS are CSV or TSV files with the columns score,
     sentence1 and sentence2, pooled. Alignment uses the pairs with a high score, the
     other measures all distinct sentences. --plots draws the singular values at full
     width; with two encoders, such as before and after training, one line for each.
@@ -245,7 +245,7 @@ def labels(
 ) -> None:
     """Measure how accurately a model labels texts, one row per prefix length.
 
-    An accuracy has its 95 % interval. FILES are TSV or JSONL with the columns text and
+    An accuracy has its 95 % interval. FILES are CSV, TSV or JSONL with the columns text and
     label, pooled. The model must be trained with the objective classification
     (docs/training.md).
 
@@ -315,7 +315,7 @@ def map_(
 ) -> None:
     """Draw labelled texts in the plane, one colour per label.
 
-    FILES are TSV or JSONL with the columns text and label; the first --most texts are
+    FILES are CSV, TSV or JSONL with the columns text and label; the first --most texts are
     drawn.
 
     \b
@@ -350,7 +350,7 @@ def map_(
     multiple=True,
     type=NamedFile(),
     metavar="[NAME=]FILE",
-    help="TSV file of score, sentence1, sentence2; repeatable.",
+    help="CSV or TSV file of score, sentence1, sentence2; repeatable.",
 )
 @click.option(
     "--task", "names", multiple=True, metavar="NAME", help="Task of mteb to download; repeatable."

@@ -89,7 +89,7 @@ def train(
 ) -> None:
     """Fine-tune an encoder on sentences, pairs, triplets, scores or labelled texts.
 
-    FILES are TSV or JSONL, .gz too, Parquet, or Hugging Face datasets; --config may
+    FILES are CSV, TSV or JSONL, .gz too, Parquet, or Hugging Face datasets; --config may
     name several data sets instead. The --dev files (pairs, scored or not; labelled
     texts for a classification), search on a BEIR folder, or held-out examples choose the best
     step. Training texts that occur in an --exclude file are left out, so that a later
@@ -193,7 +193,7 @@ def mine(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Find hard negatives for the PAIRS (TSV or JSONL, .gz too) and write triplets.
+    """Find hard negatives for the PAIRS (CSV, TSV or JSONL) and write triplets.
 
     Candidates are all positives and the documents of --corpus. A candidate that
     scores nearly as high as the positive may be a positive too: the margins leave
