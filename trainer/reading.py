@@ -1,15 +1,18 @@
 """Reading text files, plain or .gz, UTF-8, with one-sentence errors; and integers of any type.
 
-Of tables, .csv files have quoted cells; all others are TSV without quoting.
+Of tables, .csv files have quoted cells, separated as in their header; all others are TSV without
+quoting.
 """
 
 import csv
 import gzip
 import operator
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -17,6 +20,9 @@ from searchengine.trainer.errors import DataError
 
 HUB = "hf:"
 """What is put before the name of a Hugging Face dataset."""
+_SEPARATORS = ",;\t|"
+_QUOTED = re.compile(r'"[^"]*"')
+_LONGEST_CELL = 1 << 26  # characters; csv's own limit of 128 KiB refuses long documents
 
 
 def integer(value: Any) -> int | None:
@@ -51,14 +57,22 @@ def open_text(path: Path) -> Iterator[IO[str]]:
 
 
 def table_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of each row of a CSV or TSV file. Raises DataError, with the line."""
-    dialect: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    """First line and cells of each row of a CSV or TSV file. Raises DataError, with the line."""
     kind = "CSV" if ".csv" in path.suffixes else "TSV"
-    if kind == "CSV":
-        dialect = {"strict": True}
-    rows = csv.reader(lines, **dialect)
+    header = lines.readline()
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+    rows = csv.reader(chain([header], lines), **table_dialect(kind, header))
+    number = 1
     try:
         for row in rows:
-            yield rows.line_num, row
+            yield number, row
+            number = rows.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}:{rows.line_num}: not a row of {kind}: {error}") from error
+        raise DataError(f"{path}:{number}: not a row of {kind}: {error}") from error
+
+
+def table_dialect(kind: str, header: str) -> dict[str, Any]:
+    """The options of csv.reader for a "CSV" or "TSV" with this first line."""
+    if kind == "TSV":
+        return {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    return {"delimiter": max(_SEPARATORS, key=_QUOTED.sub("", header).count), "strict": True}

@@ -36,7 +36,7 @@ from searchengine.corpus.formats.kinds import (
     kind_of,
 )
 from searchengine.corpus.formats.reading_process import Parser
-from searchengine.corpus.tabular import DIALECTS, Columns, check_text, read_table
+from searchengine.corpus.tabular import TABLES, Columns, check_text, read_table
 from searchengine.corpus.text_files import (
     STDIN,
     OnBad,
@@ -56,7 +56,7 @@ _READABLE = (
     "a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md, .html, .docx, .pptx, .xlsx, .eml, "
     ".epub or .pdf file, a source file, or a folder of such files; --as-text reads others as text"
 )
-LINES = {".jsonl", ".ndjson", *DIALECTS}
+LINES = {".jsonl", ".ndjson", *TABLES}
 """Suffixes of records that are read line by line."""
 _DATABASE = "documents.db"  # a folder that holds it is a collection
 _SQLITE = "sqlite:"
@@ -351,7 +351,7 @@ def count_records(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> int |
             lines = sum(1 for _ in file)
     except OSError:
         return None  # reading it reports the error
-    return max(lines - 1, 0) if kind(path) in DIALECTS else lines
+    return max(lines - 1, 0) if kind(path) in TABLES else lines
 
 
 def _count_texts(sources: Sequence[Source]) -> int | None:
@@ -449,7 +449,7 @@ def _documents(
         return
     if format_ is not None:
         records = _named(parser.records(path, format_, source.table or ""), on_bad, columns)
-    elif kind(path) in DIALECTS:
+    elif kind(path) in TABLES:
         records = read_table(path, on_bad, columns)
     else:
         records = _named(read_jsonl(path, on_bad), on_bad, columns)

@@ -25,16 +25,12 @@ from searchengine.corpus.text_files import (
     some_fields,
 )
 from searchengine.errors import CorpusError, UnknownFields
+from searchengine.trainer.reading import table_dialect
 
 IDS = frozenset({"_id", "id"})
+TABLES = frozenset({".csv", ".tsv"})
 _ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be written in any case
 _DEFAULTS = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
-DIALECTS: dict[str, dict[str, Any]] = {
-    ".csv": {"strict": True},
-    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
-}
-_SEPARATORS = ",;\t|"
-_QUOTED = re.compile(r'"[^"]*"')
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _LINE_OVERHEAD = 100  # bytes of memory per line besides its text
@@ -194,7 +190,7 @@ def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[st
     first = next(numbered, None)
     if first is None:
         return
-    dialect = _dialect(path, first[1])
+    dialect = table_dialect(kind(path)[1:].upper(), first[1])
     lines = _RowLines(chain([first], numbered))
     while True:
         try:
@@ -210,14 +206,6 @@ def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[st
             if not lines.back():
                 what = "too many rows have unmatched quotes; correct the file"
                 raise bad(place, what) from error
-
-
-def _dialect(path: Path, header: str) -> dict[str, Any]:
-    """The format of a table with the first line `header`."""
-    dialect = DIALECTS[kind(path)]
-    if "delimiter" in dialect:
-        return dialect
-    return dialect | {"delimiter": max(_SEPARATORS, key=_QUOTED.sub("", header).count)}
 
 
 class _RowLines:

@@ -75,6 +75,17 @@ def test_cells_of_csv_are_quoted(tmp_path: Path) -> None:
     assert read_sts([tmp_path / "scored.csv"]) == [(4.5, "a, b", "c")]
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_csv_has_the_separator_of_its_header_and_cells_of_any_length(
+    tmp_path: Path, separator: str
+) -> None:
+    long = "x, y\n" * 30_000  # csv alone refuses cells over 128 KiB
+    rows = [("anchor", "positive"), ("a", f'"{long}"'), ('"b; | c"', "d")]
+    text = "".join(f"{separator.join(row)}\n" for row in rows)
+    examples = [(Kind.PAIR, ("a", long)), (Kind.PAIR, ("b; | c", "d"))]
+    assert read(tmp_path / "a.csv", text) == examples
+
+
 def test_jsonl_groups_and_named_columns(tmp_path: Path) -> None:
     rows = [
         {"_id": "1", "captions": ["a dog", "one dog", "a dog"], "note": "x"},
@@ -106,9 +117,9 @@ def test_scored_pairs_are_not_training_pairs_unless_named(tmp_path: Path) -> Non
         ("a.tsv", "anchor\tpositive\na\tb\nc\t \n", "a.tsv:3: positive is ' ', expected text"),
         ("a.tsv", "words\na\n", "a.tsv:1: cannot tell what to train on from the columns words"),
         ("a.txt", "anchor,positive\na,b\n", "a.txt:1: is CSV: give the file a name that ends"),
-        ("a.csv", 'anchor,positive\n"a,b\n', "a.csv:2: not a row of CSV: unexpected end"),
+        ("a.csv", 'anchor,positive\n"a,b\nc,d\n', "a.csv:2: not a row of CSV: unexpected end"),
+        ("a.csv", 'anchor,positive\n"a\nb",c,d\n', "a.csv:2: 3 columns, expected 2"),
         ("a.csv", 'anchor,positive\na,"b"c\n', "a.csv:2: not a row of CSV"),
-        ("a.csv", "anchor;positive\na;b\n", "a.csv:1: cannot tell what to train on"),
         ("a.json", '[\n{"anchor": "a", "positive": "b"}]', "a.json:1: is JSON: training reads"),
         ("a.json", '{"text": "a"}\n{"text": "b"}', "a.json:1: is JSON: training reads TSV"),
         ("a.tsv", "x,y\tz\na\tb\n", "a.tsv:1: cannot tell what to train on from the columns x,y"),
