@@ -23,7 +23,7 @@ from searchengine.trainer.training.posthoc import LinearMap, baked
 from searchengine.trainer.training.presets import PRESETS, preset
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.rows import Row
-from searchengine.trainer.training.step_judging import top1_right
+from searchengine.trainer.training.step_judging import Measure, top1_right
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WIDTH, WORDS, write_json, write_model2vec, write_sentence_transformer
 
@@ -196,6 +196,19 @@ def test_the_teachers_vectors_of_questions_are_learnt(
     assert loaded.aligned_to == teacher.fingerprint
     assert loaded.prompts == PROMPTS and loaded.recipe["config"]["teacher"] == str(base)
     assert "encodes questions only" in (config.out / "README.md").read_text()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_measure_judges_in_the_precision_of_the_run(config: TrainConfig, precision: str) -> None:
+    judged: list[str] = []
+
+    def scores(encoder: Encoder) -> dict[int, float]:
+        judged.append(encoder.precision)
+        return dict.fromkeys(encoder.matryoshka_dims, 0.5)
+
+    settings = replace(config, max_steps=1, keep_last=True, precision=precision)
+    train(settings, measure=Measure("a script", scores))
+    assert judged and set(judged) == {precision}
 
 
 def test_frozen_embeddings_stay_those_of_the_base(config: TrainConfig, base: Path) -> None:

@@ -181,7 +181,8 @@ def _beside(teacher: Encoder | None, encoder: Encoder) -> Encoder:
     if teacher is None:
         return encoder
     dims = encoder.matryoshka_dims
-    return Encoder(replace(teacher.model, questions=encoder.model, matryoshka_dims=dims), "")
+    model = replace(teacher.model, questions=encoder.model, matryoshka_dims=dims)
+    return Encoder(model, "", precision=encoder.precision)
 
 
 def measured_by(
