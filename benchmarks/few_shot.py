@@ -150,7 +150,7 @@ def main(data: Path, labels: str, seeds: str, only: tuple[str, ...], noise: floa
                 row = over_seeds(scores)
                 figures.setdefault(f"{count} labels", {}).setdefault(name, {})[place] = row
                 click.echo(f"{count:5} {name:6} {place:35} {row}")
-    record("few_shot", {"noise": noise, **figures})
+    record("few_shot" + (f", noise {noise:g}" if noise else ""), figures)
 
 
 def run(chosen: Labelled, dev: Labelled, settings: dict[str, Any]) -> Any:

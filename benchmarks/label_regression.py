@@ -29,7 +29,7 @@ from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.head import cross_validated_c
 
 EACH, JUDGED, KEPT, DRAWS = (5, 10, 20), 60, 100, 10
-# Classes with fewer texts are left out, and as many are always left to judge.
+# Classes with fewer than FEWEST texts are left out; LEFT texts of a class are never learnt.
 FEWEST, LEFT = 8, 4
 TOPICS = 50
 Texts = dict[str, list[str]]

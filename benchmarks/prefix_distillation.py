@@ -6,7 +6,7 @@ Trains a linear adapter (head_only) on titles and abstracts of papers, those of 
 the last step is kept. Reported for the base model, for training without distillation and with it:
 the share of the true top 10 (exact search at full width with the same encoder) that a shortlist
 finds, and nDCG@10 at full width and of the two stages, so that a gain is not bought with quality.
-The rate and the weight were chosen on other papers. Ten minutes on two cores.
+The rate and the weight were chosen on other papers. Ten minutes a seed on two cores.
 """
 
 import gzip

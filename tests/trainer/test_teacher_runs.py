@@ -77,6 +77,7 @@ def test_a_teacher_may_be_any_encoder(
 
 @pytest.mark.parametrize("loss", ("cosent", "angle"))
 def test_scores_are_learnt(scored: TrainConfig, loss: str) -> None:
+    scored = replace(scored, max_steps=120)  # after 40 a fifth of the seeds has gained little
     recipe = train(replace(scored, similarity_loss=loss)).recipe  # type: ignore[arg-type]
     assert sum(recipe["best"].values()) > sum(recipe["untrained"].values()) + 0.1
     title = {"cosent": "CoSENT", "angle": "AnglE"}[loss]

@@ -75,8 +75,8 @@ def rotate_head(encoder: Encoder, texts: Sequence[str], targets: np.ndarray | No
 
     targets: (n, D), towards which the vectors of the texts are rotated instead (the orthogonal
     Procrustes problem, Schönemann, Psychometrika 1966). The module must come from
-    `with_linear_head`. Full-width cosines stay as they were. The encoder itself may go on with a
-    copy of the former weights: make another one of its model.
+    `with_linear_head`. Full-width cosines stay as they were. The encoder may keep
+    a copy of the weights from before: make a new one from its model.
     """
     dense = _last_dense(encoder.module)
     assert dense is not None, "rotate_head needs a model from with_linear_head"
