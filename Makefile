@@ -108,7 +108,7 @@ bench: setup  ## the figures in docs/performance.md and of training in docs/qual
 	$(BIN)/python benchmarks/simcse.py --steps 40 --seeds 3
 	$(BIN)/python benchmarks/prefix_distillation.py --seeds 3
 	$(BIN)/python benchmarks/few_shot.py --labels 100 --seeds 3
-	$(BIN)/python benchmarks/few_shot.py --labels 100 --seeds 3 --only TREC --noise 0.2
+	$(BIN)/python benchmarks/few_shot.py --labels 100 --seeds 3 --noise 0.2
 	$(BIN)/python benchmarks/scored_pairs.py --seeds 3 --test
 	$(BIN)/python benchmarks/labels.py --quick
 
