@@ -157,7 +157,15 @@ def assignment(text: str) -> tuple[str, Any]:
         return name, value
 
 
-@click.command()
+@click.command(
+    cls=sectioned(
+        {
+            "Output and encoder": "out encoder trust_remote_code",
+            "Candidates": "corpus text_field exact",
+            "Choice": "negatives relative_margin margin skip depth sample seed",
+        }
+    )
+)
 @click.argument("pairs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="New .tsv or .jsonl file."

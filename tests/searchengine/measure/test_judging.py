@@ -115,6 +115,6 @@ def test_search_chooses_the_step_of_a_training(folder: Path, tmp_path: Path) -> 
 
 def test_judged_questions_stand_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a dog\tthe dog\n" * 3)
-    dev = ["--dev", str(folder), "--dev", "pairs.tsv"]
+    dev = ["--dev", str(folder), "--dev", "others.tsv"]
     done = command_line.run("train", "pairs.tsv", "--out", "m", *dev, cwd=tmp_path)
     assert done.returncode == 2 and "expected them alone, got 2 dev files" in done.stderr
