@@ -70,8 +70,6 @@ def by_class(rows: Iterable[tuple[str, str] | list[str]]) -> Texts:
 
 def scores(vectors: dict[str, Any], texts: Texts, each: int, seed: int) -> tuple[float, float]:
     """Accuracy in % of the run's regression and of scikit-learn's."""
-    from sklearn.linear_model import LogisticRegressionCV
-
     draw, training, test = random.Random(seed), [], []
     for label, of_label in texts.items():
         mixed = draw.sample(of_label, len(of_label))
@@ -81,17 +79,12 @@ def scores(vectors: dict[str, Any], texts: Texts, each: int, seed: int) -> tuple
     x, judged = (np.stack([vectors[text] for text, _ in rows]) for rows in (training, test))
     known, right = (np.array([label for _, label in rows]) for rows in (training, test))
     ours = Classifier((x.shape[1],), list(texts))
-    ours.fit(
-        torch.from_numpy(x), known.tolist(), cross_validated_c(torch.from_numpy(x), known.tolist())
-    )
+    vectors_learnt = torch.from_numpy(x)
+    ours.fit(vectors_learnt, known.tolist(), cross_validated_c(vectors_learnt, known.tolist()))
     with torch.inference_mode():
         found = np.array(ours.labels)[ours(torch.from_numpy(judged)).argmax(dim=1).numpy()]
-    theirs = LogisticRegressionCV(
-        l1_ratios=(0,), scoring="accuracy", max_iter=1000, use_legacy_attributes=False
-    )
-    return 100 * float(np.mean(found == right)), 100 * float(
-        theirs.fit(x, known).score(judged, right)
-    )
+    theirs = labels.unfitted().fit(x, known).score(judged, right)
+    return 100 * float(np.mean(found == right)), 100 * float(theirs)
 
 
 @click.command()

@@ -222,13 +222,17 @@ def summary(draws: list[dict[str, Any]]) -> dict[str, Any]:
 
 def regression(encoder: Encoder, training: Labelled, test: Labelled) -> list[str]:
     """The labels that scikit-learn predicts from full-width vectors, (n,)."""
+    vectors = [encoder.encode([text for text, _ in rows]) for rows in (training, test)]
+    predicted = unfitted().fit(vectors[0], [label for _, label in training]).predict(vectors[1])
+    return [str(label) for label in predicted]
+
+
+def unfitted() -> Any:
+    """scikit-learn's regression, which chooses C by a cross-validation of its own."""
     from sklearn.linear_model import LogisticRegressionCV
 
-    vectors = [encoder.encode([text for text, _ in rows]) for rows in (training, test)]
     settings = {"scoring": "accuracy", "max_iter": 1000, "use_legacy_attributes": False}
-    model = LogisticRegressionCV(l1_ratios=(0,), **settings)
-    predicted = model.fit(vectors[0], [label for _, label in training]).predict(vectors[1])
-    return [str(label) for label in predicted]
+    return LogisticRegressionCV(l1_ratios=(0,), **settings)
 
 
 def baseline(encoder: Encoder, training: Labelled, test: Labelled) -> list[str]:

@@ -5,8 +5,8 @@
 The starter on NLI triplets without any sentence of an STS or SICK set, with and without shallower
 layers in the loss (arXiv 2402.14776); STS-B dev, Spearman × 100 by number of layers and prefix
 length, the last step of each run; and nDCG@10 × 100 on SciFact, exact, of whole documents, when
-both sides pass so many layers, and when only the question does. The speed is that of the untrained
-starter. An hour on two cores.
+questions and documents pass these layers, and when only questions do. The speed is that of the
+untrained starter. An hour on two cores.
 """
 
 import tempfile

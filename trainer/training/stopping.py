@@ -20,8 +20,8 @@ class Signals:
     Within `whole` they wait until its end. After the first one they do again what they did before,
     so a second one ends the process at once. Signals that are ignored stay so.
 
-    waits: never raise, only set `pending`: of processes that train as one, the first one must not
-    lose the others within an update.
+    waits: never raise, only set `pending`. Processes that train together stop together, after an
+    update: one that left within it would fail the others.
     """
 
     def __init__(self, waits: bool = False) -> None:
