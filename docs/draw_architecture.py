@@ -48,8 +48,6 @@ def contracts() -> dict[str, tuple[str, list[str]]]:
 def box(parent: Path, name: str) -> Box:
     """Read one layer. Raises ValueError if its docstring is missing."""
     folder = parent / name
-    if not folder.is_dir() and (REPOSITORY / name).is_dir():
-        folder = REPOSITORY / name  # installed in `parent`, beside it in the repository
     source = folder / "__init__.py" if folder.is_dir() else parent / f"{name}.py"
     docstring = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
     if not docstring:

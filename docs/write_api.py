@@ -129,10 +129,8 @@ def page(name: str) -> str:
 
 
 def source(module: str) -> Path:
-    """The file of a module; indexer and trainer are at the top of the repository."""
-    parts = module.split(".")
-    parts = parts[1:] if parts[1] in ("indexer", "trainer") else parts
-    path = REPOSITORY.joinpath(*parts)
+    """The file of a module."""
+    path = REPOSITORY.joinpath(*module.split("."))
     return path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
 
 

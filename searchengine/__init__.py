@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from searchengine.trainer.training.loop import train
     from searchengine.trainer.training.train_config import TrainConfig
 
-# In a clone, indexer/ and trainer/ are next to this folder; installed, they are in it.
-if not Path(__file__).with_name("indexer").exists():
-    __path__.append(str(Path(__file__).parents[1]))
+# In a clone, indexer and trainer are symbolic links to the folders beside this one.
+if not Path(__file__).with_name("indexer").is_dir():
+    raise ImportError(
+        "searchengine/indexer and searchengine/trainer must be symbolic links to ../indexer and "
+        "../trainer: clone with `git clone -c core.symlinks=true`, or install a wheel"
+    )
 
 __version__ = "1.0.0.dev0"
 _MODULES = {

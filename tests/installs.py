@@ -43,7 +43,7 @@ def build_wheel(folder: Path) -> Path:
         shutil.copy(REPOSITORY / name, source)
     for name in BUILT_FROM:
         ignored = shutil.ignore_patterns("__pycache__", "kernel.so*")
-        shutil.copytree(REPOSITORY / name, source / name, ignore=ignored)
+        shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=ignored)
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
     (wheel,) = folder.glob("*.whl")
     shutil.rmtree(source)

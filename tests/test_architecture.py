@@ -37,7 +37,8 @@ def imported(node: ast.AST) -> set[str]:
         return set()
     prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
     parts = [f"{prefix}{alias.name}.".split(".") for alias in node.names]
-    named = {path.stem for folder in searchengine.__path__ for path in Path(folder).iterdir()}
+    root, *_ = searchengine.__path__
+    named = {path.stem for path in Path(root).iterdir()}
     tops = {
         top if top in named else "__init__" for name, top, *_ in parts if name == "searchengine"
     }

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import time
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -542,6 +543,19 @@ def test_main_lines(line: str, check: Check, view: ViewOf, at: Path) -> None:
 def test_int8_is_refused_where_only_openvino_is_there(view: ViewOf, at: Path) -> None:
     words = ("index", "notes", "x.index", "--encoder", "tiny", "--precision", "int8")
     refuses(view("all"), at, "int8", words)
+
+
+def test_the_wheel_holds_the_files_of_the_packages(wheel: Path) -> None:
+    folders = ("searchengine", "indexer", "trainer")
+    listed = subprocess.check_output(["git", "ls-files", *folders], cwd=REPOSITORY, text=True)
+    links = {"searchengine/indexer", "searchengine/trainer"}
+    expected = {
+        name if name.startswith("searchengine/") else f"searchengine/{name}"
+        for name in set(listed.split("\n")) - links - {""}
+    }
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    held -= {name for name in held if name.startswith("searchengine/sample/")}
+    assert {name for name in held if not name.endswith("kernel.so")} == expected
 
 
 def test_a_view_has_what_its_line_requires_and_no_more(view: ViewOf) -> None:

@@ -1,5 +1,6 @@
 """One import name: files of a user that are called like ours do not disturb the package."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,3 +36,33 @@ def test_files_of_the_user_with_the_names_of_our_folders(tmp_path: Path) -> None
 def test_the_packages_are_parts_of_one() -> None:
     assert searchengine.indexer.__name__ == "searchengine.indexer"
     assert Path(searchengine.trainer.errors.__file__).parts[-2:] == ("trainer", "errors.py")
+
+
+def test_a_module_has_one_name() -> None:
+    program = """
+import sys
+from searchengine import SearchEngine, train
+import searchengine.indexer.segment
+files = {name: str(getattr(module, "__file__", "")) for name, module in sys.modules.items()}
+print(*(name for name, file in files.items() if file.endswith("indexer/segment.py")))
+print(*(name for name in files if name.partition(".")[0] in ("indexer", "trainer")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert done.stdout == "searchengine.indexer.segment\n\n", done.stderr
+
+
+def test_a_copy_without_the_links_says_how_to_get_them(tmp_path: Path) -> None:
+    """A checkout with core.symlinks=false has text files in their place."""
+    package = tmp_path / "searchengine"
+    package.mkdir()
+    shutil.copy(REPOSITORY / "searchengine" / "__init__.py", package)
+    (package / "indexer").write_text("../indexer")
+    done = subprocess.run(
+        [sys.executable, "-c", "import searchengine"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "must be symbolic links to ../indexer and ../trainer: clone with" in done.stderr
