@@ -11,7 +11,7 @@ GENERATED := README.md docs/cli.md docs/training-reference.md
 # Where an image forbids compiled modules, each process that the tests start would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup setup-demo demo demo-check test tests test-quick slow-tests test-long test-installs test-integrations check check-types check-generated generate docs bench bench-index bench-reports \
+.PHONY: setup setup-demo demo demo-check test tests test-quick slow-tests test-long test-installs test-integrations rooms check check-types check-generated generate docs bench bench-index bench-reports \
 	bench-living bench-encoding bench-gpu clean
 
 setup: .venv/installed .venv/npm/axe-core  ## everything that test and bench need
@@ -78,6 +78,9 @@ test-installs: setup  ## every install line by pip, and the commands that it pro
 test-integrations: .venv/integrations/installed  ## LangChain, LlamaIndex and Haystack, with their own tests, a minute
 	.venv/integrations/bin/python -m pytest -o asyncio_mode=auto -o asyncio_default_fixture_loop_scope=function \
 		tests/searchengine/integrations
+
+rooms:  ## the size of each room: lines now, budget, target
+	$(PYTHON) tests/rooms.py
 
 check: setup check-generated check-types  ## style, types, imports between folders, generated docs
 	$(BIN)/ruff check .
