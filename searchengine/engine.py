@@ -26,7 +26,7 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
-from searchengine.backends.mode import CANDIDATES, WEIGHT, Mode, weight_of
+from searchengine.backends.mode import CANDIDATES, Mode, weight_of
 from searchengine.backends.opening import (
     create_backend,
     exists,
@@ -77,20 +77,15 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.indexer.tuning.tune import Goal, Tuning
-from searchengine.ingest import mirror, pipeline
+from searchengine.ingest import mirror
 from searchengine.ingest.encoded_folder import passage_reader
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.languages import (
     choose_again,
-    default_for,
-    default_of,
-    stored_texts,
-    suggested,
     unread_language,
 )
 from searchengine.ingest.mirror import MirrorOptions, Pass
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from searchengine.ingest.pipeline import Block
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
@@ -352,12 +347,6 @@ class SearchEngine:
         """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""
         check_questions(texts)
         return encoded(self._encoder.load(), texts, "document")
-
-    def encode_blocks(self, blocks: Iterable[Sequence[Document]]) -> Iterator[Block]:
-        """Documents cut and encoded as `add` does, each block while the caller has the one before.
-
-        Nothing is stored. A block has `documents`, their `spans`, and their vectors as `parts`."""
-        return pipeline.encoded(self._reader(), blocks)
 
     def question_vectors(self) -> dict[str, int]:
         """How many vectors of questions came from the cache (`cached`) and how many did not."""
@@ -1320,21 +1309,6 @@ class SearchEngine:
             return reindex_on_server.is_pending(on_server(self.collection))
         with self.folder.own_store() as store:
             return reindex.current(store) is not None
-
-    def config_for(self, encoder: TextEncoder) -> SegmentConfig:
-        """The index config that the collection would have after a reindex by `encoder`."""
-        return reindex.settings_for(encoder, self.collection.settings).config
-
-    def default_after(self, encoder: TextEncoder) -> tuple[Mode, float]:
-        """The default mode, and the weight of the cosine, after a reindex by `encoder`."""
-        with self.folder.own_store() as store:
-            return reindex.default_after(store, encoder) or (self.default_mode, WEIGHT)
-
-    def suggested_encoder(self, encoder: TextEncoder) -> str:
-        """What to choose instead of `encoder`; "" if it reads most documents."""
-        with self.folder.own_store() as store:
-            reads = default_of(encoder, stored_texts(store)) == default_for({})
-        return "" if reads else suggested()
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""

@@ -102,7 +102,6 @@ CASES = {
     "repair documents.db": Case(["repair", "c"], ["c"], _KEPT, damage_database, repairs=True),
     "train": Case(["train", "pairs.tsv", *_TRAINING], ["pairs.tsv"]),
     "mine": Case(["mine", "pairs.tsv", "--out", "mined.tsv", "--encoder", _MODEL], ["pairs.tsv"]),
-    "adapt": Case(["adapt", "c", "--out", "adapted"], ["c"], _KEPT),
     "bench": Case(
         ["bench", "c", "--queries", "questions.txt", "--out", "report", "--repeats", "1"],
         ["c", "questions.txt"],

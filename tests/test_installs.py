@@ -258,13 +258,6 @@ def trains_others(env: Environment, at: Path) -> None:
     done(env, at, "evaluate", "labels", "labels.tsv", "--encoder", "labels")
 
 
-def adapts(env: Environment, at: Path) -> None:
-    whole = ("--encoder", "tiny", "--no-passages")
-    done(env, at, "index", sample(env), "a.index", *whole)
-    done(env, at, "adapt", "a.index", "--documents", "100")
-    done(env, at, "reindex", "a.index", "--encoder", "static")
-
-
 def indexes_files(env: Environment, at: Path) -> None:
     done(env, at, "index", "notes", "n.index", "--encoder", "static")
     (found,) = keys(env, at, "search", "n.index", "tree", "--mode", "text")
@@ -424,7 +417,7 @@ BASE: list[Check] = [
     indexes_files,
     watches,
 ]
-LONGER: list[Check] = [trains_others, adapts]
+LONGER: list[Check] = [trains_others]
 EXTRAS: dict[str, list[Check]] = {
     "starter": [searches_with_the_starter],
     "fast": [runs_openvino],

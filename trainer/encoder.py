@@ -35,8 +35,6 @@ ROLE_PROMPTS: Mapping[str, tuple[str, ...]] = {
 }
 # Texts tokenised and sorted at a time: bounds memory, and long enough that batches are even.
 CHUNK = 2048
-# The map of `posthoc` in the recipe of an encoder whose first dimensions were learnt by rotation.
-ROTATION = "rotation"
 TWO_NETWORKS = "is a Router, with one network for questions and one for documents: leave layers out"
 
 
@@ -161,13 +159,6 @@ class Encoder:
     def recipe(self) -> Mapping[str, Any]:
         """How the model was trained, where its folder says so."""
         return MappingProxyType(dict(self._description.recipe))
-
-    @property
-    def keeps_prefix(self) -> bool:
-        """Whether its prefix was learnt by `posthoc.rotation`, which a PCA by an index undoes."""
-        fitted = self._description.recipe.get("posthoc")
-        learnt = isinstance(fitted, Mapping) and fitted.get("map") == ROTATION
-        return learnt and len(self.matryoshka_dims) > 1
 
     @cached_property
     def aligned_to(self) -> str:

@@ -22,7 +22,7 @@ from searchengine.cli.console import (
 )
 from searchengine.cli.measuring import bench, evaluate, judged, plan, stages
 from searchengine.cli.options import with_our_name
-from searchengine.cli.training import adapt, train
+from searchengine.cli.training import train
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
 from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
 
@@ -196,7 +196,6 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune, plan.plan),
     "Train": (
         train.train,
-        adapt.adapt,
         train.mine,
         index.encode,
         upkeep.reindex,

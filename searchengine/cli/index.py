@@ -245,7 +245,7 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--rotation",
     type=choice(RotationKind),
-    help="Rotation of the vectors [default: pca, or blocks if the encoder learnt one].",
+    help="Rotation of the vectors [default: pca].",
 )
 @SHORTLIST
 @click.option(

@@ -87,11 +87,6 @@ class TextEncoder(Protocol):
         return (self.dim,)
 
     @property
-    def keeps_prefix(self) -> bool:
-        """Whether a rotation of its vectors would spoil a prefix that it has learnt."""
-        return False
-
-    @property
     def kept_layers(self) -> int | None:
         """Number of layers kept of the network of `source`; None: all."""
         return None

@@ -59,8 +59,7 @@ class CollectionSettings:
             config: index config, or some of its fields. By default a flat coarse
                 stage over the first 128 dimensions (or a multiple of 8, of narrower vectors),
                 rotated, and a shortlist that each segment measures. The rotation "blocks" uses the
-                prefix lengths that the encoder was trained for, and is the default for an encoder
-                with a learnt rotation.
+                prefix lengths that the encoder was trained for,.
             passages: True cuts if the encoder has a tokenizer, False never. Without an encoder
                 True lets a document come with several vectors.
             tokenizer: "porter", "unicode", "trigram", "stem", "none", or "stem:de,ru" with the
@@ -77,8 +76,7 @@ class CollectionSettings:
             fields = {"prefix": default_prefix(encoder.dim), **(config or {})}
             if not fields.get("stages"):  # which name the rows that they keep of the shortlist
                 fields.setdefault("shortlist", 0)
-            fields.setdefault("rotation", default_rotation(encoder))
-            if fields["rotation"] == RotationKind.BLOCKS and not fields.get("blocks"):
+            if fields.get("rotation") == RotationKind.BLOCKS and not fields.get("blocks"):
                 fields["blocks"] = _required_blocks(encoder)
             config = SegmentConfig(**fields)
         for name, width in (("prefix", config.prefix), *(("stage", w) for w, _ in config.stages)):
@@ -172,11 +170,6 @@ def default_prefix(dim: int) -> int:
     """The prefix of a collection that names none: DEFAULT_PREFIX, or what `dim` has of it."""
     widest = min(DEFAULT_PREFIX, dim)
     return widest - widest % _LANES or widest
-
-
-def default_rotation(encoder: TextEncoder) -> RotationKind:
-    """The rotation of a collection that names none: one that keeps what the encoder has learnt."""
-    return RotationKind.BLOCKS if encoder.keeps_prefix else RotationKind.PCA
 
 
 def trained_blocks(encoder: TextEncoder) -> tuple[int, ...]:

@@ -95,15 +95,14 @@ UNAVAILABLE = {
         (
             *("create", "open", "open_or_create", "collection", "folder", "reading"),
             *("mirror", "watch", "index_fields", "set_default", "optimize", "tune", "apply"),
-            *("warm", "verify", "repair", "backup", "copy", "trial", "export", "config_for"),
-            *("default_after", "suggested_encoder"),
+            *("warm", "verify", "repair", "backup", "copy", "trial", "export"),
             *("reindex", "preview_reindex", "reindex_pending", "discard_reindex"),
         ),
         _FILES,
     ),
     **dict.fromkeys(
         (
-            *("encoder", "query_encoder", "load_encoder", "runs_on", "encode_blocks"),
+            *("encoder", "query_encoder", "load_encoder", "runs_on"),
             *("question_vectors", "cross_encoders"),
         ),
         _ENCODER,

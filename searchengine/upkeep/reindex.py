@@ -59,7 +59,6 @@ from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import (
     CollectionSettings,
     default_prefix,
-    default_rotation,
     trained_blocks,
 )
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
@@ -363,11 +362,10 @@ def settings_for(
 
 
 def _rotation(before: RotationKind, encoder: TextEncoder) -> RotationKind:
-    """The present rotation, unless it would undo what the encoder has learnt, or cannot be."""
-    suits = default_rotation(encoder)
-    if before is RotationKind.BLOCKS:
-        return before if trained_blocks(encoder) else suits
-    return before if before is RotationKind.IDENTITY or suits is RotationKind.PCA else suits
+    """The present rotation, unless it is `blocks` and the encoder was trained for one length."""
+    if before is RotationKind.BLOCKS and not trained_blocks(encoder):
+        return RotationKind.PCA
+    return before
 
 
 def chooses_mode(stored: Mapping[str, Any]) -> bool:
@@ -376,11 +374,6 @@ def chooses_mode(stored: Mapping[str, Any]) -> bool:
     Not if a user has chosen it, or there are no words. `stored`: the settings.
     """
     return stored["tokenizer"] != Tokenizer.NONE and "mode" in stored and not stored.get(CHOSEN)
-
-
-def default_after(store: Store, encoder: TextEncoder) -> tuple[Mode, float] | None:
-    """The default mode, and the weight of the cosine, after a reindex; None: the mode stays."""
-    return default_of(encoder, stored_texts(store)) if chooses_mode(store.settings()) else None
 
 
 def current(store: Store) -> Work | None:

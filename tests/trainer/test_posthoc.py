@@ -7,7 +7,6 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +19,12 @@ from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.training.losses import distillation, info_nce, matryoshka
+from searchengine.trainer.training.losses import info_nce, matryoshka
 from searchengine.trainer.training.posthoc import (
     LinearMap,
     adapter,
     baked,
     pca,
-    rotation,
     row_batches,
     unit,
     whitening,
@@ -367,86 +365,3 @@ def test_sentence_transformers_reads_a_baked_folder(encoder: Encoder, tmp_path: 
 def test_bad_input_is_named(call, error, message, encoder: Encoder) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(error, match=message):
         call(vectors(), encoder)
-
-
-def quiet_questions(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
-    """Questions in 4 directions, which are no axes; documents differ more in 8 others."""
-    rng = np.random.default_rng(2)
-    turn, _ = np.linalg.qr(rng.normal(size=(12, 12)))
-    q, d = (
-        np.hstack([unit(rng.normal(size=(rows, 4))), loud * unit(rng.normal(size=(rows, 8)))])
-        for loud in (0.1, 1.5)
-    )
-    return unit(q @ turn), unit(d @ turn)
-
-
-def nearest_found(q: np.ndarray, d: np.ndarray, found: LinearMap) -> float:
-    """The share of the nearest ten in a shortlist of 30."""
-    scores = gram_of(q, d), gram_of(found(q), found(d))
-    best, seen = (np.argsort(-each, axis=1) for each in scores)
-    pairs = zip(best[:, :10], seen[:, :30], strict=True)
-    return float(np.mean([len({*a} & {*b}) / 10 for a, b in pairs]))
-
-
-def test_a_rotation_learns_what_questions_ask_for() -> None:
-    q, d = quiet_questions()
-    losses: list[float] = []
-    found = rotation(
-        *(q[:200], d, 4), steps=60, learning_rate=0.03, report=lambda _, loss: losses.append(loss)
-    )
-    assert len(losses) == 60 and losses[-1] < losses[0] / 2
-    assert nearest_found(q[200:], d, pca(d, 4)) < 0.4
-    assert nearest_found(q[200:], d, found.first(4)) > 0.95
-    assert found.weight.shape == (12, 12) and found.weight.dtype == np.float32
-    assert found.weight @ found.weight.T == pytest.approx(np.eye(12), abs=1e-6)
-    # The strongest first, in the prefix and behind it.
-    energy = np.square(d @ found.weight.T).sum(axis=0)
-    assert (np.diff(energy[:4]) <= 1e-3).all() and (np.diff(energy[4:]) <= 1e-3).all()
-    assert energy[4:].max() > energy[:4].max()
-
-
-def test_the_loss_of_a_rotation_is_that_of_its_orthonormal_prefix() -> None:
-    q, d = vectors(300, 24, 1) * np.linspace(0.2, 3, 24, dtype=np.float32), vectors(400, 24)
-    losses: list[float] = []
-    found = rotation(
-        *(q, d, 6),
-        steps=30,
-        batch_size=300,
-        learning_rate=0.03,
-        report=lambda _, loss: losses.append(loss),
-    )
-    ours, full = (torch.from_numpy(gram_of(f(q), f(d))) for f in (found.first(6), found))
-    expected = distillation(ours, full, temperature=0.1).item()
-    assert losses[-1] == pytest.approx(expected, rel=0.1) and expected < losses[0] / 5
-
-
-def test_a_rotation_without_updates_is_the_pca() -> None:
-    q, d = quiet_questions()
-    found = rotation(q, d, 4, steps=0)
-    assert gram(found.first(4)(d)) == pytest.approx(gram(pca(d, 4)(d)), abs=1e-5)
-
-
-def test_a_rotation_is_that_of_its_seed() -> None:
-    q, d = quiet_questions()
-
-    def fitted(seed: int) -> np.ndarray:
-        return rotation(q, d, 4, seed=seed, steps=5, batch_size=16, candidates=50).weight
-
-    assert np.array_equal(fitted(0), fitted(0)) and not np.array_equal(fitted(0), fitted(1))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"prefix": 12}, "prefix 12: expected 1 to 11, less than the vectors' width"),
-        ({"prefix": 0}, "prefix 0: expected 1 to 11"),
-        ({"questions": np.ones((3, 5), np.float32)}, r"questions \(3, 5\) and documents \(300, 12"),
-        ({"candidates": 1}, "100 steps of 128 questions and 1 candidates: expected"),
-        ({"steps": -1}, "-1 steps of 128 questions"),
-        ({"batch_size": 0}, "of 0 questions"),
-    ],
-)
-def test_bad_arguments_of_a_rotation(change: dict[str, Any], message: str) -> None:
-    q, d = quiet_questions()
-    with pytest.raises((ConfigError, DataError), match=message):
-        rotation(**({"questions": q, "documents": d, "prefix": 4} | change))

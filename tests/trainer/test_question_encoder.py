@@ -13,13 +13,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from searchengine.trainer.encoder import ROTATION, Encoder
+from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.model.modules import Normalize
 from searchengine.trainer.model.torch_model import keep_layers
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.objectives import Distillation
-from searchengine.trainer.training.posthoc import LinearMap, baked
 from searchengine.trainer.training.presets import PRESETS, preset
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.rows import Row
@@ -126,7 +125,7 @@ def test_both_networks_are_compiled_and_found_again(routed: Callable[[int], Path
 def test_static_questions_need_no_torch(routed: Callable[[int], Path]) -> None:
     program = """
 import sys
-from searchengine.trainer.encoder import ROTATION, Encoder
+from searchengine.trainer.encoder import Encoder
 encoder = Encoder.load(sys.argv[1], route="query", precision="bf16")  # of the other network
 assert encoder.encode(["a whale"], role="query").shape == (1, 32) and encoder.layers == 0
 assert not {"torch", "transformers", "openvino"} & set(sys.modules)
@@ -243,18 +242,6 @@ def test_a_table_learns_for_tokens_that_no_text_has(config: TrainConfig, base: P
         after = written["embedding.weight"][rows]
         after /= np.linalg.norm(after, axis=1, keepdims=True)  # they were shortened
         assert ((np.abs(after - before).max(axis=1) > 1e-3) == changed).all()
-
-
-def test_the_documents_of_a_router_keep_a_learnt_prefix(
-    config: TrainConfig, base: Path, tmp_path: Path
-) -> None:
-    """An index by the Router must not undo it."""
-    same = LinearMap(ROTATION, np.eye(WIDTH, dtype=np.float32), dims=(8,))
-    teacher = str(tmp_path / "rotated")
-    baked(Encoder.load(base), same).save(teacher)
-    trained = train(replace(config, base=teacher, teacher=teacher, max_steps=1))
-    loaded = Encoder.load(config.out, **EXACT)
-    assert trained.keeps_prefix and loaded.keeps_prefix and loaded.matryoshka_dims == (WIDTH, 8)
 
 
 def _cosines(a: np.ndarray, b: np.ndarray, dim: int) -> float:

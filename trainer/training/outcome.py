@@ -140,8 +140,6 @@ def finish(run: Run, against: AgainstBase | None = None) -> Encoder:
         teacher = fixed.encoder
         restore_attention(teacher.module.transformer)
         recipe["document_encoder"] = teacher.fingerprint
-        if "posthoc" in teacher.recipe:  # says which prefix the documents have
-            recipe["posthoc"] = teacher.recipe["posthoc"]
         model = replace(teacher.model, questions=model, classifier=None)
     model = replace(model, recipe=recipe, history=history(run))
     return Encoder(model, str(config.out.resolve()))

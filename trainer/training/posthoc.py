@@ -19,14 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
-from searchengine.trainer.encoder import ROTATION, Encoder
+from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.model.modules import Dense, Normalize
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.training.head import IDENTITY
-from searchengine.trainer.training.losses import distillation, info_nce, matryoshka
+from searchengine.trainer.training.losses import info_nce, matryoshka
 
 Rows = NDArray[np.float32]
 Batch = TypeVar("Batch")
@@ -194,57 +193,6 @@ def adapter(
     batches = row_batches(len(x), batch_size, steps, seed)
     descend([weight], batches, loss, steps, learning_rate, report)
     return LinearMap("adapter", weight.detach().numpy())
-
-
-def rotation(
-    questions: ArrayLike,
-    documents: ArrayLike,
-    prefix: int,
-    *,
-    seed: int = 0,
-    steps: int = 100,
-    batch_size: int = 128,
-    candidates: int = 4096,
-    learning_rate: float = 1e-3,
-    temperature: float = 0.1,
-    report: Callable[[int, float], None] | None = None,
-) -> LinearMap:
-    """An orthogonal map, at full width, whose first dimensions rank documents as all of them do.
-
-    Full-width cosines stay. The first `prefix` dimensions begin as the strongest axes of documents
-    (n, D) and take `steps` updates of Adam with a learning rate that falls to 0. The loss is the KL
-    divergence of a question's ranking of `candidates` documents by the prefix from that by all
-    dimensions (distillation); QR keeps the basis orthonormal. Within the prefix, and behind it, the
-    strongest axes of the documents come first. questions: (m, D). report: called with each update's
-    number, from 1, and its loss. The same seed gives the same map.
-    """
-    q, d = vectors_of(questions), vectors_of(documents)
-    dim = d.shape[1]
-    if q.shape[1] != dim:
-        raise DataError(f"questions {q.shape} and documents {d.shape}: expected the same width")
-    if not 1 <= prefix < dim:
-        raise ConfigError(f"prefix {prefix}: expected 1 to {dim - 1}, less than the vectors' width")
-    if steps < 0 or batch_size < 1 or candidates < 2:
-        raise ConfigError(
-            f"{steps} steps of {batch_size} questions and {candidates} candidates: expected 0 or "
-            "more, of 1 or more and 2 or more"
-        )
-    x, y = (torch.from_numpy(unit(rows)) for rows in (q, d))
-    free = nn.Parameter(torch.from_numpy(pca(d, prefix).weight.T.copy()))  # (D, prefix)
-
-    def loss(batches: tuple[Tensor, Tensor]) -> Tensor:
-        i, j = batches
-        basis = torch.linalg.qr(free).Q
-        student, others = (functional.normalize(rows @ basis) for rows in (x[i], y[j]))
-        return distillation(student @ others.T, x[i] @ y[j].T, temperature=temperature)
-
-    of_questions = row_batches(len(x), batch_size, steps, seed)
-    of_documents = row_batches(len(y), candidates, steps, seed + 1)
-    batches = zip(of_questions, of_documents, strict=True)
-    descend([free], batches, loss, steps, learning_rate, report)
-    whole, _ = np.linalg.qr(free.detach().numpy().astype(np.float64), mode="complete")
-    axes = [_axes(d @ part)[1] @ part.T for part in np.split(whole, [prefix], axis=1)]
-    return LinearMap(ROTATION, np.concatenate(axes).astype(np.float32), dims=(prefix,))
 
 
 def _no_negatives(anchors: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:

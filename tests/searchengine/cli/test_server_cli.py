@@ -127,7 +127,6 @@ def empty() -> str:
         (["index", "CORPUS", "URL", "--prune"], "searchengine copy FOLDER URL --prune"),
         (["index", "CORPUS", "URL", "--watch"], "searchengine copy FOLDER URL --prune"),
         (["bench", "URL", "--queries", "q.txt"], "searchengine copy 'postgresql://"),
-        (["adapt", "URL"], "searchengine copy 'postgresql://"),
     ],
 )
 def test_what_makes_no_sense_there_says_what_to_do(

@@ -216,7 +216,7 @@ def test_an_object_gets_the_members_that_it_lacks() -> None:
     encoder = load_given(Minimal())
     assert (encoder.source, encoder.name, encoder.runs_on) == (None, "", "made in Python")
     assert (encoder.matryoshka_dims, encoder.aligned_to) == ((8,), "minimal")
-    assert not (encoder.keeps_prefix or encoder.kept_layers or encoder.vocabulary_size)
+    assert not (encoder.kept_layers or encoder.vocabulary_size)
     assert not encoder.tokenizes and encoder.unknown_tokens(["x"]) == 0
     encoder.start()
     encoder.encode(["a bee"], on_batch=lambda _: pytest.fail("it does not accept that"))
