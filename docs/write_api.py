@@ -49,7 +49,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "searchengine.measure.recommend",
             "searchengine.measure.results",
             "searchengine.measure.mining",
-            "searchengine.measure.planning.plan",
         ),
     ),
     "encoder": (

@@ -8,7 +8,7 @@ engine.search("how do whales sleep", k=5)
 import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -136,7 +136,6 @@ __all__ = [
     "TextEncoder",
     "contract",
     "field_name",
-    "is_url",
     "limits",
     "listing",
     "name_of",
@@ -1212,17 +1211,6 @@ class SearchEngine:
     repair = staticmethod(repair)
     copy = staticmethod(copies.copy)
     load_encoder = staticmethod(load)
-
-    @contextmanager
-    def trial(
-        self, keys: Sequence[str], on: str | None = None, progress: Progress | None = None
-    ) -> Iterator["SearchEngine"]:
-        """A collection of the documents with these keys, open for a block and removed after it.
-
-        Nothing is encoded. It has the settings of this one. `on`: the URL of a server, where it has
-        a schema of its own; None: a temporary folder. Raises as `create`."""
-        with copies.trial(self.collection, keys, on, progress) as collection:
-            yield SearchEngine(collection, self.encoder if self.encodes else None)
 
     def backup(self, path: str | Path) -> None:
         """Copy the last commit to a new folder, while others read and write."""

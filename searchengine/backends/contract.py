@@ -387,14 +387,6 @@ class Snapshot(ABC):
         return None
 
     @abstractmethod
-    def index_bytes(self) -> int:
-        """Bytes of what every search reads; the rest is read for the documents it shows only."""
-
-    def pages_read(self) -> int | None:
-        """Pages of 8 KiB that this snapshot's connection has read so far; None: not counted."""
-        return None
-
-    @abstractmethod
     def warm(self) -> int:
         """Read what searches read into a cache, so that none waits for it; returns bytes."""
 
@@ -503,21 +495,6 @@ class Backend(ABC):
     def wait_ready(self, timeout: float | None = None) -> None:
         """Build the index of vectors if it is missing. Raises CollectionError after `timeout` s."""
         return
-
-    @abstractmethod
-    def settle(self) -> None:
-        """Do now what maintenance does now and then: merge, remove dead rows."""
-
-    @abstractmethod
-    def remove(self) -> None:
-        """Delete the collection with all its documents, and close it."""
-
-    def processor_seconds(self) -> Mapping[int, float] | None:
-        """Seconds of processor that other processes have used for it, by process id.
-
-        None: they cannot be seen, because they run on another machine.
-        """
-        return {}
 
     def follow(self) -> None:
         """Show the newest commit if another collection has taken the place of the one shown."""

@@ -20,7 +20,7 @@ from searchengine.cli.console import (
     orderly_exit,
     printable,
 )
-from searchengine.cli.measuring import bench, evaluate, judged, plan, stages
+from searchengine.cli.measuring import bench, evaluate, judged, stages
 from searchengine.cli.options import with_our_name
 from searchengine.cli.training import train
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
@@ -193,7 +193,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         serve.serve,
         serve.mcp,
     ),
-    "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune, plan.plan),
+    "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune),
     "Train": (
         train.train,
         train.mine,

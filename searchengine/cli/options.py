@@ -3,7 +3,6 @@
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,20 +104,6 @@ class Bytes(click.ParamType[int]):
         number, unit, binary = match.groups()
         power = " kmgt".index(unit or " ")
         return int(float(number) * (1024 if binary else 1000) ** power)
-
-
-class Count(click.ParamType[int]):
-    """A number of things: 1000000, 1e9."""
-
-    name = "N"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number."""
-        with suppress(ValueError, OverflowError):
-            number = float(value)
-            if number >= 1 and number == int(number):
-                return int(number)
-        self.fail(f"expected a whole number of 1 or more, such as 1e9, got {value!r}", param, ctx)
 
 
 class FieldName(click.ParamType[str]):

@@ -95,7 +95,7 @@ UNAVAILABLE = {
         (
             *("create", "open", "open_or_create", "collection", "folder", "reading"),
             *("mirror", "watch", "index_fields", "set_default", "optimize", "tune", "apply"),
-            *("warm", "verify", "repair", "backup", "copy", "trial", "export"),
+            *("warm", "verify", "repair", "backup", "copy", "export"),
             *("reindex", "preview_reindex", "reindex_pending", "discard_reindex"),
         ),
         _FILES,

@@ -8,14 +8,12 @@ compared."""
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, TextIO
-from uuid import uuid4
 
 import numpy as np
 
@@ -280,8 +278,8 @@ def copy(
             return _compare(origin, copied, written, removed, report)
 
 
-def settings_of(origin: Backend) -> tuple[dict[str, Any], Analyzer]:
-    """The collection settings and the tokenizer of a new collection like this one."""
+def _create(origin: Backend, target: str | Path) -> Backend:
+    """Create a collection with the collection settings and the tokenizer of another."""
     names = ("encoder", "index", "passages", "tokenizer_auto", "weight", SETTING, CHOSEN)
     settings = {name: origin.settings[name] for name in names if name in origin.settings}
     analyzer = Analyzer.parse(origin.settings["tokenizer"])
@@ -289,42 +287,7 @@ def settings_of(origin: Backend) -> tuple[dict[str, Any], Analyzer]:
     settings["mode"] = Mode.HYBRID if words else Mode.VECTOR
     if origin.words is not None and "mode" in origin.settings:
         settings["mode"] = origin.settings["mode"]
-    return settings, analyzer
-
-
-@contextmanager
-def trial(
-    origin: Backend,
-    keys: Sequence[str],
-    place: str | None,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Iterator[Backend]:
-    """A temporary collection of some of the documents, to measure.
-
-    It has the settings of the collection, and a shortlist of its own. `place`: the URL of a server,
-    whose fragment is replaced; None: a temporary folder.
-    """
-    settings, analyzer = settings_of(origin)
-    settings["index"] = settings["index"] | {"shortlist": 0}
-    name = f"plan_{uuid4().hex}"
-    with TemporaryDirectory(prefix=name) as scratch:
-        target = Path(scratch) / name if place is None else f"{place.partition('#')[0]}#{name}"
-        backend = create_backend(target, settings, analyzer)
-        try:
-            for start in range(0, len(keys), _BATCH):
-                part = keys[start : start + _BATCH]
-                backend.upsert(origin.entries(part))
-                if progress is not None:
-                    progress(f"Building a trial of {len(keys):,} documents", len(part), len(keys))
-            backend.wait_ready()
-            backend.settle()
-            yield backend
-        finally:
-            backend.remove()
-
-
-def _create(origin: Backend, target: str | Path) -> Backend:
-    return create_backend(target, *settings_of(origin), carried=origin.carried())
+    return create_backend(target, settings, analyzer, carried=origin.carried())
 
 
 def _check_settings(origin: Backend, copied: Backend) -> None:

@@ -183,13 +183,6 @@ class Collection(WritableView):
                 else:
                     writer.changes.set(name, value)
 
-    def settle(self) -> None:
-        self.optimize()
-
-    def remove(self) -> None:
-        self.close()
-        shutil.rmtree(self.path)
-
     def optimize(self, progress: Progress | None = None) -> None:
         """Merge all segments into one without deleted rows, with a new rotation.
 

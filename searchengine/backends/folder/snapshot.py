@@ -412,14 +412,6 @@ class Snapshot(contract.Snapshot):
         except OSError as error:
             raise CollectionError(f"{self.path} cannot be read: {error}") from error
 
-    def index_bytes(self) -> int:
-        """All files of segments but the vectors at full width."""
-        cold = sum(
-            footprint(each.config, each.rows, each.dim).cold for each in self.segments.values()
-        )
-        files = [file for segment in self.segments.values() for file in segment.path.iterdir()]
-        return sum(file.stat().st_size for file in files) - cold
-
     def sizes(self) -> dict[str, Any]:
         segments = self.segments.values()
         structure = SegmentConfig.from_dict(self.settings["index"]).structure

@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -304,30 +304,6 @@ class PostgresCollection(Backend):
         with tempfile.TemporaryDirectory() as folder:
             basis = Basis.fitted(lambda: [sample], len(sample), config, Path(folder))
         return None if basis.matrix is None else Rotation(basis.matrix)
-
-    def settle(self) -> None:
-        with self._connections.single() as connection:
-            connection.execute("VACUUM (ANALYZE) documents, passages, postings, word_totals")
-
-    def remove(self) -> None:
-        with self._connections.single() as connection:
-            connection.execute(f'DROP SCHEMA "{self._connections.schema}" CASCADE')
-        self.close()
-
-    def processor_seconds(self) -> dict[int, float] | None:
-        """Of all connections to the database."""
-        sql = (
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
-            "AND backend_type IN ('client backend', 'parallel worker')"
-        )
-        used: dict[int, float] = {}
-        with self._connections.borrow(replica=True) as connection:
-            for (pid,) in connection.execute(sql).fetchall():
-                with suppress(OSError):  # it has ended, or runs elsewhere
-                    if Path(f"/proc/{pid}/comm").read_text().startswith("postgres"):
-                        schedule = Path(f"/proc/{pid}/schedstat").read_text()
-                        used[pid] = int(schedule.split()[0]) / 1e9
-            return used if connection.info.backend_pid in used else None
 
     @property
     def _spread(self) -> bool:

@@ -345,25 +345,12 @@ class PostgresSnapshot(Snapshot):
         )
         return int(self.tables.read(sql, ([*schema.HOT, *_WARMED],))[0][0])
 
-    def index_bytes(self) -> int:
-        return schema.hot_bytes(self.connection)
-
-    def pages_read(self) -> int:
-        tables = "relnamespace = current_schema()::regnamespace"
-        toast = f"SELECT reltoastrelid FROM pg_class WHERE {tables}"
-        sql = (
-            "SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::int8 FROM pg_class "
-            f"WHERE {tables} OR oid IN ({toast}) "
-            f"OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid IN ({toast}))"
-        )
-        return int(self.tables.read(sql)[0][0])
-
     def sizes(self) -> dict[str, Any]:
         indexed = schema.is_indexed(self.connection)
         _, passages = self.tables.counts()
         spread = bool(self.settings.get(schema.CITUS))
         total = schema.stored_bytes(self.connection, spread)
-        hot = None if spread or not passages else self.index_bytes()
+        hot = None if spread or not passages else schema.hot_bytes(self.connection)
         waiting = "the index of vectors is not built; searches read all rows"
         return {
             "segments": 0,

@@ -1,1 +1,0 @@
-"""What a collection of a given size will need: measured at three sizes, and extrapolated."""
