@@ -113,16 +113,6 @@ def measure(
         yield replace(measuring.setting(name), default=default)
 
 
-def exact(engine: SearchEngine, task: Task, name: str = EXACT) -> Setting:
-    """Measure exact search at full width alone. Raises CollectionError if nothing is stored."""
-    vectors = engine.encoder.encode(list(task.queries.values()), role="query")
-    with engine.collection.reading() as snapshot:
-        _, result = at_full_width(snapshot, vectors, DEPTH + task.exclude_self)
-        run = _run(snapshot, task, task.keys, result)
-    fields = {"dim": engine.encoder.dim, "mode": str(Mode.VECTOR)}
-    return Setting.from_run(name, run, task.keys, task.qrels, **fields)
-
-
 def names(
     engine: SearchEngine, dims: Sequence[int] = (), modes: Sequence[Mode | str] | None = None
 ) -> list[str]:

@@ -2,25 +2,22 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from searchengine.backends.mode import Mode
 from searchengine.cli.console import counted
-from searchengine.cli.measuring.evaluate import load_all, titles_of
 from searchengine.cli.options import (
     AS_JSON,
-    PLOTS,
+    ENCODER,
     PREFIXES,
     QUERY_ENCODER,
     RUNNING,
     Address,
-    complete_path,
     name_list,
     named,
     runs,
@@ -29,7 +26,6 @@ from searchengine.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from searchengine.corpus.documents import Document
     from searchengine.engine import SearchEngine
     from searchengine.measure.comparison import RetrievalRow, Setting, Worse
     from searchengine.measure.judgements import Task
@@ -38,12 +34,10 @@ if TYPE_CHECKING:
     Losses = Mapping[str, Sequence[Worse]]
 
 _WIDTH = 100  # characters of a line that is not for a terminal
-# Parameters that only say how a collection is searched.
-_OF_COLLECTIONS = ("modes", "prefixes", "shortlist", "plots")
 
 
-def judged(more: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options that name judged questions. `more`: what a BEIR folder should also have."""
+def judged() -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options that name judged questions."""
     options = (
         click.option(
             "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
@@ -53,7 +47,7 @@ def judged(more: str = "") -> Callable[[Callable[..., None]], Callable[..., None
             "--beir",
             type=click.Path(path_type=Path),
             metavar="FOLDER",
-            help=f"Folder with both: queries.jsonl and qrels/SPLIT.tsv{more}.",
+            help="Folder with both: queries.jsonl and qrels/SPLIT.tsv.",
         ),
         click.option("--split", default="test", help="Split of the BEIR folder."),
         click.option(
@@ -77,13 +71,13 @@ def judged(more: str = "") -> Callable[[Callable[..., None]], Callable[..., None
         {
             "Questions and judgements": "queries qrels beir split exclude_self",
             "What is compared": "modes prefixes shortlist baseline worst worst_of",
-            "What is written": "run_out plots",
-            "The encoder": f"encoders query_encoder {RUNNING}",
+            "What is written": "run_out",
+            "The encoder": f"encoder query_encoder {RUNNING}",
         }
     )
 )
-@click.argument("collection", type=Address(), required=False)
-@judged(" (and corpus.jsonl, for --encoder without a collection)")
+@click.argument("collection", type=Address())
+@judged()
 @click.option(
     "--mode",
     "modes",
@@ -113,28 +107,28 @@ def judged(more: str = "") -> Callable[[Callable[..., None]], Callable[..., None
     metavar="DIR",
     help="Folder for a TREC run file per row.",
 )
-@click.option(
-    "--encoder",
-    "encoders",
-    multiple=True,
-    metavar="PATH",
-    shell_complete=complete_path,
-    help="Model folder, hub name, or URL#MODEL [default: the collection's encoder]; repeatable "
-    "without a collection, to compare encoders.",
-)
+@ENCODER
 @QUERY_ENCODER
 @runs
-@PLOTS
 @AS_JSON
 def retrieval(
-    collection: Path | str | None,
+    collection: Path | str,
     queries: Path | None,
     qrels: Path | None,
     beir: Path | None,
     split: str,
-    encoders: tuple[str, ...],
+    encoder: str | None,
+    modes: tuple[Mode, ...] | None,
+    prefixes: tuple[int, ...] | None,
+    shortlist: int,
+    baseline: str | None,
+    worst: int | None,
+    worst_of: str | None,
+    run_out: Path | None,
+    exclude_self: bool | None,
+    query_encoder: str | None,
+    runtime: Any,
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Measure nDCG@10, recall@100, MRR@10, MAP and success@1 on judged questions.
 
@@ -144,65 +138,33 @@ def retrieval(
     operating point. Modes text and hybrid are one row each. docs/evaluation.md
     explains intervals and p-values.
 
-    Without COLLECTION, each --encoder encodes the documents and questions of the
-    BEIR folder, and one sentence says whether it is better than the first.
-
     \b
     Examples:
         searchengine evaluate retrieval my.index --queries q.jsonl --qrels test.tsv
         searchengine evaluate retrieval my.index --beir scifact --mode vector,text,hybrid
         searchengine evaluate retrieval my.index --beir scifact --worst 20 --of 64
-        searchengine evaluate retrieval --beir scifact --encoder starter --encoder my-model
     """
-    modes, plots = options["modes"], options["plots"]
-    if options["worst_of"] is not None and options["worst"] is None:
-        raise click.UsageError("--of needs --worst N; add it, or leave --of out")
-    if plots is not None and modes is not None and Mode.VECTOR not in modes:
-        raise click.UsageError("--plots draws prefix lengths, which need --mode vector")
-    if collection is None:
-        folder = _encoders_folder(encoders, beir, options["query_encoder"])
-        _compare_encoders(
-            encoders, folder, *read_judged(queries, qrels, folder, split), as_json, options
-        )
-        return
-    if len(encoders) > 1:
-        raise click.UsageError(
-            "a collection has one encoder; leave COLLECTION out to compare several on the "
-            "documents of --beir FOLDER"
-        )
-    judged = read_judged(queries, qrels, beir, split)
-    _compare_settings(collection, encoders[0] if encoders else None, *judged, as_json, options)
-
-
-def _compare_settings(
-    collection: Path | str,
-    encoder: str | None,
-    queries: Mapping[str, str],
-    qrels: "Qrels",
-    as_json: bool,
-    options: Mapping[str, Any],
-) -> None:
-    """Measure the settings of a collection, and print how they differ."""
     from searchengine.cli.console import note, show_json, steps
     from searchengine.engine import SearchEngine
     from searchengine.measure import retrieval as evaluation
     from searchengine.measure.comparison import table
 
-    modes, prefixes, plots = options["modes"], options["prefixes"], options["plots"]
-    run_out, shortlist, worst_of = options["run_out"], options["shortlist"], options["worst_of"]
-    opening = {name: options[name] for name in ("query_encoder", "runtime")}
+    if worst_of is not None and worst is None:
+        raise click.UsageError("--of needs --worst N; add it, or leave --of out")
+    questions, judgements = read_judged(queries, qrels, beir, split)
+    opening = {"query_encoder": query_encoder, "runtime": runtime}
     with SearchEngine.open(collection, encoder, **opening) as engine:
-        if modes is None and (prefixes or plots):
+        if modes is None and prefixes:
             modes = Mode.AUTO, Mode.VECTOR
         modes = modes or evaluation.default_modes(engine)
         dims: tuple[int, ...] = ()  # without mode vector, which then loads no encoder
         if Mode.VECTOR in modes:
             dims = prefixes or evaluation.default_dims(engine)
         names = evaluation.names(engine, dims, modes)
-        base = _row(engine, names, options["baseline"])
+        base = _row(engine, names, baseline)
         row = None if worst_of is None else _row(engine, names, worst_of)
-        compared = [] if options["worst"] is None else _compared(names, base, row)
-        task = evaluation.task(engine, queries, qrels, options["exclude_self"])
+        compared = [] if worst is None else _compared(names, base, row)
+        task = evaluation.task(engine, questions, judgements, exclude_self)
         if run_out is not None:
             _check_runs(engine, task, run_out)
         for sentence in task.notes:
@@ -214,7 +176,7 @@ def _compare_settings(
                 report(name, done, len(task.queries))
 
             settings = list(evaluation.measure(engine, task, dims, shortlist, modes, progress))
-        losses = _losses(engine, task, settings, base, compared, options["worst"])
+        losses = _losses(engine, task, settings, base, compared, worst)
     rows = table(settings, base)
     title = f"{named(collection)}, {counted(len(task.queries), 'question')}"
     if as_json:
@@ -223,8 +185,6 @@ def _compare_settings(
         _show(rows, _fitting(rows), losses, title)
     if run_out is not None:
         _write_runs(run_out, settings)
-    if plots is not None:
-        _draw(plots, rows, shortlist)
 
 
 @click.command("runs")
@@ -335,155 +295,6 @@ def _run_names(files: Sequence[Path], names: Sequence[str] | None) -> list[str]:
     return result
 
 
-def _draw(folder: Path, rows: Sequence["RetrievalRow"], shortlist: int) -> None:
-    """Plot nDCG@10 by prefix length, of the rows that have one."""
-    from searchengine.cli.console import note
-    from searchengine.measure.plotting import save
-    from searchengine.measure.vector_plots import prefix_scores
-
-    dicts = [row.as_dict() for row in rows if row.setting.dim is not None]
-    lines = {
-        "prefix alone": {row["dim"]: row["prefix_ndcg@10"] for row in dicts},
-        f"shortlist of {shortlist}, reranked": {row["dim"]: row["ndcg@10"] for row in dicts},
-    }
-    note(f"Written: {save(prefix_scores(lines, 'nDCG@10'), folder / 'prefixes.svg')}")
-
-
-def _encoders_folder(encoders: Sequence[str], beir: Path | None, query_encoder: str | None) -> Path:
-    """Return the BEIR folder with the documents to encode. Raises UsageError."""
-    from searchengine.corpus.files import beir_corpus
-
-    context = click.get_current_context()
-    if query_encoder is not None:
-        raise click.UsageError("--query-encoder needs a COLLECTION; name one")
-    if not encoders:
-        raise click.UsageError(
-            "name a COLLECTION, or an --encoder for the documents of --beir FOLDER"
-        )
-    if repeated := next((name for name in encoders if encoders.count(name) > 1), None):
-        raise click.UsageError(f"--encoder {repeated} is given twice; name another encoder")
-    for parameter in context.command.params:
-        on_command_line = (
-            context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        )
-        if on_command_line and parameter.name in _OF_COLLECTIONS:
-            raise click.UsageError(
-                f"{parameter.opts[0]} needs a COLLECTION; without one, encoders are compared by "
-                "exact search at full width"
-            )
-    if beir is None:
-        raise click.UsageError(
-            "--encoder without a COLLECTION needs --beir FOLDER, whose documents are encoded"
-        )
-    if beir_corpus(beir) is None:
-        raise click.UsageError(
-            f"{beir} has no corpus.jsonl (.gz too), whose documents the encoders encode; name a "
-            "folder in BEIR's layout, or a COLLECTION"
-        )
-    return beir
-
-
-def _compare_encoders(
-    encoders: tuple[str, ...],
-    folder: Path,
-    queries: Mapping[str, str],
-    qrels: "Qrels",
-    as_json: bool,
-    options: Mapping[str, Any],
-) -> None:
-    """Measure the encoders on the documents of a BEIR folder, and print how they differ."""
-    from searchengine.cli.console import note, say, show_json, steps
-    from searchengine.corpus.files import count_records
-    from searchengine.measure.comparison import position, table
-    from searchengine.measure.encoder_comparison import by_encoders, conclusion
-    from searchengine.measure.formatting import fitted
-
-    baseline, worst, worst_of = options["baseline"], options["worst"], options["worst_of"]
-    run_out = options["run_out"]
-    titles = titles_of(encoders)
-    names = list(titles.values())
-
-    def named(name: str) -> str:
-        """The row of an encoder, named as in --encoder or as in the table."""
-        return names[position(names, titles.get(name, name))]
-
-    base = names[0] if baseline is None else named(baseline)
-    row = None if worst_of is None else named(worst_of)
-    if worst is not None and len(names) == 1:
-        raise click.UsageError("--worst needs a second encoder to compare with; add --encoder")
-    compared = [] if worst is None else _compared(names, base, row)
-    if run_out is not None:
-        _check_run_names(run_out, names, queries)
-    models = {titles[name]: model for name, model in load_all(encoders, None, options["runtime"])}
-    total = count_records(folder)
-    with steps() as report:
-        with by_encoders(
-            models,
-            lambda: _documents(folder, run_out),
-            queries,
-            qrels,
-            exclude_self=options["exclude_self"],
-            progress=lambda name, done: report(f"Encoding by {name}", done, total),
-        ) as (engine, task, settings):
-            losses = _losses(engine, task, settings, base, compared, worst)
-    for sentence in task.notes:
-        note(f"Note: {sentence}")
-    rows = table(settings, base)
-    conclusions = [conclusion(row) for row in rows]
-    if as_json:
-        dicts = _as_dicts(rows, losses)
-        for fields, encoder, shown in zip(dicts, encoders, conclusions, strict=True):
-            fields |= {"encoder": encoder, "conclusion": shown}
-        show_json(dicts)
-    else:
-        for shown in filter(None, conclusions):
-            say(shown, bold=True)
-        title = f"{folder}, {counted(len(task.queries), 'question')}"
-        _show(rows, fitted([_encoder_cells(row) for row in rows], None, ()), losses, title)
-    if run_out is not None:
-        _write_runs(run_out, settings)
-
-
-def _check_run_names(folder: Path, names: Sequence[str], queries: Mapping[str, str]) -> None:
-    """Refuse names that a run file cannot have or contain before encoding."""
-    from searchengine.measure.judgements import check_names
-
-    check_names(folder, queries, ())
-    for name in names:
-        if name != Path(name).name or name.split() != [name]:
-            raise click.UsageError(
-                f"--run-out names files by encoders, and {name!r} is no name of a file; give "
-                "folders whose last parts differ and have no white space"
-            )
-
-
-def _documents(folder: Path, run_out: Path | None) -> Iterator["Document"]:
-    """Read the documents, and refuse keys that a run file cannot contain."""
-    from searchengine.corpus.files import read_corpus
-    from searchengine.measure.judgements import check_names
-
-    for document in read_corpus(folder):
-        if run_out is not None:
-            check_names(run_out, (), [document.key])
-        yield document
-
-
-def _encoder_cells(row: "RetrievalRow") -> dict[str, Any]:
-    """The row as text, for a terminal of 80 columns: --json has the other metrics."""
-    cells, comparison = row.as_cells(), row.comparison
-    difference = None
-    if comparison is not None and not row.intervals:
-        difference = cells["difference"]
-    elif comparison is not None:
-        difference = f"{cells['difference']} [{comparison.low:+.3f} to {comparison.high:+.3f}]"
-    return {
-        "encoder": cells["setting"],
-        "ndcg@10": cells["ndcg@10"],
-        "difference": difference,
-        "p": cells["p"],
-    }
-
-
 def _compared(names: Sequence[str], base: str, row: str | None) -> list[str]:
     """Return the rows that --worst compares with the baseline: one, or all."""
     if rows := [name for name in names if name != base and row in (None, name)]:
@@ -516,7 +327,7 @@ def _as_dicts(rows: Sequence["RetrievalRow"], losses: "Losses") -> list[dict[str
     """Return the rows and their losses as plain values, ready for JSON."""
     from searchengine.trainer.evaluation.significance import significant
 
-    dicts = [row.as_dict() | {"encoder": None, "conclusion": None} for row in rows]
+    dicts = [row.as_dict() for row in rows]
     for row in dicts:
         lost = losses.get(row["setting"])  # None: not compared
         row["worst"] = None if lost is None else [significant(asdict(each)) for each in lost]

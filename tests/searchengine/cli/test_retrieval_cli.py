@@ -43,7 +43,7 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
     rows = run_json(
         *("evaluate", "retrieval", folder / "c.index", "--beir", folder, "--split", "dev"),
         *("--mode", "vector, text, hybrid", "--prefixes", "384,64", "--run-out", runs),
-        *("--worst", "5", "--plots", tmp_path),
+        *("--worst", "5"),
     )
     names = ["exact", "64", "configured", "text", "hybrid"]
     assert [row["setting"] for row in rows] == names
@@ -57,7 +57,6 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
     for row in rows:
         assert row["questions"] == 2 and row["mrr@10"] == row["recall@100"] + 0.25
     assert sorted(path.stem for path in runs.iterdir()) == sorted(names)
-    assert (tmp_path / "prefixes.svg").exists()
     again = run_json(
         *("evaluate", "runs", *(runs / f"{name}.run" for name in names)),
         *("--qrels", folder / "qrels" / "dev.tsv"),
@@ -99,8 +98,6 @@ def test_the_first_row_is_what_users_get(folder: Path, monkeypatch: pytest.Monke
     for step in ("Evaluating hybrid", "Encoding", "Evaluating exact", "Evaluating 64"):
         assert step in shown
     monkeypatch.delenv("FORCE_COLOR")
-    plotted = run_json(*command, "--prefixes", "64", "--plots", folder / "pictures")
-    assert [row["setting"] for row in plotted][:2] == ["hybrid", "exact"]
     (alone,) = run_json(*command, "--mode", "auto")
     assert (alone["setting"], alone["mode"], alone["default"]) == ("hybrid", "hybrid", True)
     text, hybrid = run_json(*command, "--mode", "text,hybrid", "--run-out", folder / "default")
@@ -161,7 +158,6 @@ def test_runs_that_lack_questions(folder: Path, tmp_path: Path) -> None:
             {"--worst": "3", "--mode": "vector,text", "--of": "exact"},
             "--of exact is the baseline itself",
         ),
-        ({"--plots": "x"}, "--plots draws prefix lengths, which need --mode vector"),
     ],
 )
 def test_what_is_refused(folder: Path, options: dict[str, Any], message: str) -> None:
