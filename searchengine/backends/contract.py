@@ -424,11 +424,6 @@ class Backend(ABC):
     def words(self) -> str | None:
         """How documents are ranked by words; None: the modes text and hybrid are refused."""
 
-    @property
-    def replaces_words(self) -> bool:
-        """Whether `Snapshot.replacements` compares words; else it is always empty."""
-        return False
-
     @abstractmethod
     def reading(self) -> AbstractContextManager[Snapshot]:
         """A snapshot, which stays as it is throughout the block."""

@@ -20,7 +20,7 @@ from searchengine.cli.console import (
     orderly_exit,
     printable,
 )
-from searchengine.cli.measuring import bench, evaluate, judged, stages
+from searchengine.cli.measuring import bench, evaluate, judged
 from searchengine.cli.options import with_our_name
 from searchengine.cli.training import train
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
@@ -175,8 +175,7 @@ def cli() -> None:
     """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
 
-for command in (judged.retrieval, stages.stages, judged.run_files):
-    evaluate.evaluate.add_command(command)
+evaluate.evaluate.add_command(judged.retrieval)
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Index and search": (
         demo.demo,

@@ -64,12 +64,9 @@ def suffixes() -> Separated:
 
 
 def _suffix(text: str) -> str:
-    return _name(text).lower() if text.startswith(".") else _name(text)
-
-
-def name_list() -> Separated:
-    """Names: MR,CR."""
-    return Separated("NAME,NAME,…", "names", _name, repeats=True)
+    if not text:
+        raise ValueError(text)
+    return text.lower() if text.startswith(".") else text
 
 
 def _positive(text: str) -> int:
@@ -81,12 +78,6 @@ def _positive(text: str) -> int:
 def _stage(text: str) -> tuple[int, int]:
     width, keep = map(int, text.split(":"))
     return width, keep
-
-
-def _name(text: str) -> str:
-    if not text:
-        raise ValueError(text)
-    return text
 
 
 class Bytes(click.ParamType[int]):

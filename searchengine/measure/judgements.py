@@ -1,4 +1,4 @@
-"""Judging: questions, judgements and runs from files.
+"""Judging: questions and judgements from files, and the run files that are written.
 
 Files are those of BEIR and TREC, or one question per line.
 
@@ -8,7 +8,6 @@ equal scores by document, the greatest name first. So the written scores fall st
 with the ranks.
 """
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -167,49 +166,6 @@ def check_names(path: Path, questions: Iterable[str], documents: Iterable[str]) 
         _check_name(path, "question", question)
     for document in documents:
         _check_name(path, "document", document)
-
-
-def read_run(path: str | Path) -> Run:
-    """Read a run file (.gz too), the documents of a question in trec_eval's order.
-
-    Raises CorpusError, with file and line, for an invalid line and a repeated document.
-    """
-    path = Path(path)
-    scored: dict[str, dict[str, float]] = {}
-    for number, line in read_lines(path):
-        cells = line.split()
-        if not cells:
-            continue
-        score = _number(cells[4]) if len(cells) == 6 else None
-        if score is None:
-            expected = "expected question, Q0, document, rank, score and tag"
-            raise bad(f"{path}:{number}", f"{expected}, got {line.strip()[:200]!r}")
-        question, document = cells[0], cells[2]
-        scores = scored.setdefault(question, {})
-        if document in scores:
-            message = f"documents must be unique per question, got {document!r:.80} twice"
-            raise bad(f"{path}:{number}", f"{message} for {question!r:.80}")
-        scores[document] = score
-    if not scored:
-        raise bad(path, "the run file has no lines; expected one per question and document")
-    return {question: ranked(_sorted(scores)) for question, scores in scored.items()}
-
-
-def _sorted(results: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Sort by score, then by document, both descending, as trec_eval does."""
-    names = sorted(results, key=str.encode, reverse=True)  # C compares bytes
-    with np.errstate(over="ignore"):
-        scores = np.array([results[name] for name in names]).astype(np.float32)
-    order = np.argsort(-scores, kind="stable")
-    return [(names[i], results[names[i]]) for i in order]
-
-
-def _number(cell: str) -> float | None:
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and "_" not in cell else None
 
 
 def _check_name(path: Path, column: str, name: str) -> None:

@@ -90,10 +90,6 @@ class Collection(WritableView):
     def words(self) -> str | None:
         return None if self.settings["tokenizer"] == Tokenizer.NONE else "BM25"
 
-    @property
-    def replaces_words(self) -> bool:
-        return self.settings["tokenizer"] not in (Tokenizer.NONE, Tokenizer.TRIGRAM)
-
     def highest_number(self) -> int:
         """As Backend; remembered until another commit."""
         commit, highest = self.numbered or (None, -1)

@@ -1,8 +1,8 @@
-"""searchengine evaluate retrieval and runs: rankings measured by judgements."""
+"""searchengine evaluate retrieval: rankings measured by judgements."""
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from searchengine.cli.options import (
     QUERY_ENCODER,
     RUNNING,
     Address,
-    name_list,
     named,
     runs,
     sectioned,
@@ -36,36 +35,6 @@ if TYPE_CHECKING:
 _WIDTH = 100  # characters of a line that is not for a terminal
 
 
-def judged() -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options that name judged questions."""
-    options = (
-        click.option(
-            "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
-        ),
-        click.option("--qrels", type=click.Path(path_type=Path), help="File of judgements: TSV."),
-        click.option(
-            "--beir",
-            type=click.Path(path_type=Path),
-            metavar="FOLDER",
-            help="Folder with both: queries.jsonl and qrels/SPLIT.tsv.",
-        ),
-        click.option("--split", default="test", help="Split of the BEIR folder."),
-        click.option(
-            "--exclude-self/--no-exclude-self",
-            default=None,
-            help="Leave out the document with the question's key [default: if questions are "
-            "documents].",
-        ),
-    )
-
-    def with_options(command: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return with_options
-
-
 @click.command(
     cls=sectioned(
         {
@@ -77,7 +46,22 @@ def judged() -> Callable[[Callable[..., None]], Callable[..., None]]:
     )
 )
 @click.argument("collection", type=Address())
-@judged()
+@click.option(
+    "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
+)
+@click.option("--qrels", type=click.Path(path_type=Path), help="File of judgements: TSV.")
+@click.option(
+    "--beir",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Folder with both: queries.jsonl and qrels/SPLIT.tsv.",
+)
+@click.option("--split", default="test", help="Split of the BEIR folder.")
+@click.option(
+    "--exclude-self/--no-exclude-self",
+    default=None,
+    help="Leave out the document with the question's key [default: if questions are documents].",
+)
 @click.option(
     "--mode",
     "modes",
@@ -187,70 +171,6 @@ def retrieval(
         _write_runs(run_out, settings)
 
 
-@click.command("runs")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option(
-    "--qrels", required=True, type=click.Path(path_type=Path), help="File of judgements: TSV."
-)
-@click.option("--names", type=name_list(), help="Names of the runs [default: their file names].")
-@click.option(
-    "--baseline", metavar="NAME", help="Run to compare the others with [default: the first]."
-)
-@AS_JSON
-def run_files(
-    files: tuple[Path, ...],
-    qrels: Path,
-    names: tuple[str, ...] | None,
-    baseline: str | None,
-    as_json: bool,
-) -> None:
-    """Measure TREC run files from any system, and compare them.
-
-    A RUN (.gz too) has lines of question, Q0, document, rank, score and tag. The
-    metrics are those of `retrieval`. A judged question that a run lacks counts 0, as
-    with trec_eval -c.
-
-    \b
-    Example:
-        searchengine evaluate runs bm25.run mine.run --qrels qrels/test.tsv
-    """
-    from searchengine.cli.console import note, show_json
-    from searchengine.measure.comparison import Setting, position, table
-    from searchengine.measure.judgements import read_qrels, read_run
-
-    run_names = _run_names(files, names)
-    base = run_names[position(run_names, baseline)] if baseline else run_names[0]
-    grades = read_qrels(qrels)
-    settings = []
-    for name, file in zip(run_names, files, strict=True):
-        run = read_run(file)
-        if missing := len(grades.keys() - run.keys()):
-            note(
-                f"Note: {name} lacks {missing:,} of {len(grades):,} judged questions: they count 0"
-            )
-        if unjudged := len(run.keys() - grades.keys()):
-            note(f"Note: {name} answers questions without a judgement, left out: {unjudged:,}")
-        settings.append(Setting.from_run(name, run, list(grades), grades))
-    rows = table(settings, base)
-    if as_json:
-        show_json(_as_dicts(rows, {}))
-    else:
-        _show(rows, _fitting(rows), {}, f"{qrels}, {counted(len(grades), 'question')}")
-
-
-def note_few(questions: int) -> bool:
-    """Whether questions are too few for intervals, and a note if they are."""
-    from searchengine.cli.console import note
-    from searchengine.trainer.evaluation.significance import MIN_QUESTIONS
-
-    if few := questions < MIN_QUESTIONS:
-        note(
-            f"{counted(questions, 'question')}: too few for intervals; at least {MIN_QUESTIONS} "
-            "are needed"
-        )
-    return few
-
-
 def read_judged(
     queries: Path | None, qrels: Path | None, beir: Path | None, split: str
 ) -> tuple[dict[str, str], "Qrels"]:
@@ -281,18 +201,6 @@ def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
     from searchengine.measure.judgements import check_names
 
     check_names(folder, task.queries, list(engine.keys()))
-
-
-def _run_names(files: Sequence[Path], names: Sequence[str] | None) -> list[str]:
-    """Names of the runs."""
-    result = list(names or (file.name.removesuffix(".gz").removesuffix(".run") for file in files))
-    if len(result) != len(files):
-        raise click.UsageError(f"--names must have {len(files)} names, got {len(result)}")
-    if len(set(result)) < len(result) or not all(result):
-        raise click.UsageError(
-            f"names of runs must differ, got {', '.join(result)}; name them with --names a,b"
-        )
-    return result
 
 
 def _compared(names: Sequence[str], base: str, row: str | None) -> list[str]:
@@ -354,9 +262,13 @@ def _show(
 ) -> None:
     """Print the table, a legend, and the questions that lost."""
     from searchengine.cli.console import note, say, show_rows
+    from searchengine.trainer.evaluation.significance import MIN_QUESTIONS
 
     show_rows(table, title)
-    few = note_few(rows[0].questions)
+    few = rows[0].questions < MIN_QUESTIONS
+    if few:
+        count = counted(rows[0].questions, "question")
+        note(f"{count}: too few for intervals; at least {MIN_QUESTIONS} are needed")
     base = next((row.baseline for row in rows if row.baseline is not None), None)
     if base is not None:
         note(

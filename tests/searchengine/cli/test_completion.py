@@ -25,7 +25,7 @@ def values(line: str) -> set[str]:
 
 def test_commands_options_and_choices() -> None:
     assert values("se") == {"search", "serve"}
-    assert values("evaluate r") == {"retrieval", "runs"}
+    assert values("evaluate r") == {"retrieval"}
     assert values("search notes.index owls --mo") == {"--mode"}
     assert values("search notes.index owls --mode ") == {"auto", "vector", "text", "hybrid"}
     assert values("search notes.index owls --precision ") >= {"fp32", "bf16"}
