@@ -107,10 +107,6 @@ CASES = {
         ["c", "questions.txt"],
         _KEPT,
     ),
-    "evaluate --plots": Case(
-        ["evaluate", "geometry", "--plots", "plots", "--encoder", _MODEL, "scores.tsv"],
-        ["scores.tsv"],
-    ),
 }
 
 
@@ -133,8 +129,6 @@ def prepare(folder: Path) -> None:
     (folder / "questions.txt").write_text("\n".join(texts[-200:]))
     pairs = map("\t".join, pairwise(texts[:200]))
     (folder / "pairs.tsv").write_text("\n".join(["anchor\tpositive", *pairs]) + "\n")
-    scores = [f"{i % 6}\t{one}\t{other}" for i, (one, other) in enumerate(pairwise(texts[:40]))]
-    (folder / "scores.tsv").write_text("\n".join(["score\tsentence1\tsentence2", *scores]))
     with SearchEngine.create(folder / "c", folder / "model") as engine:
         engine.add(documents[:400])
         engine.add(documents[400:_DOCUMENTS])

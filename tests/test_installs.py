@@ -244,7 +244,7 @@ def trains(env: Environment, at: Path) -> None:
     few = ("--set", "max_steps=2", "--batch-size", "8", "--plots", "curve")
     done(env, at, "train", "pairs.tsv", "--out", "model", "--base", "tiny", *few)
     assert list((at / "curve").glob("*.svg"))
-    done(env, at, "evaluate", "sts", "sts.tsv", "--encoder", "model", "--plots", "scores")
+    done(env, at, "evaluate", "sts", "sts.tsv", "--encoder", "model")
     done(env, at, "index", "notes", "n.index", "--encoder", "model")
     assert keys(env, at, "search", "n.index", "a whale", "-k", "1")
     assert keys(env, at, "search", "n.index", "a whale", "-k", "1", "--cross-encoder", "cross")

@@ -172,12 +172,6 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON d
 SHORTLIST = click.option(
     "--shortlist", type=click.IntRange(1), help="Number of candidates to rerank at full width."
 )
-PLOTS = click.option(
-    "--plots",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Folder for the plot (SVG).",
-)
 WAIT = click.option(
     "--wait",
     type=click.FloatRange(0, 86400),

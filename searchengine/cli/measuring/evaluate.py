@@ -1,4 +1,4 @@
-"""searchengine evaluate sts, geometry, labels, map and mteb."""
+"""searchengine evaluate sts, geometry, labels and mteb."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from searchengine.cli.options import (
     AS_JSON,
     MODEL,
     MODELS,
-    PLOTS,
     PREFIXES,
     TRUST,
     complete_path,
@@ -70,7 +69,6 @@ def evaluate() -> None:
 @PREFIXES
 @click.option("--layers", type=numbers(), help="Numbers of layers to run, from the first: 6,3.")
 @runs
-@PLOTS
 @AS_JSON
 def sts(
     files: tuple[tuple[str, Path], ...],
@@ -79,7 +77,6 @@ def sts(
     prefixes: tuple[int, ...] | None,
     layers: tuple[int, ...] | None,
     runtime: Any,
-    plots: Path | None,
     as_json: bool,
 ) -> None:
     """Measure Spearman correlation with human similarity scores.
@@ -99,17 +96,14 @@ def sts(
     from searchengine.trainer.evaluation.sts import averages, sentences, sts_tasks, too_few_pairs
 
     tasks = _sts_tasks(files)
-    models, titles = load_all(encoders, layers, runtime), titles_of(encoders)
+    models = load_all(encoders, layers, runtime)
     dicts = []
-    lines: dict[str, dict[int, float]] = {}
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
         for name, model in models:
             rows = sts_tasks(model, tasks, prefixes, setting, advance, intervals=True)
             if len(tasks) > 1:
                 rows += averages(rows)
             dicts += [{"encoder": name, "layers": model.layers} | asdict(row) for row in rows]
-            line = titles[name] + (f", {model.layers} layers" if layers else "")
-            lines[line] = {row.dim: row.spearman for row in rows if row.task == rows[-1].task}
     for task in tasks:
         if reason := too_few_pairs(task, setting):
             note(f"Note: {reason}")
@@ -120,12 +114,6 @@ def sts(
         show_rows(
             [_with_interval(row) for row in dicts], f"{counted(pairs, 'pair')}, setting {setting}"
         )
-    if plots is not None:
-        from searchengine.measure.plotting import save
-        from searchengine.measure.vector_plots import prefix_scores
-
-        figure = prefix_scores(lines, "Spearman correlation")
-        note(f"Written: {save(figure, plots / 'prefixes.svg')}")
 
 
 def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
@@ -134,13 +122,6 @@ def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
     ends = row["spearman_interval"]
     interval = "" if ends is None else f" [{ends[0]:.3f}–{ends[1]:.3f}]"
     return columns | {"spearman": f"{row['spearman']:.4f}{interval}"}
-
-
-def titles_of(encoders: tuple[str, ...]) -> dict[str, str]:
-    """Titles of the encoders in a plot: the last part of the path, if it is unique."""
-    short = {name: Path(name).name for name in encoders}
-    unique = len(set(short.values())) == len(short)
-    return short if unique else {name: name for name in encoders}
 
 
 def load_all(
@@ -180,7 +161,6 @@ def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
     default=4.0,
     help="Minimum score of a pair that counts as similar.",
 )
-@PLOTS
 @TRUST
 @AS_JSON
 def geometry(
@@ -188,7 +168,6 @@ def geometry(
     encoders: tuple[str, ...],
     prefixes: tuple[int, ...] | None,
     positive_from: float,
-    plots: Path | None,
     trust_remote_code: bool,
     as_json: bool,
 ) -> None:
@@ -196,33 +175,25 @@ def geometry(
 
     Prints one row per prefix length. PAIRS are CSV or TSV files with the columns score,
     sentence1 and sentence2, pooled. Alignment uses the pairs with a high score, the
-    other measures all distinct sentences. --plots draws the singular values at full
-    width; with two encoders, such as before and after training, one line for each.
+    other measures all distinct sentences.
 
     \b
     Example:
         searchengine evaluate geometry stsb_dev.tsv --encoder starter --encoder my-model
     """
-    from searchengine.cli.console import counted, note, progress, show_json, show_rows
+    from searchengine.cli.console import counted, progress, show_json, show_rows
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.evaluation.geometry import geometry as measure
-    from searchengine.trainer.evaluation.geometry import spectrum
-    from searchengine.trainer.evaluation.sts import Remembered, StsTask, read_sts, sentences
+    from searchengine.trainer.evaluation.sts import StsTask, read_sts, sentences
 
     scored = read_sts(pairs)
-    dicts, spectra, titles = [], {}, titles_of(encoders)
+    dicts = []
     with progress("Encoding", len(sentences([StsTask("", scored)])) * len(encoders)) as advance:
         for name in encoders:
-            model = Remembered(Encoder.load(name, trust_remote_code=trust_remote_code))
+            model = Encoder.load(name, trust_remote_code=trust_remote_code)
             rows = measure(model, scored, prefixes, positive_from=positive_from, on_batch=advance)
             dicts += [{"encoder": name} | asdict(row) for row in rows]
-            spectra[titles[name]] = spectrum(model.rows)
     show_json(dicts) if as_json else show_rows(dicts, counted(len(scored), "pair"))
-    if plots is not None:
-        from searchengine.measure.plotting import save
-        from searchengine.measure.vector_plots import spectra as draw
-
-        note(f"Written: {save(draw(spectra), plots / 'spectrum.svg')}")
 
 
 @evaluate.command()
@@ -280,61 +251,6 @@ def labels(
         for row in rows
     ]
     show_rows(cells, f"{counted(len(texts), 'text')}, {encoder}")
-
-
-@evaluate.command("map")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--plots",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Folder for the plot (SVG).",
-)
-@MODEL
-@click.option(
-    "--projection",
-    type=click.Choice(["pca", "tsne", "umap"]),
-    default="pca",
-    help="Projection to two dimensions.",
-)
-@click.option(
-    "--most",
-    default=1000,
-    type=click.IntRange(2),
-    help="Maximum number of texts.",
-)
-@TRUST
-def map_(
-    files: tuple[Path, ...],
-    plots: Path,
-    encoder: str,
-    projection: str,
-    most: int,
-    trust_remote_code: bool,
-) -> None:
-    """Draw labelled texts in the plane, one colour per label.
-
-    FILES are CSV, TSV or JSONL with the columns text and label; the first --most texts are
-    drawn.
-
-    \b
-    Example:
-        searchengine evaluate map trec_test.tsv --encoder my-model --plots pictures
-    """
-    from searchengine.cli.console import counted, note, progress
-    from searchengine.measure.plotting import save
-    from searchengine.measure.vector_plots import sentence_map
-    from searchengine.trainer.encoder import Encoder
-    from searchengine.trainer.training.example_files import read_labelled
-
-    texts = read_labelled(files)[:most]
-    model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
-    with progress("Encoding", len(texts)) as advance:
-        vectors = model.encode([text for text, _ in texts], on_batch=advance)
-    title = f"{counted(len(texts), 'text')}, {Path(encoder).name}"
-    figure = sentence_map(vectors, [label for _, label in texts], projection, title=title)
-    note(f"Written: {save(figure, plots / 'map.svg')}")
 
 
 @evaluate.command()

@@ -110,24 +110,21 @@ def test_preset_settings_pictures_and_logs(folder: Path) -> None:
     compared = run(
         folder,
         *("evaluate", "geometry", "dev.tsv", "--encoder", "base", "--encoder", "m", "--json"),
-        *("--plots", "pictures"),
     )
     assert compared.returncode == 0, compared.stderr
     assert [row["encoder"] for row in json.loads(compared.stdout)] == ["base", "m"]
-    assert "base" in (folder / "pictures" / "spectrum.svg").read_text()
     layers = run(
         folder,
         *("evaluate", "sts", "dev.tsv", "--encoder", "base", "--encoder", "m", "--json"),
-        *("--layers", "2,1", "--prefixes", "32,8", "--plots", "pictures"),
+        *("--layers", "2,1", "--prefixes", "32,8"),
     )
     rows = json.loads(layers.stdout)
     assert [(r["encoder"], r["layers"], r["dim"]) for r in rows] == [
         (name, n, dim) for name in ("base", "m") for n in (2, 1) for dim in (32, 8)
     ]
-    assert (folder / "pictures" / "prefixes.svg").exists()
 
 
-def test_labels_and_their_map(folder: Path) -> None:
+def test_labels(folder: Path) -> None:
     done = run(
         folder,
         *("train", "labelled.tsv", "--base", "base", "--out", "m", "--config", "c.json"),
@@ -157,8 +154,6 @@ def test_labels_and_their_map(folder: Path) -> None:
     odd = run(folder, *"evaluate labels odd.tsv --encoder m".split())
     assert "1 text with labels that the model was not trained on, such as 'odd'" in odd.stderr
     assert "0.0000 [0.000–0.793]" in odd.stdout
-    mapped = run(folder, *"evaluate map labelled.tsv --encoder m --plots pictures".split())
-    assert mapped.returncode == 0 and (folder / "pictures" / "map.svg").exists()
     without = run(folder, *"evaluate labels labelled.tsv --encoder base".split())
     assert without.returncode == 2 and "knows no labels" in without.stderr
 

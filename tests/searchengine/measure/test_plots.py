@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from searchengine.measure.training_plots import (
     smoothed,
     training_curve,
 )
-from searchengine.measure.vector_plots import prefix_scores, sentence_map, spectra
 from searchengine.trainer.errors import ConfigError, DataError
 
 TRAINING = {
@@ -178,106 +176,10 @@ def test_paths_that_cannot_be_drawn(history: History) -> None:
         alignment_uniformity({"x": History((), (Judged(0, {}, 0.1, math.nan),), 0)})
 
 
-def test_prefix_scores() -> None:
-    figure = prefix_scores({"a": {8: 0.9, 2: 0.5, 4: 0.8}, "b": {4: 0.7}}, "nDCG@10", "SciFact")
-    (axes,) = figure.axes
-    assert lines(figure) == {"a": [(2, 0.5), (4, 0.8), (8, 0.9)], "b": [(4, 0.7)]}
-    assert texts(figure) == ["a", "b"]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "4", "8"]
-    assert axes.get_xscale() == "log" and axes.get_ylabel() == "nDCG@10"
-    assert axes.get_title("left") == "SciFact"
-    for bad, message in (
-        ({}, "methods, got 0"),
-        ({"a": {}}, "a: expected scores by prefix length"),
-        ({"a": {4: math.nan}}, "scores of a must be finite, got nan"),
-        ({str(i): {4: 0.5} for i in range(11)}, "methods, got 11"),
-    ):
-        with pytest.raises(DataError, match=message):
-            prefix_scores(bad)
-
-
-def test_map_is_the_principal_plane() -> None:
-    from sklearn.decomposition import PCA
-
-    rows = np.random.default_rng(0).normal(size=(40, 6)) * [5, 3, 1, 1, 0.5, 0.1]
-    labels = ["ab"[i % 2] for i in range(40)]
-    figure = sentence_map(rows, labels)
-    (axes,) = figure.axes
-    places = np.empty((40, 2))
-    for label, points in zip("ab", axes.collections, strict=True):
-        places[[other == label for other in labels]] = points.get_offsets()
-        assert points.get_label() == f"{label} (20)"
-    oracle = PCA(2).fit(rows)
-    assert np.abs(places) == pytest.approx(np.abs(oracle.transform(rows)))
-    assert all(places[np.abs(places[:, axis]).argmax(), axis] > 0 for axis in (0, 1))
-    first, second = 100 * oracle.explained_variance_ratio_
-    assert axes.get_xlabel() == f"1st principal axis ({first:.1f} % of the variance)"
-    assert axes.get_ylabel() == f"2nd principal axis ({second:.1f} % of the variance)"
-    assert axes.get_title("left") == "40 sentences, 2 labels"
-
-
-def test_tsne_keeps_clusters_together() -> None:
-    noise = np.random.default_rng(0).normal(size=(60, 8)) * 0.05
-    kinds = np.repeat([0, 1], 30)
-    figure = sentence_map(noise + np.eye(8)[kinds], [str(kind) for kind in kinds], "tsne")
-    one, two = (np.asarray(points.get_offsets()) for points in figure.axes[0].collections)
-    apart = np.linalg.norm(one.mean(axis=0) - two.mean(axis=0))
-    assert apart > 2 * max(one.std(), two.std())
-    assert "t-SNE" in figure.axes[0].get_xlabel()
-
-
-def test_maps_that_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = np.eye(12)
-    with pytest.raises(DataError, match="at most 10 labels, got 12"):
-        sentence_map(rows, [str(i) for i in range(12)])
-    with pytest.raises(DataError, match=r"shape \(12, 12\) with 1 labels"):
-        sentence_map(rows, ["a"])
-    with pytest.raises(DataError, match="at least 3 rows"):
-        sentence_map(rows[:2], ["a", "b"])
-    with pytest.raises(DataError, match="vectors must be finite, got nan"):
-        sentence_map(rows * math.nan, ["a"] * 12)
-    with pytest.raises(ConfigError, match="projection 'mds': expected one of pca, tsne, umap"):
-        sentence_map(rows, ["a"] * 12, "mds")
-    monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(ConfigError, match=r"pip install 'searchengine\[posthoc\]'"):
-        sentence_map(rows, ["a"] * 12, "umap")
-
-
-def test_spectra() -> None:
-    figure = spectra({"flat": [2.0, 2.0, 2.0, 2.0], "steep": [0.1, 10.0, 0.0]})
-    (axes,) = figure.axes
-    curves = lines(figure)
-    assert curves["flat: effective rank 4.0 of 4"] == [(1, 1), (2, 1), (3, 1), (4, 1)]
-    # shares 1/101 and 100/101: exp(−Σ p ln p) = 1.06
-    assert curves["steep: effective rank 1.1 of 3"] == [(1, 1), (2, pytest.approx(0.01))]
-    assert axes.get_yscale() == "log"
-    for bad, message in (
-        ({}, "spectra, got 0"),
-        ({"a": [0.0, 0.0]}, "a: singular values must"),
-        ({"a": [1.0, -1.0]}, "must not be negative"),
-        ({"a": []}, "a: singular values must"),
-        ({"a": [1.0, math.nan]}, "singular values of a must be finite, got nan"),
-    ):
-        with pytest.raises(DataError, match=message):
-            spectra(bad)  # type: ignore[arg-type]
-
-
-def test_effective_rank_is_that_of_the_trainer() -> None:
-    from searchengine.trainer.evaluation.geometry import effective_rank, spectrum
-
-    rows = np.random.default_rng(0).normal(size=(50, 12)) * np.linspace(1, 5, 12)
-    (name,) = lines(spectra({"x": spectrum(rows)}))
-    assert name == f"x: effective rank {effective_rank(rows):.1f} of 12"
-
-
 def pictures(history: History) -> dict[str, Figure]:
-    rows = np.random.default_rng(0).normal(size=(9, 4))
     return {
         "curve": training_curve(history),
         "path": alignment_uniformity({"run": history}),
-        "prefix": prefix_scores({"a": {4: 0.5, 8: 0.6}}),
-        "map": sentence_map(rows, list("aabbccabc")),
-        "spectra": spectra({"a": [3.0, 2.0, 1.0]}),
     }
 
 
@@ -360,8 +262,7 @@ def test_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for program in programs:
         exec(program, {})
     pictures = {path.name for path in (tmp_path / "pictures").iterdir()}
-    names = {"training-curve.svg", "two-runs.svg", "prefixes.png", "map.svg", "spectrum.svg"}
-    assert pictures == names
+    assert pictures == {"training-curve.svg", "two-runs.svg"}
     assert [path.name[:6] for path in (tmp_path / "runs" / "new-model").iterdir()] == ["events"]
     card = (tmp_path / "new-model" / "README.md").read_text(encoding="utf-8")
     assert "- Data: `pairs.tsv`; 6 examples" in card and str(tmp_path) not in card
