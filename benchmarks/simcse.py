@@ -16,10 +16,8 @@ from typing import Any
 
 import click
 from matryoshka_finetune import TESTS
-from record import DATA, REPOSITORY, over_seeds, record
+from record import DATA, over_seeds, record
 
-from searchengine.measure.plotting import save
-from searchengine.measure.training_plots import History, alignment_uniformity, as_history
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
 from searchengine.trainer.training.train_config import TrainConfig
@@ -50,12 +48,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "MLM, weight 1": {"mlm_weight": 1.0},
     "momentum queue of 256": {"queue_size": 256, "queue_momentum": 0.995},
 }
-PICTURED = {
-    "dropout 0.1, CLS before the MLP, temperature 0.05": "SimCSE",
-    "delete one word, no dropout": "delete one word, no dropout",
-    "next sentence": "next sentence",
-    "temperature 1": "temperature 1",
-}
 
 
 def sentences(data: Path, scratch: Path, count: int, name: str) -> Path:
@@ -77,7 +69,6 @@ def sentences(data: Path, scratch: Path, count: int, name: str) -> Path:
 def main(data: Path, steps: int, seeds: int, only: tuple[str, ...]) -> None:
     """Train every row from the same start."""
     figures: dict[str, Any] = {"steps": steps}
-    runs: dict[str, History] = {}
     chosen = {name: changes for name, changes in ROWS.items() if not only or name in only}
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -104,14 +95,10 @@ def main(data: Path, steps: int, seeds: int, only: tuple[str, ...]) -> None:
                 judged = model.history["judged"]
                 best = next(j for j in reversed(judged) if j["step"] == model.recipe["best_step"])
                 trained.append(rounded(best))
-                if name in PICTURED and seed == 0:
-                    runs[PICTURED[name]] = as_history(model.history)
             of_seeds = {key: over_seeds([row[key] for row in trained]) for key in trained[0]}
             figures[name] = {"untrained": rounded(judged[0]), "trained": of_seeds}
             click.echo(f"{name:50} {figures[name]}")
     record("simcse", figures)
-    if len(runs) == len(PICTURED):
-        save(alignment_uniformity(runs), REPOSITORY / "docs" / "simcse.svg")
 
 
 def rounded(judged: dict[str, Any]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,16 +104,6 @@ def save(figure: "Figure", path: str | Path) -> Path:
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
     figure.savefig(path, dpi=200, metadata=metadata)
     return path
-
-
-def check_finite(what: str, values: Iterable[float]) -> None:
-    """Raise DataError for NaN and infinities, which a plot would silently leave out.
-
-    what: name of the values, for the message.
-    """
-    for place, value in enumerate(values):
-        if not math.isfinite(value):
-            raise DataError(f"{what} must be finite, got {value} as number {place + 1}")
 
 
 @styled

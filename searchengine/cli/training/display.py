@@ -35,7 +35,7 @@ def train_with_progress(
     """Train, and show loss and scores on stderr.
 
     tensorboard: folder for logs during training; logs: services that they are sent to, of LOGS;
-    plots: folder for plots after it. Under torchrun only the first process shows and writes
+    plots: folder for a plot after it. Under torchrun only the first process shows and writes
     anything.
     """
     for option, folder in (("--plots", plots), ("--tensorboard", tensorboard)):
@@ -65,11 +65,11 @@ def train_with_progress(
             encoder = train(config, on_report, resume, measure)
     print_line(console, f"The model is in {config.out}: {encoder.recipe['chosen']}")
     if plots is not None:
-        from searchengine.measure.training_plots import draw_training
+        from searchengine.measure.plotting import save
+        from searchengine.measure.training_plots import training_curve
 
-        title = str(encoder.recipe["judged_by"])
-        for path in draw_training(encoder.model.history, plots, title):
-            print_line(console, f"Written: {path}")
+        figure = training_curve(encoder.model.history, str(encoder.recipe["judged_by"]))
+        print_line(console, f"Written: {save(figure, plots / 'training-curve.svg')}")
     return encoder
 
 

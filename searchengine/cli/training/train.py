@@ -75,7 +75,7 @@ FILES = click.Path(path_type=Path)
     type=click.Choice(["wandb", "mlflow"]),
     help="Service that gets loss and scores; repeatable.",
 )
-@click.option("--plots", type=FILES, metavar="DIR", help="Folder for plots of the run (SVG).")
+@click.option("--plots", type=FILES, metavar="DIR", help="Folder for a plot of the run (SVG).")
 def train(
     files: tuple[Path, ...],
     preset: str | None,

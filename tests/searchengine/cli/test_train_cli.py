@@ -103,8 +103,7 @@ def test_preset_settings_pictures_and_logs(folder: Path) -> None:
     assert (config["pooling"], config["batch_size"]) == ("cls-before-pooler", 8)
     assert (config["learning_rate"], config["nested"]) == (3e-5, False)
     names = {path.name for path in (folder / "pictures").iterdir()}
-    assert names == {"training-curve.svg", "alignment-uniformity.svg"}
-    assert all(path.stat().st_size > 5000 for path in (folder / "pictures").iterdir())
+    assert names == {"training-curve.svg"}
     assert list((folder / "logs").glob("events.out.tfevents.*"))
     assert "alignment" in done.stderr and "Written: pictures/training-curve.svg" in done.stderr
     compared = run(
