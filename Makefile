@@ -29,7 +29,7 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[all,multilingual,int8,mteb,tensorboard,posthoc,dev]"
+	$(INSTALL) -e ".[all,multilingual,int8,mteb,tensorboard,dev]"
 	touch $@ .venv/demo
 
 # What the tests of the search page check its accessibility with; they are skipped without it.

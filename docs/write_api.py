@@ -67,7 +67,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "searchengine.trainer.training.loop",
             "searchengine.trainer.training.presets",
             "searchengine.trainer.training.losses",
-            "searchengine.trainer.training.posthoc",
         ),
     ),
     "trainer-evaluation": (

@@ -430,7 +430,6 @@ EXTRAS: dict[str, list[Check]] = {
     "datasets": [reads_datasets],
     "mteb": [evaluates_with_mteb],
     "tensorboard": [logs_to_tensorboard],
-    "posthoc": [imports("umap", "zuko")],
     "ray": [encodes_on_ray],
     "langchain": [imports("searchengine.integrations.langchain")],
     "llamaindex": [imports("searchengine.integrations.llamaindex")],
@@ -630,7 +629,7 @@ def named_extras(text: str) -> set[str]:
 def test_extras_on_the_pages_exist() -> None:
     known = {*project()["optional-dependencies"]}
     named = {page: named_extras(page.read_text()) for page in pages()}
-    assert {"serve", "formats", "posthoc"} <= set().union(*named.values())
+    assert {"serve", "formats"} <= set().union(*named.values())
     assert {page.name: names - known for page, names in named.items() if names - known} == {}
 
 

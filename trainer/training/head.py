@@ -82,8 +82,7 @@ def rotate_head(encoder: Encoder, texts: Sequence[str], targets: np.ndarray | No
     assert dense is not None, "rotate_head needs a model from with_linear_head"
     vectors = encoder.encode(texts).astype(np.float64)  # (n, D)
     if targets is None:
-        _, axes = np.linalg.eigh(vectors.T @ vectors)  # columns, the weakest first
-        rotation = axes[:, ::-1].T  # (D, D), rows are axes
+        rotation = principal_axes(vectors)
     else:
         left, _, right = np.linalg.svd(targets.T @ vectors)
         rotation = left @ right
@@ -91,6 +90,12 @@ def rotate_head(encoder: Encoder, texts: Sequence[str], targets: np.ndarray | No
     with torch.no_grad():
         for weight in dense.linear.parameters():
             weight.copy_(factor @ weight.cpu().double())  # in float64, which not every device has
+
+
+def principal_axes(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The principal axes of vectors (n, D), uncentred, as rows (D, D), the strongest first."""
+    _, axes = np.linalg.eigh(vectors.T @ vectors)  # columns, the weakest first
+    return axes[:, ::-1].T
 
 
 def fit_classifier(encoder: Encoder, examples: Examples, c: float = C) -> None:

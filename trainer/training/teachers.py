@@ -14,7 +14,7 @@ from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 from searchengine.trainer.training.attention import use_plain
-from searchengine.trainer.training.posthoc import pca
+from searchengine.trainer.training.head import principal_axes
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 
@@ -141,7 +141,8 @@ def teacher_targets(
     axes = training_model.axes
     if axes is None:
         return vectors
-    weight = pca(vectors, axes.shape[1]).weight.T  # (teacher's dim, D)
+    strongest = principal_axes(vectors.astype(np.float64))[: axes.shape[1]]
+    weight = strongest.T.astype(np.float32)  # (teacher's dim, D)
     axes.copy_(torch.from_numpy(weight))
     projected: np.ndarray = vectors @ weight
     return projected
