@@ -132,7 +132,7 @@ def train(
 
     report: called with the base model's scores, again after the rotation, then after each update.
     resume: continue from the newest checkpoint in OUT/checkpoint. measure: judges the steps, in
-    place of dev files: `searchengine.measure.encoder_comparison.retrieval`. Under torchrun or
+    place of dev files: `searchengine.measure.judged_folder.retrieval`. Under torchrun or
     accelerate each process calls this; the first one evaluates, reports and writes. Raises
     ConfigError, DataError, ModelError, or TrainingError for a loss that is not a number (the last
     checkpoint stays).

@@ -157,7 +157,7 @@ def _dev_judge(config: TrainConfig, documents: Remembered | None) -> Judge:
     for folder in filter(Path.is_dir, config.dev):
         raise ConfigError(
             f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
-            "measure=searchengine.measure.encoder_comparison.retrieval(folder)"
+            "measure=searchengine.measure.judged_folder.retrieval(folder)"
         )
     if config.objective is Objective.CLASSIFICATION:
         labelled = read_labelled(config.dev, config.columns)

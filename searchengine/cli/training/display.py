@@ -78,7 +78,7 @@ def judged_by_search(config: TrainConfig) -> tuple[TrainConfig, Measure | None]:
 
     Raises ConfigError for dev files beside them, and CorpusError.
     """
-    from searchengine.measure.encoder_comparison import is_judged, retrieval
+    from searchengine.measure.judged_folder import is_judged, retrieval
 
     folders = [path for path in config.dev if is_judged(path)]
     if not folders:

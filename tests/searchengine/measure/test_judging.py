@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from searchengine.errors import CorpusError
-from searchengine.measure import encoder_comparison as judging
-from searchengine.measure.encoder_comparison import is_judged, retrieval
+from searchengine.measure import judged_folder as judging
+from searchengine.measure.judged_folder import is_judged, retrieval
 from searchengine.trainer.encoder import Encoder
 from tests.tiny_model import WORDS, write_sentence_transformer
 

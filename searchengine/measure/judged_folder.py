@@ -1,4 +1,4 @@
-"""Encoders measured by the search quality they give: the dev questions of a training.
+"""A folder of judged questions as the measure of a training: nDCG@10 of the search over it.
 
 train(config, measure=retrieval("scifact"))           # a folder in BEIR's layout
 """
