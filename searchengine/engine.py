@@ -480,7 +480,6 @@ class SearchEngine:
         unlike: Sequence[Key] = (),
         offset: int = 0,
         min_score: float | None = None,
-        boost: str | None = None,
         group_by: str | None = None,
         group_near: float | None = None,
         sort_by: str | None = None,
@@ -512,10 +511,7 @@ class SearchEngine:
                 (docs/searching.md). They are not among the hits.
             unlike: keys of irrelevant documents: it moves away from them. They are left out too.
             offset: hits to skip, for the next page. The order does not depend on the pages.
-            min_score: leave out hits with a lower score (on the scale of the mode, before a boost).
-            boost: an expression over metadata fields that multiplies the scores of the best 200
-                documents: "0.9 ** age_days(date)", see docs/searching.md. Deeper pages boost the
-                next 600 and so on. `Hit.scores` has the factor and the score before.
+            min_score: leave out hits with a lower score (on the scale of the mode).
             group_by: a metadata field; return only the best document for each of its values, and
                 all documents without the field.
             group_near: leave out documents that are nearly the same as a hit before: those with at
@@ -556,7 +552,6 @@ class SearchEngine:
             unlike=unlike,
             offset=offset,
             min_score=min_score,
-            boost=boost,
             group_by=group_by,
             group_near=group_near,
             sort_by=sort_by,

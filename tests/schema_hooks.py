@@ -12,7 +12,6 @@ GOOD = {
     "where": "year > 2000",
     "group_by": "lang",
     "sort_by": "-year",
-    "boost": "coalesce(year, 1)",
     "fields": {"lang": "year > 2000"},
     "groups": [["bee", "wasp"]],
 }

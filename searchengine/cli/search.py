@@ -53,11 +53,6 @@ _OPTIONS = (
     ),
     click.option("--min-score", type=float, help="Minimum score of a hit [default: none]."),
     click.option(
-        "--boost",
-        metavar="EXPRESSION",
-        help="Expression over metadata fields that multiplies the scores: 0.9 ** age_days(date)",
-    ),
-    click.option(
         "--timeout",
         type=click.FloatRange(0, min_open=True),
         metavar="SECONDS",
@@ -189,14 +184,14 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
 
 _EXPLAINED = {
     "Which documents": "where group_by group_near min_score offset k",
-    "Order": "mode boost like unlike as_you_type typo_tolerance phrases diversity cross_encoder "
+    "Order": "mode like unlike as_you_type typo_tolerance phrases diversity cross_encoder "
     "candidates",
     "Effort": "shortlist exact timeout",
     "The encoder": f"encoder query_encoder layers {RUNNING}",
 }
 _SECTIONS = _EXPLAINED | {
     "Which documents": "where group_by group_near min_score offset k facets",
-    "Order": "mode boost like unlike as_you_type typo_tolerance phrases diversity sort_by "
+    "Order": "mode like unlike as_you_type typo_tolerance phrases diversity sort_by "
     "cross_encoder candidates",
 }
 

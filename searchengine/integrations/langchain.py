@@ -247,10 +247,10 @@ class SearchEngineVectorStore(VectorStore):
     ) -> list[tuple[Document, float]]:
         """The cosine as a score from 0 to 1; negative ones are 0."""
         options = _by_vector(filter, kwargs)
-        if options["mode"] != "vector" or options.get("cross_encoder") or options.get("boost"):
+        if options["mode"] != "vector" or options.get("cross_encoder"):
             raise QueryError(
-                "relevance from 0 to 1 is a cosine, of the mode vector without a cross-encoder or "
-                "a boost; use similarity_search_with_score"
+                "relevance from 0 to 1 is a cosine, of the mode vector without a cross-encoder; "
+                "use similarity_search_with_score"
             )
         scored = _scored(self.engine.search(query, k, **options))
         return [(document, max(0.0, score)) for document, score in scored]

@@ -17,7 +17,6 @@ from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.sql import fields_of
 from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
-from searchengine.query.boosting import BOOST
 from searchengine.query.cross_encoding import CROSS_ENCODER, Scorer, reordered
 from searchengine.query.duplicates import firsts
 from searchengine.query.explanation import Explanation, Stage
@@ -29,7 +28,7 @@ from searchengine.query.request import Phrases, Query
 
 _GROWTH = 4  # of the depth in which a document is sought
 _MAX_TRIED = 4096  # candidates of a walk that is tried
-_ORDERING = ("boost", "group_by", "group_near", "min_score", "diversity")
+_ORDERING = ("group_by", "group_near", "min_score", "diversity")
 _WORDLESS = "no word of the question"
 
 
@@ -126,7 +125,7 @@ class _Trace:
         """Ask the stages in their order, up to the one that loses it."""
         by_mode = {Mode.VECTOR: self._by_vector, Mode.TEXT: self._by_words}
         rank_it = by_mode.get(Mode(self.query.mode), self._by_both)
-        kept = self._matches() and rank_it() and self._boosted() and self._options()
+        kept = self._matches() and rank_it() and self._options()
         if kept and self.query.cross_encoder:
             self._cross_encoded()
         return self
@@ -147,7 +146,6 @@ class _Trace:
             k=self.base.depth,
             offset=0,
             min_score=None,
-            boost=None,
             group_by=None,
             group_near=None,
             diversity=0.0,
@@ -447,21 +445,6 @@ class _Trace:
         score = scoring.score(ranked.scores.get("vector"), bm25)
         return sum(other.score > score for other in ranking.documents) < self.plain.k
 
-    def _boosted(self) -> bool:
-        """The order by boosted scores."""
-        if self.base.boost is None:
-            return True
-        place, ranking = self.ranked
-        self.ranked = self._ranked(replace(self.plain, boost=self.base.boost), place or 0)
-        place, ranking = self.ranked
-        if place is None:
-            return self._lose(self.stages.pop())
-        ranked = ranking.documents[place - 1]
-        before, factor = ranked.scores[str(self.base.mode)], ranked.scores[BOOST]
-        note = f"rank {place:,} by boost (score {before:.3f} times {factor:.3g})"
-        self.stages.append(Stage("boost", True, place, ranked.score, self.plain.k, note))
-        return True
-
     def _options(self) -> bool:
         """Groups, the least score, diversity and pages."""
         base, last = self.base, self.stages[-1]
@@ -469,7 +452,6 @@ class _Trace:
         if place is None:
             return self._lose(self.stages.pop())
         ranked = ranking.documents[place - 1]
-        score = ranked.score if base.boost is None else ranked.scores[str(base.mode)]
         if base.group_by is not None:
             before = self._before_it_in_group(ranking, place)
             if before is not None:
@@ -477,10 +459,10 @@ class _Trace:
                 return self._lose(Stage("group", False, note=note), group_by=None)
             self.stages.append(Stage("group", True))
         if base.min_score is not None:
-            stage = Stage("min_score", True, None, score, base.min_score)
-            if score < base.min_score:
-                note = f"its score {score:.6g} is below {base.min_score:.6g}"
-                return self._lose(replace(stage, note=note), min_score=score)
+            stage = Stage("min_score", True, None, ranked.score, base.min_score)
+            if ranked.score < base.min_score:
+                note = f"its score {ranked.score:.6g} is below {base.min_score:.6g}"
+                return self._lose(replace(stage, note=note), min_score=ranked.score)
             self.stages.append(stage)
         if not self._apart(place):
             return False
@@ -500,7 +482,7 @@ class _Trace:
         base = self.base
         if base.group_near is None:
             return True
-        ungrouped = replace(self.plain, k=place, boost=base.boost, group_by=base.group_by)
+        ungrouped = replace(self.plain, k=place, group_by=base.group_by)
         documents = self._search(replace(ungrouped, min_score=base.min_score)).documents
         ids = [ranked.passage.document for ranked in documents]
         if self.document in ids:

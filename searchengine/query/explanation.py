@@ -22,7 +22,6 @@ PLACES = {
     "funnel": "in the funnel",
     "full_width": "at full width",
     "fusion": "in the fusion",
-    "boost": "by the boost",
     "group": "in its group",
     "near": "among near duplicates",
     "min_score": "below the minimum score",
@@ -35,7 +34,6 @@ _BY = {
     "words": "by words",
     "full_width": "by full width",
     "fusion": "by both",
-    "boost": "by boost",
     "diversity": "by diversity",
     "cross_encoder": "by the cross-encoder",
 }

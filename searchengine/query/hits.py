@@ -35,8 +35,7 @@ class Hit:
         start, end: its best passage, as character offsets into the text.
         question: the text of the question, with the words of its synonyms; empty for a vector.
         scores: what `score` is made of: the cosine as "vector", BM25 as "text". After a
-            cross-encoder: its score as "cross_encoder", and the one before under its mode; with a
-            boost: the factor as "boost", and likewise.
+            cross-encoder: its score as "cross_encoder", and the one before under its mode.
     """
 
     score: float

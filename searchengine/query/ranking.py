@@ -16,7 +16,6 @@ from searchengine.corpus.documents import Document
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.diversity import mmr
 from searchengine.query import fusion
-from searchengine.query.boosting import parse
 from searchengine.query.duplicates import firsts
 from searchengine.query.feedback import examples, weight_beside
 from searchengine.query.hits import Hit, Hits, ordered_by
@@ -37,8 +36,6 @@ from searchengine.query.snippets import best_passage
 FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors, however many are shown:
 else the scores, and so the order, would depend on the page."""
-BOOSTED = 200
-"""Documents of the first part with a boost: the others do not rise into it."""
 _FIRST_FOLDED = 50  # documents of the first part where near duplicates are folded
 _FIRST_DIVERSE = 10  # documents of the first part with diversity
 _MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
@@ -58,20 +55,17 @@ def rank(
         questions: texts; needed by the modes text and hybrid.
         vectors: (q, D) float32, moved by the examples; needed by the modes vector and hybrid.
     """
-    scoring = query if query.boost is None else replace(query, group_by=None)
     if query.mode == Mode.VECTOR:
         assert vectors is not None
-        part, count = _by_vector(snapshot, scoring, vectors), len(vectors)
+        part, count = _by_vector(snapshot, query, vectors), len(vectors)
     elif query.by_words:
         assert questions is not None
-        part, count = _by_text(snapshot, scoring, questions), len(questions)
+        part, count = _by_text(snapshot, query, questions), len(questions)
     else:
         assert questions is not None and vectors is not None
-        part, count = _by_both(snapshot, scoring, questions, vectors), len(questions)
+        part, count = _by_both(snapshot, query, questions, vectors), len(questions)
     if query.min_score is not None:
         part = _above(part, query.min_score)
-    if query.boost is not None:
-        part = _boosted(snapshot, query, part)
     if query.group_near is not None:
         part = _folded(snapshot, query, part)
     if query.diversity:
@@ -335,24 +329,6 @@ def _of_first(part: Part, positions: Sequence[int], size: int, label: Label) -> 
     return in_parts(of_these, len(positions), size, label)
 
 
-def _boosted(snapshot: Snapshot, query: Query, part: Part) -> Part:
-    """The first documents by their boosted scores, then more of them: the first of each group."""
-    assert query.boost is not None
-    boost, (label, _) = parse(query.boost), labels(snapshot, replace(query, group_by=None))
-
-    def boosted(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
-        size = part_size(BOOSTED, number)
-        rankings = []
-        for pool in _of_first(part, positions, size, label):
-            documents = boost.applied(snapshot, pool.documents, str(query.mode))
-            last = len(documents) < size
-            ranking = replace(pool, documents=documents, exact=False, last=last)
-            rankings.append(_grouped(snapshot, query, ranking))
-        return rankings
-
-    return boosted
-
-
 def _folded(snapshot: Snapshot, query: Query, part: Part) -> Part:
     """The documents that are not nearly the same as one before them."""
     assert query.group_near is not None
@@ -394,13 +370,11 @@ def _candidates(size: int) -> int:
 
 
 def candidates(query: Query) -> int:
-    """How many documents a search ranks: of them boost and diversity choose those to show."""
+    """How many documents a search ranks: of them diversity chooses those to show."""
     depth = query.depth
     if query.diversity:
         depth = _candidates(_enough(_FIRST_DIVERSE, depth))
-    if query.group_near is not None:
-        depth = _enough(_FIRST_FOLDED, depth)
-    return depth if query.boost is None else _enough(BOOSTED, depth)
+    return depth if query.group_near is None else _enough(_FIRST_FOLDED, depth)
 
 
 def _enough(first: int, depth: int) -> int:

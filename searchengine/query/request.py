@@ -18,7 +18,6 @@ from searchengine.corpus.documents import Key, checked_keys
 from searchengine.errors import OPTIONS, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
-from searchengine.query import boosting
 from searchengine.query.duplicates import check_cosine
 
 
@@ -48,7 +47,6 @@ class CommonOptions(TypedDict, total=False):
     candidates: int
     like: Sequence[Key]
     unlike: Sequence[Key]
-    boost: str | None
     group_near: float | None
 
 
@@ -87,7 +85,6 @@ class Query:
     timeout: float | None = None
     like: Sequence[Key] = ()
     unlike: Sequence[Key] = ()
-    boost: str | None = None
     group_near: float | None = None
 
     @classmethod
@@ -140,7 +137,7 @@ class Query:
 
     def __post_init__(self) -> None:
         self._check_counts()
-        for name in ("where", "group_by", "boost"):
+        for name in ("where", "group_by"):
             text = getattr(self, name)
             if text is not None and not isinstance(text, str):
                 hint = '; write "year >= 2015"' if name == "where" else ""
@@ -155,8 +152,6 @@ class Query:
             self._check_exact()
         if self.where is not None:
             parse(self.where)  # raises even if the collection is empty
-        if self.boost is not None:
-            boosting.parse(self.boost)
         limit = self.timeout
         if limit is not None and (type(limit) not in (int, float) or not 0 < limit < inf):
             raise QueryError(f"timeout must be a number of seconds above 0, or None, got {limit!r}")
@@ -217,11 +212,10 @@ class Query:
                 "cross_encoder must be a folder or a name on the model hub, or None, got "
                 f"{self.cross_encoder!r}"
             )
-        for name in ("diversity", "boost"):
-            if getattr(self, name):
-                raise QueryError(
-                    f"a cross-encoder orders by its own score; leave {name} or cross_encoder out"
-                )
+        if self.diversity:
+            raise QueryError(
+                "a cross-encoder orders by its own score; leave diversity or cross_encoder out"
+            )
         if self.offset and self.depth > self.candidates:
             raise QueryError(
                 f"the cross-encoder orders the best {self.candidates} documents, and offset + k "

@@ -23,7 +23,6 @@ from pydantic import Field as Described
 
 from searchengine.engine import CrossEncoders, CrossEncoding, Hit, Hits, SearchEngine, field_name
 from searchengine.errors import EncoderMismatch, SearchEngineError
-from searchengine.query.boosting import MAX_LENGTH
 from searchengine.server.server_settings import MAX_EXAMPLES
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
@@ -50,14 +49,6 @@ Unlike = Annotated[
     list[str] | None,
     Described(
         max_length=MAX_EXAMPLES, description="Keys of irrelevant documents: find none like them."
-    ),
-]
-Boost = Annotated[
-    str | None,
-    Described(
-        max_length=MAX_LENGTH,
-        description="Expression over metadata fields that multiplies the scores, such as: "
-        "0.9 ** age_days(date)",
     ),
 ]
 GroupNear = Annotated[
@@ -154,7 +145,6 @@ class Tools:
         offset: Annotated[int, Described(ge=0, description="Number of hits to skip.")] = 0,
         like: Like = None,
         unlike: Unlike = None,
-        boost: Boost = None,
         group_near: GroupNear = None,
         typo_tolerance: Annotated[
             bool, Described(description="Replace words that no document has by the nearest ones.")
@@ -172,7 +162,6 @@ class Tools:
             "offset": offset,
             "like": like or (),
             "unlike": unlike or (),
-            "boost": boost,
             "group_near": group_near,
             "typo_tolerance": typo_tolerance,
         }
@@ -212,7 +201,6 @@ class Tools:
         where: Where = None,
         like: Like = None,
         unlike: Unlike = None,
-        boost: Boost = None,
         group_near: GroupNear = None,
     ) -> Results:
         """Find the documents nearest in meaning to a stored one."""
@@ -222,7 +210,6 @@ class Tools:
             where=where,
             like=like or (),
             unlike=unlike or (),
-            boost=boost,
             group_near=group_near,
         )
         return _results(hits)

@@ -18,7 +18,6 @@ from pydantic import (
     model_validator,
 )
 
-from searchengine.query.boosting import MAX_LENGTH
 from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.server import server_settings as limits
 
@@ -113,11 +112,6 @@ class SearchOptions(Strict):
         0, description="Hits to skip."
     )
     min_score: Number | None = Field(None, description="Minimum score of a hit.")
-    boost: Annotated[str, Field(max_length=MAX_LENGTH)] | None = Field(
-        None,
-        description="Expression over metadata fields that multiplies the scores.",
-        examples=["0.9 ** age_days(date)"],
-    )
     sort_by: FieldName | None = Field(None, description="Field that orders the hits: year, -year.")
     facets: list[FieldName] = Field(
         [], max_length=limits.MAX_FACETS, description="Fields whose values are counted."

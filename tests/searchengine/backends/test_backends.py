@@ -273,41 +273,6 @@ def test_examples_move_the_question(engine: SearchEngine, question: bool) -> Non
         engine.search(query, unlike=["gone"])
 
 
-def test_boosts_multiply_the_scores(engine: SearchEngine) -> None:
-    fields = {"day": "2020-03-01", "tags": ["a"], "deep": {"x": 0.25}, "big": 2**70}
-    stored = entries()
-    for i, each in enumerate(stored[:40]):
-        metadata = {**each.document.metadata, **fields}
-        stored[i] = replace(each, document=replace(each.document, metadata=metadata))
-    engine.collection.upsert(stored[:40])
-    engine.collection.upsert(stored[40:])
-    query = units(1, seed=2)[0]
-    plain = {hit.key: hit.score for hit in engine.search(query, 59, shortlist=200)}
-    boost = "coalesce(deep.x, 2) * (n + 1) * (1 if even else 0.5) * min(1, age_days('2000') + n)"
-    factor = {
-        f"k{n}": (0.25 if n < 40 else 2) * (n + 1) * (1 if n % 2 == 0 else 0.5) for n in range(59)
-    }
-    wanted = {key: s * factor[key] if s > 0 else s for key, s in plain.items()}
-    order = sorted(wanted, key=lambda key: -wanted[key])
-    hits = engine.search(query, 59, shortlist=200, boost=boost)
-    assert [hit.key for hit in hits] == order
-    for hit in hits:
-        assert hit.score == pytest.approx(wanted[hit.key], rel=1e-12)
-        assert hit.scores == {"vector": plain[hit.key], "boost": pytest.approx(factor[hit.key])}
-    page = engine.search(query, 10, shortlist=200, boost=boost, offset=10)
-    assert [hit.key for hit in page] == order[10:20]
-    above = engine.search(query, 59, shortlist=200, boost=boost, min_score=0.2)
-    assert {hit.key for hit in above} == {key for key, score in plain.items() if score >= 0.2}
-    for wrong, message in (
-        ("deep.x", "has no deep.x; write coalesce"),
-        ("coalesce(day, '2020-03-01') * 2", "has the text '2020-03-01' where a number is needed"),
-        ("0 - coalesce(big, 0)", r"has the boost -1.18059e\+21"),
-        ("dya", "no document has a field dya; did you mean day"),
-    ):
-        with pytest.raises(QueryError, match=message):
-            engine.search(query, 59, boost=wrong)
-
-
 def test_near_duplicates_are_grouped_and_folded(engine: SearchEngine) -> None:
     stored = entries(40)
     for i, copied in ((10, 3), (11, 3), (30, 7)):

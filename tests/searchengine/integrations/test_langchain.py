@@ -107,7 +107,7 @@ def test_relevance_is_the_cosine_from_0_to_1(store: SearchEngineVectorStore) -> 
     )
     assert [(d.id, round(s, 3)) for d, s in found] == [("a", 1.0), ("d", 0.535)]
     assert asyncio.run(store.asimilarity_search_with_relevance_scores("a bee", k=1))[0][1] == 1
-    for option in ({"mode": "text"}, {"cross_encoder": "model"}, {"boost": "2"}):
+    for option in ({"mode": "text"}, {"cross_encoder": "model"}):
         with pytest.raises(QueryError, match="relevance from 0 to 1 is a cosine"):
             store.similarity_search_with_relevance_scores("a bee", **option)
 
@@ -180,7 +180,6 @@ def test_options_of_a_search_reach_the_collection(store: SearchEngineVectorStore
     options: dict[str, Any] = {
         "like": ["b"],
         "unlike": ["c"],
-        "boost": "coalesce(year, 1)",
         "group_near": 0.999,
     }
     hits = store.engine.search("a bee", 4, mode="vector", **options)

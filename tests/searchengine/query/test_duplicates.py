@@ -34,7 +34,7 @@ def folded(engine: SearchEngine, hits: Any, above: float) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
-@pytest.mark.parametrize("options", [{}, {"group_by": "g"}, {"boost": "2 if g < 200 else 1.25"}])
+@pytest.mark.parametrize("options", [{}, {"group_by": "g"}])
 def test_each_page_has_the_first_of_near_duplicates(
     engine: SearchEngine, mode: str, options: dict[str, Any]
 ) -> None:

@@ -129,7 +129,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "search: more options": lambda e: e.search(
         "the cat", mode="vector", min_score=0.1, group_by="lang", diversity=0.5, shortlist=3
     ),
-    "search: boost": lambda e: e.search("a bee", boost="0.9 ** (year - 2000)", mode="hybrid"),
     "search: near": lambda e: e.search("a bee", group_near=0.5, mode="vector"),
     "search: time": lambda e: e.search("a bee", timeout=60),
     "search: vector": lambda e: e.search(VECTOR, 1, exact=True),
@@ -147,7 +146,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "similar: several": lambda e: e.similar(["cat", "bee"], unlike=["a/b c"]),
     "explain": lambda e: [
         e.explain("a bee", "cat", 1, mode="vector"), e.explain(VECTOR, "bee", where="year > 2000"),
-        e.explain("a bee", "cat", boost="year"),
         e.explain("a bee", "cat", like=["cat"]), e.explain(None, "bee", like=["cat"]),
     ],
     "encode_questions": lambda e: e.encode_questions(["a bee", "the cat"]).tolist(),
@@ -229,8 +227,6 @@ ERRORS: list[Callable[[Any], Any]] = [
     lambda e: e.search(),
     lambda e: e.search(unlike=["cat"]),
     lambda e: e.search("a bee", like="cat"),
-    lambda e: e.search("a bee", boost="ln(year)"),
-    lambda e: e.search("a bee", boost=3),
     lambda e: e.search("a bee", group_near=2),
     lambda e: e.search("a bee", group_near=True),
     lambda e: e.search("a bee", like=["cat"], unlike=["cat"]),
