@@ -86,8 +86,6 @@ def kinds(data: Path) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
     yield "offset", search, {"query": "whales", "k": 1000, "offset": 4000}
     yield "long question", search, {"query": question, "k": 1000}
     yield "long question, text", search, {"query": question, "k": 1000, "mode": "text"}
-    yield "diversity", search, {"query": "whales", "k": 100, "diversity": 0.5}
-    yield "diversity, offset", search, {"query": "whales", "k": 1000, "diversity": 0.5}
     yield "exact", search, {"query": "whales", "k": 1000, "exact": True}
     yield "facets", search, {"query": "whales", "k": 10, "facets": ["tags", "group", "year"]}
     yield "group_by", search, {"query": "whales", "k": 1000, "group_by": "group"}

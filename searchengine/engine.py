@@ -484,7 +484,6 @@ class SearchEngine:
         group_near: float | None = None,
         sort_by: str | None = None,
         facets: Sequence[str] = (),
-        diversity: float = 0.0,
         phrases: Phrases | str = Phrases.SCORED,
         as_you_type: bool = False,
         typo_tolerance: bool = True,
@@ -520,8 +519,6 @@ class SearchEngine:
                 numbers, then texts, then hits without a value. "-year" begins with the greatest.
             facets: metadata fields; count the values of each over all documents that match the
                 filter, whatever the question (`Hits.facets`).
-            diversity: 0 ranks by the score only, 1 by the difference from the hits before (maximal
-                marginal relevance).
             phrases: what phrases in quotation marks do: "scored" ranks documents that contain them
                 higher, "required" finds no others. One with a plus sign, +"…", is required.
             as_you_type: the last word of the question may be unfinished: words that begin with it
@@ -556,7 +553,6 @@ class SearchEngine:
             group_near=group_near,
             sort_by=sort_by,
             facets=facets,
-            diversity=diversity,
             phrases=phrases,
             as_you_type=as_you_type,
             typo_tolerance=typo_tolerance,

@@ -32,12 +32,6 @@ _OPTIONS = (
     click.option("--where", help="Metadata filter: year >= 2015 and lang in ('en', 'ko')"),
     SHORTLIST,
     click.option("--exact", is_flag=True, help="Search exactly, with a certificate; slower."),
-    click.option(
-        "--diversity",
-        type=click.FloatRange(0, 1),
-        default=0,
-        help="Weight of diversity, 0 (score alone) to 1 (least similar hits).",
-    ),
     click.option("--group-by", type=FieldName(), help="Show one hit per value of FIELD."),
     click.option(
         "--group-near",
@@ -184,15 +178,13 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
 
 _EXPLAINED = {
     "Which documents": "where group_by group_near min_score offset k",
-    "Order": "mode like unlike as_you_type typo_tolerance phrases diversity cross_encoder "
-    "candidates",
+    "Order": "mode like unlike as_you_type typo_tolerance phrases cross_encoder candidates",
     "Effort": "shortlist exact timeout",
     "The encoder": f"encoder query_encoder layers {RUNNING}",
 }
 _SECTIONS = _EXPLAINED | {
     "Which documents": "where group_by group_near min_score offset k facets",
-    "Order": "mode like unlike as_you_type typo_tolerance phrases diversity sort_by "
-    "cross_encoder candidates",
+    "Order": "mode like unlike as_you_type typo_tolerance phrases sort_by cross_encoder candidates",
 }
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias, cast
 from uuid import uuid4
 
-import numpy as np
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
     CallbackManagerForRetrieverRun,
@@ -32,7 +31,6 @@ from pydantic import Field
 
 from searchengine.engine import FunctionEncoder, Hit, Hits, Options, SearchEngine
 from searchengine.errors import CorpusError, FilterError, QueryError
-from searchengine.indexer.search.diversity import mmr
 from searchengine.integrations import where
 from searchengine.integrations.stored import metadata_of, record
 
@@ -199,48 +197,6 @@ class SearchEngineVectorStore(VectorStore):
     ) -> list[tuple[Document, float]]:
         """As `similarity_search_with_score`."""
         return _scored(await self.engine.asearch(query, k, **_by_vector(filter, kwargs)))
-
-    def max_marginal_relevance_search(
-        self,
-        query: str,
-        k: int = 4,
-        fetch_k: int = 20,
-        lambda_mult: float = 0.5,
-        filter: Filter = None,
-        **kwargs: Any,
-    ) -> list[Document]:
-        """k documents near to a question that differ from each other.
-
-        `lambda_mult`: 1 ranks by the score alone, 0 by the difference. `fetch_k`: candidates to
-        choose from.
-        """
-        return self._various(query, k, fetch_k, lambda_mult, _by_vector(filter, kwargs))
-
-    def max_marginal_relevance_search_by_vector(
-        self,
-        embedding: list[float],
-        k: int = 4,
-        fetch_k: int = 20,
-        lambda_mult: float = 0.5,
-        filter: Filter = None,
-        **kwargs: Any,
-    ) -> list[Document]:
-        """As `max_marginal_relevance_search`, for a vector."""
-        return self._various(embedding, k, fetch_k, lambda_mult, _by_vector(filter, kwargs))
-
-    def _various(
-        self, query: Any, k: int, fetch_k: int, lambda_mult: float, options: Options
-    ) -> list[Document]:
-        hits = self.engine.search(query, max(k, fetch_k), **options)
-        if not hits:
-            return []
-        stored = self.engine.vectors(hit.key for hit in hits)
-        means = np.array([rows.sum(axis=0) for rows in stored if rows is not None], np.float32)
-        lengths = np.linalg.norm(means, axis=1, keepdims=True)
-        scores = np.array([hit.score for hit in hits], np.float32)
-        means /= np.where(lengths > 0, lengths, 1)
-        order = mmr(scores, means, k, 1 - lambda_mult)
-        return _documents([hits[place] for place in order])
 
     def _similarity_search_with_relevance_scores(
         self, query: str, k: int = 4, filter: Filter = None, **kwargs: Any

@@ -68,7 +68,7 @@ class SearchEngineVectorStore(BasePydanticVectorStore):
     """A collection as a vector store, which keeps the nodes, too.
 
     Nodes come with embeddings, or are encoded by the collection if it has an encoder. Queries of
-    the modes default, mmr, text_search, sparse, hybrid and semantic_hybrid; in the last two the
+    the modes default, text_search, sparse, hybrid and semantic_hybrid; in the last two the
     collection encodes the question. Documents that were not added as nodes are text nodes.
     """
 
@@ -260,10 +260,7 @@ def _arguments(query: VectorStoreQuery, kwargs: dict[str, Any]) -> tuple[Any, in
         options["where"] = matching
     mode, k = query.mode, query.similarity_top_k
     question: Any = query.query_str if query.query_embedding is None else query.query_embedding
-    if mode == VectorStoreQueryMode.MMR:
-        threshold = options.pop("mmr_threshold", query.mmr_threshold)
-        options["diversity"] = 1 - (0.5 if threshold is None else threshold)
-    elif mode in (*_BY_WORDS, *_BY_BOTH):
+    if mode in (*_BY_WORDS, *_BY_BOTH):
         question = query.query_str
         named = "text" if mode in _BY_WORDS else "hybrid"
         if options.setdefault("mode", named) != named:
@@ -273,7 +270,7 @@ def _arguments(query: VectorStoreQuery, kwargs: dict[str, Any]) -> tuple[Any, in
             )
     elif mode != VectorStoreQueryMode.DEFAULT:
         raise QueryError(
-            f"a collection does not answer queries of the mode {mode.value}; use default, mmr, "
+            f"a collection does not answer queries of the mode {mode.value}; use default, "
             "text_search or hybrid"
         )
     if mode in _BY_BOTH:

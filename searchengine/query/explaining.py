@@ -28,7 +28,7 @@ from searchengine.query.request import Phrases, Query
 
 _GROWTH = 4  # of the depth in which a document is sought
 _MAX_TRIED = 4096  # candidates of a walk that is tried
-_ORDERING = ("group_by", "group_near", "min_score", "diversity")
+_ORDERING = ("group_by", "group_near", "min_score")
 _WORDLESS = "no word of the question"
 
 
@@ -140,7 +140,7 @@ class _Trace:
 
     @cached_property
     def plain(self) -> Query:
-        """The ranking without what groups, spreads or cuts it."""
+        """The ranking without what groups or cuts it."""
         return replace(
             self.base,
             k=self.base.depth,
@@ -148,7 +148,6 @@ class _Trace:
             min_score=None,
             group_by=None,
             group_near=None,
-            diversity=0.0,
             sort_by=None,
         )
 
@@ -446,7 +445,7 @@ class _Trace:
         return sum(other.score > score for other in ranking.documents) < self.plain.k
 
     def _options(self) -> bool:
-        """Groups, the least score, diversity and pages."""
+        """Groups, the least score and pages."""
         base, last = self.base, self.stages[-1]
         place, ranking = self.ranked
         if place is None:
@@ -466,14 +465,10 @@ class _Trace:
             self.stages.append(stage)
         if not self._apart(place):
             return False
-        if any(getattr(base, name) not in (None, 0) for name in _ORDERING):
+        if any(getattr(base, name) is not None for name in _ORDERING):
             place, ranking = self._ranked(replace(base, k=base.depth, offset=0))
             if place is None:
                 return self._lose(self.stages.pop())
-            if base.diversity:
-                note = f"rank {place:,} by diversity"
-                self.stages.append(Stage("diversity", True, place, None, base.depth, note))
-                last = self.stages[-1]
         self.passage = ranking.documents[place - 1].passage
         return self._cut(place, last, "candidates" if self.query.cross_encoder else "k", base)
 

@@ -25,7 +25,6 @@ PLACES = {
     "group": "in its group",
     "near": "among near duplicates",
     "min_score": "below the minimum score",
-    "diversity": "in the diversity",
     "page": "on another page",
     "cross_encoder": "behind the cross-encoder",
 }
@@ -34,7 +33,6 @@ _BY = {
     "words": "by words",
     "full_width": "by full width",
     "fusion": "by both",
-    "diversity": "by diversity",
     "cross_encoder": "by the cross-encoder",
 }
 _FLAGS = {

@@ -14,7 +14,6 @@ from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.search.diversity import mmr
 from searchengine.query import fusion
 from searchengine.query.duplicates import firsts
 from searchengine.query.feedback import examples, weight_beside
@@ -37,8 +36,6 @@ FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors, however many are shown:
 else the scores, and so the order, would depend on the page."""
 _FIRST_FOLDED = 50  # documents of the first part where near duplicates are folded
-_FIRST_DIVERSE = 10  # documents of the first part with diversity
-_MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
 
 
 def rank(
@@ -68,8 +65,6 @@ def rank(
         part = _above(part, query.min_score)
     if query.group_near is not None:
         part = _folded(snapshot, query, part)
-    if query.diversity:
-        part = _diverse(snapshot, query, part)
     rankings = in_parts(part, count, min(query.depth, MAX_DEPTH), labels(snapshot, query)[0])
     if not query.offset:
         return rankings
@@ -347,56 +342,15 @@ def _folded(snapshot: Snapshot, query: Query, part: Part) -> Part:
     return folded
 
 
-def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
-    """The best candidates by maximal marginal relevance: in parts, from longer and longer lists."""
-    label, _ = labels(snapshot, query)
-
-    def diverse(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
-        size = part_size(_FIRST_DIVERSE, number)
-        count = _candidates(size)
-
-        rankings = []
-        for pool in _of_first(part, positions, count, label):
-            candidates = len(pool.documents)
-            chosen = _chosen(snapshot, query, pool, min(size, depth))
-            rankings.append(replace(chosen, last=candidates < count and candidates <= size))
-        return rankings
-
-    return diverse
-
-
-def _candidates(size: int) -> int:
-    return max(_MIN_CANDIDATES, 4 * size)
-
-
 def candidates(query: Query) -> int:
-    """How many documents a search ranks: of them diversity chooses those to show."""
-    depth = query.depth
-    if query.diversity:
-        depth = _candidates(_enough(_FIRST_DIVERSE, depth))
-    return depth if query.group_near is None else _enough(_FIRST_FOLDED, depth)
+    """How many documents a search ranks, with the near duplicates that are left out."""
+    return query.depth if query.group_near is None else _enough(_FIRST_FOLDED, query.depth)
 
 
 def _enough(first: int, depth: int) -> int:
     """The size of the first part that has `depth` documents."""
     sizes = (part_size(first, number) for number in count())
     return next(size for size in sizes if size >= min(depth, MAX_DEPTH))
-
-
-def _chosen(snapshot: Snapshot, query: Query, pool: Ranking, count: int) -> Ranking:
-    """The first `count` candidates by maximal marginal relevance."""
-    if not pool.documents:
-        return pool
-    relevance = np.array([ranked.score for ranked in pool.documents], np.float32)
-    if query.mode != Mode.VECTOR:  # not cosines: scale to 0 … 1
-        relevance = (relevance - relevance.min()) / (np.ptp(relevance) or 1)
-    ids = np.array([ranked.passage.id for ranked in pool.documents])
-    vectors = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
-    if (ids >= 0).any():  # a document without a vector resembles no other
-        vectors[ids >= 0] = snapshot.vectors(ids[ids >= 0])
-    count = min(count, len(relevance))
-    chosen = mmr(relevance, vectors, count, query.diversity, limits.check)
-    return Ranking([pool.documents[i] for i in chosen])
 
 
 def _whole(document: int) -> Place:

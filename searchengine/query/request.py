@@ -35,7 +35,6 @@ class CommonOptions(TypedDict, total=False):
     where: str | None
     exact: bool
     mode: Mode | str
-    diversity: float
     group_by: str | None
     offset: int
     min_score: float | None
@@ -70,7 +69,6 @@ class Query:
     where: str | None = None
     exact: bool = False
     mode: Mode | str = Mode.AUTO
-    diversity: float = 0.0
     group_by: str | None = None
     layers: int | None = None
     offset: int = 0
@@ -144,8 +142,6 @@ class Query:
                 raise QueryError(f"{name} must be a text or None, got {text!r}{hint}")
         if self.mode not in list(Mode):
             raise QueryError(f"mode must be one of {', '.join(Mode)}, got {self.mode!r}")
-        if type(self.diversity) not in (int, float) or not 0 <= self.diversity <= 1:
-            raise QueryError(f"diversity must be a number from 0 to 1, got {self.diversity!r}")
         if self.group_near is not None:
             check_cosine("group_near", self.group_near)
         if self.exact:
@@ -211,10 +207,6 @@ class Query:
             raise QueryError(
                 "cross_encoder must be a folder or a name on the model hub, or None, got "
                 f"{self.cross_encoder!r}"
-            )
-        if self.diversity:
-            raise QueryError(
-                "a cross-encoder orders by its own score; leave diversity or cross_encoder out"
             )
         if self.offset and self.depth > self.candidates:
             raise QueryError(

@@ -103,7 +103,6 @@ class SearchOptions(Strict):
         None, description="Candidates of each segment to rerank at full width."
     )
     exact: bool = Field(False, description="Return the true nearest documents.")
-    diversity: float = Field(0.0, ge=0, le=1, description="Weight of diversity.")
     group_by: FieldName | None = Field(None, description="One hit per value of a field.")
     group_near: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Leave out near duplicates: hits with this cosine to one before."

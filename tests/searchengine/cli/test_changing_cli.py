@@ -146,7 +146,7 @@ def test_what_no_document_has_is_said(collection: Path) -> None:
     assert done.stdout == ""
     messages = ["no document has a field yaer; did you mean year?", "no hits"]
     assert done.stderr.splitlines() == messages
-    grouped = run("similar", collection, "whale", "--group-by", "topics", "--diversity", "0.5")
+    grouped = run("similar", collection, "whale", "--group-by", "topics")
     assert len(grouped.stdout.splitlines()) == 4
     assert grouped.stderr == "no document has a field topics; is it misspelt?\n"
     assert run("similar", collection, "whale", "--group-by", "year").stderr == ""

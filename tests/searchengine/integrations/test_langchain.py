@@ -79,19 +79,9 @@ def test_searches_equal_those_of_the_store_in_memory(tmp_path: Path) -> None:
                 assert document.page_content == expected.page_content
                 assert document.metadata == expected.metadata
                 assert score == pytest.approx(cosine, abs=1e-3)
-        for weight in (0.0, 0.3, 1.0):
-            various = mine.max_marginal_relevance_search(query, 3, lambda_mult=weight)
-            expected = theirs.max_marginal_relevance_search(query, 3, lambda_mult=weight)
-            assert [d.page_content for d in various] == [d.page_content for d in expected]
-        vector = FAKE.embed_query(query)
-        # At the weight 0.5 a question that equals a text has ties.
-        for name, more in (
-            ("similarity_search_by_vector", {}),
-            ("max_marginal_relevance_search_by_vector", {"lambda_mult": 0.4}),
-        ):
-            found = getattr(mine, name)(vector, 2, **more)
-            expected = getattr(theirs, name)(vector, 2, **more)
-            assert [d.page_content for d in found] == [d.page_content for d in expected]
+        found = mine.similarity_search_by_vector(FAKE.embed_query(query), 2)
+        expected = theirs.similarity_search_by_vector(FAKE.embed_query(query), 2)
+        assert [d.page_content for d in found] == [d.page_content for d in expected]
     assert mine.embeddings.embed_query("x") == pytest.approx(
         mine.embeddings.embed_documents(["x"])[0], abs=1e-6
     )
@@ -110,18 +100,6 @@ def test_relevance_is_the_cosine_from_0_to_1(store: SearchEngineVectorStore) -> 
     for option in ({"mode": "text"}, {"cross_encoder": "model"}):
         with pytest.raises(QueryError, match="relevance from 0 to 1 is a cosine"):
             store.similarity_search_with_relevance_scores("a bee", **option)
-
-
-def test_more_candidates_are_compared_if_so_asked(tmp_path: Path) -> None:
-    texts = [f"text {i}" for i in range(300)]
-    mine = SearchEngineVectorStore.from_texts(texts, FAKE, path=tmp_path / "c")
-    theirs = InMemoryVectorStore.from_texts(texts, FAKE)
-    options = {"k": 3, "fetch_k": 300, "lambda_mult": 0.1}
-    found = mine.max_marginal_relevance_search("text", **options)
-    expected = theirs.max_marginal_relevance_search("text", **options)
-    assert [d.page_content for d in found] == [d.page_content for d in expected]
-    assert found != mine.max_marginal_relevance_search("text", 3, lambda_mult=0.1)
-    mine.engine.close()
 
 
 def test_adding_replaces_and_says_what_is_wrong(store: SearchEngineVectorStore) -> None:

@@ -102,10 +102,7 @@ def test_queries_equal_those_of_the_simple_store(stores: Stores) -> None:
     check_equal(stores, node_ids=["n3", "n1", "none"])
     check_equal(stores, filters=MetadataFilters(filters=[]))
     check_equal(stores, query_str="not read")
-    mine, theirs = stores
-    asked = query(similarity_top_k=2, mode=VectorStoreQueryMode.MMR, mmr_threshold=0.3)
-    assert mine.query(asked).ids == theirs.query(asked, mmr_threshold=0.3).ids
-    assert mine.query(asked, mmr_threshold=1).ids == theirs.query(query(similarity_top_k=2)).ids
+    mine, _ = stores
     assert asyncio.run(mine.aquery(query(similarity_top_k=3))) == mine.query(
         query(similarity_top_k=3)
     )

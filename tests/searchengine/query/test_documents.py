@@ -218,7 +218,6 @@ def test_min_score(engine: SearchEngine) -> None:
     assert scores[0] > 0.7 and scores[-1] < 0.1
     assert [hit.score for hit in engine.search("the cat sat", 4, min_score=scores[1])] == scores[:2]
     assert engine.search("the cat sat", 4, min_score=2) == []
-    assert len(engine.search("the cat sat", 4, min_score=scores[1], diversity=0.5)) == 2
 
 
 def test_hits_in_the_order_of_a_field(engine: SearchEngine) -> None:

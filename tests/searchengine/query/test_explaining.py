@@ -63,7 +63,6 @@ def test_the_stage_of_each_planted_loss(planted: Planted, tmp_path: Path) -> Non
         "language",
         "walk",
         "funnel",
-        "diversity",
         "cross_encoder",
     }
     assert seen == PLACES.keys() - others
@@ -199,7 +198,6 @@ def test_any_search_and_any_document(engine: SearchEngine, planted: Planted) -> 
         for name, values in {
             "where": ["shown = true", "group = 'g1'"],
             "group_by": ["group"],
-            "diversity": [0.4],
             "offset": [2, 10],
             "min_score": [0.1, 0.5],
             "shortlist": [12, 200],
@@ -231,15 +229,13 @@ def test_any_search_and_any_document(engine: SearchEngine, planted: Planted) -> 
 
 
 def test_more_hits_than_there_can_be(tmp_path: Path) -> None:
-    """Whole numbers have no end; the parts of a ranking do, with diversity too."""
+    """Whole numbers have no end; the parts of a ranking do."""
     with SearchEngine.create(tmp_path / "c", write_model2vec(tmp_path / "encoder")) as engine:
         engine.add([{"_id": "dog", "text": "the dog sleeps"}, {"_id": "cat", "text": "a cat"}])
-        for diversity in (0.0, 0.5):
-            options: dict[str, Any] = {"mode": "vector", "diversity": diversity}
-            last = engine.explain("dog", "cat", 10**20, **options)
-            assert (last.lost, last.rank) == (None, 2)
-            skipped = engine.explain("dog", "cat", 1, offset=10**20, **options)
-            assert (skipped.lost, skipped.settings) == ("page", {"offset": 1})
+        last = engine.explain("dog", "cat", 10**20, mode="vector")
+        assert (last.lost, last.rank) == (None, 2)
+        skipped = engine.explain("dog", "cat", 1, offset=10**20, mode="vector")
+        assert (skipped.lost, skipped.settings) == ("page", {"offset": 1})
 
 
 def test_sentences(planted: Planted, tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends import limits
 from searchengine.backends.limits import Deadline, limited
 from searchengine.errors import QueryError, SearchTimeout
-from searchengine.indexer.search.diversity import mmr
 from searchengine.query.hits import Hits
 
 ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
@@ -61,13 +59,6 @@ def test_every_kind_of_search_has_a_time_limit(engine: SearchEngine, mode: str) 
 def test_a_timeout_is_a_number_of_seconds(engine: SearchEngine, timeout: object) -> None:
     with pytest.raises(QueryError, match="timeout must be a number of seconds above 0, or None"):
         engine.search("a bee", timeout=timeout)  # type: ignore[arg-type]
-
-
-def test_long_loops_look_at_the_time() -> None:
-    vectors = np.eye(8, dtype=np.float32)
-    with limited(Deadline.after(1e-9)), pytest.raises(SearchTimeout):
-        mmr(np.ones(8, np.float32), vectors, 8, 0.5, limits.check)
-    assert limits.current() is None
 
 
 def test_text_is_counted_while_it_is_read(engine: SearchEngine) -> None:

@@ -96,7 +96,7 @@ def test_pages_are_the_parts_of_one_answer(
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
 @pytest.mark.parametrize(
     "options",
-    [{"group_by": "g"}, {"diversity": 0.4}, {"diversity": 0.4, "group_by": "g"}, {"shortlist": 3}],
+    [{"group_by": "g"}, {"shortlist": 3}],
 )
 def test_pages_with_options(engine: SearchEngine, mode: str, options: dict[str, Any]) -> None:
     hits = whole(engine, 300, mode=mode, **options)
@@ -119,15 +119,6 @@ def test_scores_fall_from_page_to_page_where_rows_are_compared_exactly(
     options = {"mode": mode, "shortlist": 10_000} if mode != "text" else {"mode": mode}
     scores = [score for _, score in pages(engine, 1000, 97, **options)]
     assert np.diff(scores).max() <= 0
-
-
-@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
-def test_diversity_orders_all_documents(engine: SearchEngine, mode: str) -> None:
-    options: dict[str, Any] = {"mode": mode, "where": "n < 300"}
-    plain = {key for key, _ in whole(engine, 1000, **options)}
-    diverse = whole(engine, 1000, diversity=0.3, **options)
-    assert {key for key, _ in diverse} == plain and len(diverse) == len(plain) > 110
-    assert pages(engine, 1000, 97, diversity=0.3, **options) == diverse
 
 
 def test_batches_have_the_same_pages(engine: SearchEngine) -> None:

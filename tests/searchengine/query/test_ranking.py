@@ -26,7 +26,6 @@ from searchengine import SearchEngine
 from searchengine.backends.folder import lexical
 from searchengine.backends.mode import weight_of
 from searchengine.errors import CollectionError, FilterError, QueryError
-from searchengine.indexer.search.diversity import mmr
 from searchengine.ingest.passages import PassageConfig
 from searchengine.query.fusion import Fusion
 from searchengine.query.ranking import FUSED
@@ -147,7 +146,7 @@ def test_by_words_without_an_encoder(tmp_path: Path, source: str | None) -> None
         engine.add(DOCUMENTS)
     with SearchEngine.open(tmp_path / "c") as engine:
         assert keys(engine.search("eeeee", mode="text")) == ["other"]
-        assert keys(engine.search("eeeee", mode="text", group_by="n", diversity=0.5)) == ["other"]
+        assert keys(engine.search("eeeee", mode="text", group_by="n")) == ["other"]
         assert len(engine.search(np.ones(16))) == len(engine.similar("near")) + 1 == 5
         for mode in ("vector", "hybrid"):
             with pytest.raises(CollectionError, match="was built by"):
@@ -276,39 +275,6 @@ def test_what_is_no_field_makes_no_groups(engine: SearchEngine, mode: str, name:
         engine.search("bb", mode=mode, group_by=name)
 
 
-# ---------------------------------------------------------------------------------------- diversity
-
-
-@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
-def test_diversity_is_maximal_marginal_relevance(engine: SearchEngine, mode: str) -> None:
-    question = "bb bb ccc dddd"
-    plain = engine.search(question, mode=mode)
-    assert engine.search(question, mode=mode, diversity=0) == plain
-    relevance = np.array([hit.score for hit in plain], np.float32)
-    if mode != "vector":
-        relevance = (relevance - relevance.min()) / np.ptp(relevance)
-    # By words a document is known by its beginning.
-    texts = [
-        f"{hit.title} " + ("a a a a" if (mode, hit.key) == ("text", "long") else hit.passage)
-        for hit in plain
-    ]
-    vectors = Words().encode(texts, role="document")
-    for diversity in (0.2, 0.5, 0.8):
-        for k in (1, 2, 4, 9):
-            chosen = mmr(relevance, vectors, k, diversity).tolist()
-            hits = engine.search(question, k, mode=mode, diversity=diversity)
-            assert hits == [plain[i] for i in chosen]
-
-
-def test_diversity_of_groups(engine: SearchEngine) -> None:
-    groups = engine.search("bb", group_by="of.kind", mode="vector")
-    hits = engine.search("bb", group_by="of.kind", diversity=0.7, mode="vector")
-    assert sorted(keys(hits)) == sorted(keys(groups)) and hits[0] == groups[0]
-    # After "long" "half" resembles it most, and "far" not at all.
-    assert keys(hits) == ["long", "far", "other", "half"]
-    assert len(engine.search("bb", 2, group_by="of.kind", diversity=0.7, mode="vector")) == 2
-
-
 # ------------------------------------------------------------------------------------------ options
 
 
@@ -317,9 +283,6 @@ def test_diversity_of_groups(engine: SearchEngine) -> None:
     [
         ({"mode": "x"}, "one of auto, vector, text, hybrid, got 'x'"),
         ({"mode": None}, "got None"),
-        ({"diversity": 2}, "from 0 to 1, got 2"),
-        ({"diversity": float("nan")}, "from 0 to 1, got nan"),
-        ({"diversity": True}, "a number from 0 to 1, got True"),
         ({"k": True}, "k must be a whole number of at least 1, got True"),
         ({"k": np.bool_(True)}, "k must be a whole number of at least 1, got .*True"),
         ({"k": None}, "k must be a whole number of at least 1, got None"),
@@ -362,7 +325,7 @@ def test_every_search_takes_the_options_of_a_query() -> None:
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
-@pytest.mark.parametrize("options", [{}, {"group_by": "n"}, {"diversity": 0.5}])
+@pytest.mark.parametrize("options", [{}, {"group_by": "n"}])
 def test_any_k_is_possible(engine: SearchEngine, mode: str, options: dict[str, Any]) -> None:
     question = "bb eeeee dddd"
     assert len(engine.search(question, 2**70, mode=mode, **options)) == 5

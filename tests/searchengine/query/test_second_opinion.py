@@ -129,7 +129,6 @@ def test_questions_that_cannot_be_answered(
         "no model at": {"cross_encoder": tmp_path / "missing"},
         "which scores no pairs": {"cross_encoder": encoder},
         "must be a folder or a name": {"cross_encoder": 3},
-        "leave diversity or cross_encoder out": {"cross_encoder": model, "diversity": 0.5},
         "candidates must be": {"cross_encoder": model, "candidates": 0},
     }.items():
         with pytest.raises(QueryError, match=message):

@@ -67,17 +67,12 @@ def test_similar_leaves_itself_out(engine: SearchEngine, k: int, exact: bool) ->
     assert engine.similar("far", k, exact=exact, where="n = 3") == []
 
 
-def test_similar_with_groups_and_diversity(engine: SearchEngine) -> None:
+def test_similar_with_groups(engine: SearchEngine) -> None:
     # "long" is of one kind with "near", which stands for it.
     assert keys(engine.similar("long", group_by="of.kind"))[:2] == ["half", "near"]
     assert len(engine.similar("long", group_by="of.kind")) == 4
     assert len(engine.similar("half", group_by="of.kind")) == 3
     assert len(engine.similar("half", 2, group_by="of.kind")) == 2
-    assert keys(engine.similar("half", 3, diversity=0)) == keys(engine.similar("half", 3))
-    for diversity in (0.3, 0.9):
-        hits = engine.similar("half", diversity=diversity)
-        assert sorted(keys(hits)) == ["far", "long", "near", "other"]
-        assert keys(hits)[0] == keys(engine.similar("half", 1))[0]
 
 
 def test_similar_to_one_that_owns_most_passages(tmp_path: Path) -> None:
@@ -133,7 +128,6 @@ def test_a_vector_finds_what_its_question_finds(engine: SearchEngine) -> None:
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=NEAR)
         assert hits[0].question == "" and hits[0].passage == expected[0].passage
     assert keys(engine.search(one(0, 2, 1), 2, where="n > 0", exact=True)) == ["near", "half"]
-    assert len(engine.search(one(0, 2, 1), group_by="of.kind", diversity=0.5)) == 4
 
 
 def test_vectors_in_a_batch(engine: SearchEngine) -> None:

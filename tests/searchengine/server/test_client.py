@@ -127,7 +127,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         "a bee", np.int64(2), mode="hybrid", offset=1, sort_by="-year", phrases="required"
     ),
     "search: more options": lambda e: e.search(
-        "the cat", mode="vector", min_score=0.1, group_by="lang", diversity=0.5, shortlist=3
+        "the cat", mode="vector", min_score=0.1, group_by="lang", shortlist=3
     ),
     "search: near": lambda e: e.search("a bee", group_near=0.5, mode="vector"),
     "search: time": lambda e: e.search("a bee", timeout=60),
