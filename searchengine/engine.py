@@ -481,7 +481,6 @@ class SearchEngine:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
-        group_near: float | None = None,
         sort_by: str | None = None,
         facets: Sequence[str] = (),
         phrases: Phrases | str = Phrases.SCORED,
@@ -513,8 +512,6 @@ class SearchEngine:
             min_score: leave out hits with a lower score (on the scale of the mode).
             group_by: a metadata field; return only the best document for each of its values, and
                 all documents without the field.
-            group_near: leave out documents that are nearly the same as a hit before: those with at
-                least this cosine, such as 0.97, between the means of their passages.
             sort_by: a metadata field; show the hits, which are chosen by score, in its order:
                 numbers, then texts, then hits without a value. "-year" begins with the greatest.
             facets: metadata fields; count the values of each over all documents that match the
@@ -550,7 +547,6 @@ class SearchEngine:
             offset=offset,
             min_score=min_score,
             group_by=group_by,
-            group_near=group_near,
             sort_by=sort_by,
             facets=facets,
             phrases=phrases,

@@ -82,8 +82,6 @@ def _mend_body(case: Any, body: dict[str, Any]) -> None:
 
 
 def _mend_questions(case: Any, body: dict[str, Any]) -> None:
-    if body.get("group_near") is not None:
-        body["group_near"] = 0.97
     for name in ("cross_encoder", "candidates", "timeout"):  # the server has none; may be short
         body.pop(name, None)
     for name, key in (("like", "cat"), ("unlike", "a/b c")):

@@ -34,12 +34,6 @@ _OPTIONS = (
     click.option("--exact", is_flag=True, help="Search exactly, with a certificate; slower."),
     click.option("--group-by", type=FieldName(), help="Show one hit per value of FIELD."),
     click.option(
-        "--group-near",
-        type=click.FloatRange(0, 1, min_open=True),
-        metavar="COSINE",
-        help="Leave out near duplicates: hits with this cosine to a hit before, such as 0.97.",
-    ),
-    click.option(
         "--offset",
         type=click.IntRange(0),
         default=0,
@@ -177,13 +171,13 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
 
 
 _EXPLAINED = {
-    "Which documents": "where group_by group_near min_score offset k",
+    "Which documents": "where group_by min_score offset k",
     "Order": "mode like unlike as_you_type typo_tolerance phrases cross_encoder candidates",
     "Effort": "shortlist exact timeout",
     "The encoder": f"encoder query_encoder layers {RUNNING}",
 }
 _SECTIONS = _EXPLAINED | {
-    "Which documents": "where group_by group_near min_score offset k facets",
+    "Which documents": "where group_by min_score offset k facets",
     "Order": "mode like unlike as_you_type typo_tolerance phrases sort_by cross_encoder candidates",
 }
 

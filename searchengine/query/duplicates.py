@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends import limits, listing
+from searchengine.backends import listing
 from searchengine.backends.contract import Snapshot
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
@@ -63,12 +63,6 @@ def duplicates(
         rest = cosines[members[1:]].clip(-1, 1).tolist()
         found.append(Duplicates(tuple(keys), (1.0, *rest)))
     return found
-
-
-def firsts(snapshot: Snapshot, ids: Sequence[int], above: float) -> list[int]:
-    """For each document, in order, the position of the first one that it is nearly the same as."""
-    leader, _ = leaders(means(snapshot, ids), above, lambda _: limits.check())
-    return [int(first) for first in leader]
 
 
 def means(snapshot: Snapshot, ids: Sequence[int]) -> Floats:

@@ -18,17 +18,16 @@ from searchengine.backends.filters.sql import fields_of
 from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
 from searchengine.query.cross_encoding import CROSS_ENCODER, Scorer, reordered
-from searchengine.query.duplicates import firsts
 from searchengine.query.explanation import Explanation, Stage
 from searchengine.query.feedback import examples, moved
 from searchengine.query.nearest import labels, nearest, rows_of_part
 from searchengine.query.paging import MAX_DEPTH, Ranked, Ranking
-from searchengine.query.ranking import FUSED, candidates, hits, rank, scored_by_words, worded
+from searchengine.query.ranking import FUSED, hits, rank, scored_by_words, worded
 from searchengine.query.request import Phrases, Query
 
 _GROWTH = 4  # of the depth in which a document is sought
 _MAX_TRIED = 4096  # candidates of a walk that is tried
-_ORDERING = ("group_by", "group_near", "min_score")
+_ORDERING = ("group_by", "min_score")
 _WORDLESS = "no word of the question"
 
 
@@ -147,7 +146,6 @@ class _Trace:
             offset=0,
             min_score=None,
             group_by=None,
-            group_near=None,
             sort_by=None,
         )
 
@@ -302,9 +300,9 @@ class _Trace:
         """Whether the coarse stage has it compared at full width. `by_words`: words have it too."""
         if self.plain.exact:
             return True
-        base, depth = self.base, candidates(self.base)
+        base = self.base
         # Groups make it go further, and a least score makes it end.
-        whole = replace(self.plain, k=depth, group_by=base.group_by, min_score=base.min_score)
+        whole = replace(self.plain, k=base.depth, group_by=base.group_by, min_score=base.min_score)
         ranking = self._search(whole)
         snapshot, ids = self.asked.snapshot, np.array([each.id for each in self.passages])
         size = rows_of_part(snapshot, self.plain, ranking.parts - 1)
@@ -463,32 +461,12 @@ class _Trace:
                 note = f"its score {ranked.score:.6g} is below {base.min_score:.6g}"
                 return self._lose(replace(stage, note=note), min_score=ranked.score)
             self.stages.append(stage)
-        if not self._apart(place):
-            return False
         if any(getattr(base, name) is not None for name in _ORDERING):
             place, ranking = self._ranked(replace(base, k=base.depth, offset=0))
             if place is None:
                 return self._lose(self.stages.pop())
         self.passage = ranking.documents[place - 1].passage
         return self._cut(place, last, "candidates" if self.query.cross_encoder else "k", base)
-
-    def _apart(self, place: int) -> bool:
-        """Whether no document before it is nearly the same. `place`: of it without folding."""
-        base = self.base
-        if base.group_near is None:
-            return True
-        ungrouped = replace(self.plain, k=place, group_by=base.group_by)
-        documents = self._search(replace(ungrouped, min_score=base.min_score)).documents
-        ids = [ranked.passage.document for ranked in documents]
-        if self.document in ids:
-            ids = ids[: ids.index(self.document) + 1]
-            first = firsts(self.asked.snapshot, ids, base.group_near)[-1]
-            if first < len(ids) - 1:
-                (key,) = self.asked.snapshot.store.keys_of([ids[first]])
-                note = f"{key!r} is nearly the same and ranks higher"
-                return self._lose(Stage("near", False, note=note), group_near=None)
-        self.stages.append(Stage("near", True))
-        return True
 
     def _before_it_in_group(self, ranking: Ranking, place: int) -> str | None:
         """The key of the first document of its group, if that ranks before it."""

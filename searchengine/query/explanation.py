@@ -23,7 +23,6 @@ PLACES = {
     "full_width": "at full width",
     "fusion": "in the fusion",
     "group": "in its group",
-    "near": "among near duplicates",
     "min_score": "below the minimum score",
     "page": "on another page",
     "cross_encoder": "behind the cross-encoder",
@@ -38,7 +37,6 @@ _BY = {
 _FLAGS = {
     "k": "-k",
     "group_by": "--group-by",
-    "group_near": "--group-near",
     "where": "--where",
     "exact": "--exact",
 }

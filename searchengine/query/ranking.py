@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache
-from itertools import count
 
 import numpy as np
 
@@ -15,19 +14,16 @@ from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
 from searchengine.indexer.arrays import Floats
 from searchengine.query import fusion
-from searchengine.query.duplicates import firsts
 from searchengine.query.feedback import examples, weight_beside
 from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
 from searchengine.query.paging import (
     MAX_DEPTH,
-    Label,
     Part,
     Ranked,
     Ranking,
     distinct,
     in_parts,
-    part_size,
 )
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
@@ -35,7 +31,6 @@ from searchengine.query.snippets import best_passage
 FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors, however many are shown:
 else the scores, and so the order, would depend on the page."""
-_FIRST_FOLDED = 50  # documents of the first part where near duplicates are folded
 
 
 def rank(
@@ -63,8 +58,6 @@ def rank(
         part, count = _by_both(snapshot, query, questions, vectors), len(questions)
     if query.min_score is not None:
         part = _above(part, query.min_score)
-    if query.group_near is not None:
-        part = _folded(snapshot, query, part)
     rankings = in_parts(part, count, min(query.depth, MAX_DEPTH), labels(snapshot, query)[0])
     if not query.offset:
         return rankings
@@ -313,44 +306,6 @@ def _above(part: Part, score: float) -> Part:
         return rankings
 
     return above
-
-
-def _of_first(part: Part, positions: Sequence[int], size: int, label: Label) -> list[Ranking]:
-    """The first `size` documents of each question."""
-
-    def of_these(places: Sequence[int], number: int, depth: int) -> list[Ranking]:
-        return part([positions[i] for i in places], number, depth)
-
-    return in_parts(of_these, len(positions), size, label)
-
-
-def _folded(snapshot: Snapshot, query: Query, part: Part) -> Part:
-    """The documents that are not nearly the same as one before them."""
-    assert query.group_near is not None
-    above, (label, _) = query.group_near, labels(snapshot, query)
-
-    def folded(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
-        size = part_size(_FIRST_FOLDED, number)
-        rankings = []
-        for pool in _of_first(part, positions, size, label):
-            first = firsts(snapshot, [ranked.passage.document for ranked in pool.documents], above)
-            kept = [each for i, each in enumerate(pool.documents) if first[i] == i]
-            last = len(pool.documents) < size
-            rankings.append(replace(pool, documents=kept, exact=False, last=last))
-        return rankings
-
-    return folded
-
-
-def candidates(query: Query) -> int:
-    """How many documents a search ranks, with the near duplicates that are left out."""
-    return query.depth if query.group_near is None else _enough(_FIRST_FOLDED, query.depth)
-
-
-def _enough(first: int, depth: int) -> int:
-    """The size of the first part that has `depth` documents."""
-    sizes = (part_size(first, number) for number in count())
-    return next(size for size in sizes if size >= min(depth, MAX_DEPTH))
 
 
 def _whole(document: int) -> Place:

@@ -18,7 +18,6 @@ from searchengine.corpus.documents import Key, checked_keys
 from searchengine.errors import OPTIONS, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
-from searchengine.query.duplicates import check_cosine
 
 
 class Phrases(StrEnum):
@@ -46,7 +45,6 @@ class CommonOptions(TypedDict, total=False):
     candidates: int
     like: Sequence[Key]
     unlike: Sequence[Key]
-    group_near: float | None
 
 
 class Options(CommonOptions, total=False):
@@ -83,7 +81,6 @@ class Query:
     timeout: float | None = None
     like: Sequence[Key] = ()
     unlike: Sequence[Key] = ()
-    group_near: float | None = None
 
     @classmethod
     def from_options(cls, k: int, options: Options) -> Self:
@@ -142,8 +139,6 @@ class Query:
                 raise QueryError(f"{name} must be a text or None, got {text!r}{hint}")
         if self.mode not in list(Mode):
             raise QueryError(f"mode must be one of {', '.join(Mode)}, got {self.mode!r}")
-        if self.group_near is not None:
-            check_cosine("group_near", self.group_near)
         if self.exact:
             self._check_exact()
         if self.where is not None:

@@ -51,14 +51,6 @@ Unlike = Annotated[
         max_length=MAX_EXAMPLES, description="Keys of irrelevant documents: find none like them."
     ),
 ]
-GroupNear = Annotated[
-    float | None,
-    Described(
-        gt=0,
-        le=1,
-        description="Leave out near duplicates: hits with this cosine to one before, such as 0.97.",
-    ),
-]
 
 
 class HitModel(BaseModel):
@@ -145,7 +137,6 @@ class Tools:
         offset: Annotated[int, Described(ge=0, description="Number of hits to skip.")] = 0,
         like: Like = None,
         unlike: Unlike = None,
-        group_near: GroupNear = None,
         typo_tolerance: Annotated[
             bool, Described(description="Replace words that no document has by the nearest ones.")
         ] = True,
@@ -162,7 +153,6 @@ class Tools:
             "offset": offset,
             "like": like or (),
             "unlike": unlike or (),
-            "group_near": group_near,
             "typo_tolerance": typo_tolerance,
         }
         if self._encoding is not None:
@@ -201,7 +191,6 @@ class Tools:
         where: Where = None,
         like: Like = None,
         unlike: Unlike = None,
-        group_near: GroupNear = None,
     ) -> Results:
         """Find the documents nearest in meaning to a stored one."""
         hits = self._current().similar(
@@ -210,7 +199,6 @@ class Tools:
             where=where,
             like=like or (),
             unlike=unlike or (),
-            group_near=group_near,
         )
         return _results(hits)
 

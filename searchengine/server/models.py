@@ -104,9 +104,6 @@ class SearchOptions(Strict):
     )
     exact: bool = Field(False, description="Return the true nearest documents.")
     group_by: FieldName | None = Field(None, description="One hit per value of a field.")
-    group_near: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="Leave out near duplicates: hits with this cosine to one before."
-    )
     offset: Annotated[int, _between(0, limits.MAX_OFFSET), _WHOLE] = Field(
         0, description="Hits to skip."
     )

@@ -7,7 +7,6 @@ import { showExamples, showHits, showNewest, showNothing } from "./hits.js";
 import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } from "./panels.js";
 
 const PAGE = 10;
-const NEAR = 0.97; // cosine of near duplicates
 const [DEBOUNCE, RETRY] = [80, 5000]; // milliseconds
 // usual: the mode in which the collection answers questions that name none
 // candidates: the most hits that the server's cross-encoder orders again; null: it has none
@@ -46,7 +45,7 @@ function request(question) {
   return {
     collection: byId("collection").value, query: question || null, mode, where: where(), like: state.like, unlike: state.unlike,
     shortlist: mode === "text" ? null : shortlist(), as_you_type: question !== "", typo_tolerance: question !== state.asTyped,
-    group_near: byId("near").checked ? NEAR : null, texts: false, cross_encoder, k: Math.min(PAGE, cross_encoder ? state.candidates : PAGE),
+    texts: false, cross_encoder, k: Math.min(PAGE, cross_encoder ? state.candidates : PAGE),
   };
 }
 
@@ -382,7 +381,6 @@ function remember(push) {
   if (question) parameters.set("q", question);
   for (const list of ["like", "unlike"]) for (const key of state[list]) parameters.append(list, key);
   if (checkedMode() !== state.usual) parameters.set("mode", checkedMode());
-  if (byId("near").checked) parameters.set("near", "hidden");
   if (byId("collection").options.length > 1) parameters.set("in", byId("collection").value);
   toAddress(parameters);
   const address = `#${parameters}`;
@@ -398,7 +396,6 @@ function recall() {
   if (!state.like.length && !byId("query").value) state.unlike = [];
   state.names = history.state?.names ?? {}; // not in a link that was shared
   check(parameters.get("mode") ?? state.usual);
-  byId("near").checked = parameters.has("near");
   const chosen = parameters.get("in");
   if ([...byId("collection").options].some((option) => option.value === chosen)) byId("collection").value = chosen;
   fromAddress(parameters);
@@ -456,7 +453,7 @@ byId("filter").addEventListener("submit", (event) => {
   if (filter) addFilter(filter).then((added) => { if (added) byId("where").value = ""; });
 });
 byId("search").addEventListener("change", (event) => {
-  if (event.target.name === "mode" || ["near", "cross-encoder"].includes(event.target.id)) controlsChanged();
+  if (event.target.name === "mode" || event.target.id === "cross-encoder") controlsChanged();
 });
 addEventListener("popstate", () => {
   const before = byId("collection").value;

@@ -273,7 +273,7 @@ def test_examples_move_the_question(engine: SearchEngine, question: bool) -> Non
         engine.search(query, unlike=["gone"])
 
 
-def test_near_duplicates_are_grouped_and_folded(engine: SearchEngine) -> None:
+def test_near_duplicates_are_grouped(engine: SearchEngine) -> None:
     stored = entries(40)
     for i, copied in ((10, 3), (11, 3), (30, 7)):
         vectors = stored[copied].vectors + np.float32(0.003 * (i % 3))
@@ -291,19 +291,6 @@ def test_near_duplicates_are_grouped_and_folded(engine: SearchEngine) -> None:
         ("k10", "k11"),
     ]
     assert engine.duplicates(0.999, where="n > 100") == []
-    query = stored[3].vectors[0]
-    plain = [hit.key for hit in engine.search(query, 39, shortlist=200)]
-    first: dict[str, str] = {}
-    same = {"k10": "k3", "k11": "k3", "k30": "k7"}
-    for key in plain:
-        first.setdefault(same.get(key, key), key)
-    options: dict[str, Any] = {"shortlist": 200, "group_near": 0.999}
-    assert [hit.key for hit in engine.search(query, 39, **options)] == list(first.values())
-    pages = [engine.search(query, 9, offset=n, **options) for n in range(0, 36, 9)]
-    assert [hit.key for page in pages for hit in page] == list(first.values())
-    lost = next(key for key in plain if key not in first.values())
-    explanation = engine.explain(query, lost, 39, **options)
-    assert (explanation.lost, explanation.settings) == ("near", {"group_near": None})
     with pytest.raises(QueryError, match="above must be a cosine above 0 and at most 1, got 0"):
         engine.duplicates(0)
 

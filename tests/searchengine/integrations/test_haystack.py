@@ -105,7 +105,7 @@ def test_retrievers_run_in_a_pipeline_and_are_serialized(store: SearchEngineDocu
 
 def test_options_of_a_search_reach_the_collection(store: SearchEngineDocumentStore) -> None:
     store.write_documents([Document(id="c", content="whales")])
-    options = {"like": ["a"], "unlike": ["c"], "group_near": 0.99}
+    options = {"like": ["a"], "unlike": ["c"]}
     (found,) = SearchEngineRetriever(store, options=options).run("a bee")["documents"]
     (hit,) = store.engine.search("a bee", **options)
     assert (found.id, found.score) == (hit.key, hit.score) and found.id == "b"

@@ -158,7 +158,6 @@ def test_options_of_a_search_reach_the_collection(store: SearchEngineVectorStore
     options: dict[str, Any] = {
         "like": ["b"],
         "unlike": ["c"],
-        "group_near": 0.999,
     }
     hits = store.engine.search("a bee", 4, mode="vector", **options)
     assert 0 < len(hits) < 4 and not {"b", "c"} & {hit.key for hit in hits}

@@ -110,7 +110,7 @@ def test_queries_equal_those_of_the_simple_store(stores: Stores) -> None:
 
 def test_options_of_a_search_reach_the_collection(fixed: Stores) -> None:
     mine, _ = fixed
-    options: dict[str, Any] = {"like": ["n1"], "unlike": ["n2"], "group_near": 0.99}
+    options: dict[str, Any] = {"like": ["n1"], "unlike": ["n2"]}
     found = mine.query(query(similarity_top_k=4), **options)
     hits = mine.engine.search([1.0] * DIM, 4, **options)
     assert found.ids == [hit.key for hit in hits] and not {"n1", "n2"} & {*found.ids}

@@ -58,7 +58,6 @@ def test_the_stage_of_each_planted_loss(planted: Planted, tmp_path: Path) -> Non
                 check_least(engine, loss, explanation)
     others = {
         "examples",
-        "near",
         "phrases",
         "language",
         "walk",

@@ -129,7 +129,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "search: more options": lambda e: e.search(
         "the cat", mode="vector", min_score=0.1, group_by="lang", shortlist=3
     ),
-    "search: near": lambda e: e.search("a bee", group_near=0.5, mode="vector"),
     "search: time": lambda e: e.search("a bee", timeout=60),
     "search: vector": lambda e: e.search(VECTOR, 1, exact=True),
     "search_batch": lambda e: e.search_batch(["a bee", "the cat sat"], 1, where="year > 2000"),
@@ -227,8 +226,6 @@ ERRORS: list[Callable[[Any], Any]] = [
     lambda e: e.search(),
     lambda e: e.search(unlike=["cat"]),
     lambda e: e.search("a bee", like="cat"),
-    lambda e: e.search("a bee", group_near=2),
-    lambda e: e.search("a bee", group_near=True),
     lambda e: e.search("a bee", like=["cat"], unlike=["cat"]),
     lambda e: e.search("a bee", mode="text", like=["cat"]),
     lambda e: e.explain("a bee", None),

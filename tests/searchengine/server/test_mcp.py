@@ -157,12 +157,12 @@ def test_options_of_a_search_reach_the_collection(tmp_path: Path) -> None:
             "a car",
         ]
         engine.add({"_id": str(i), "text": text, "year": i} for i, text in enumerate(texts))
-    options = {"like": ["3"], "unlike": ["4"], "group_near": 0.99}
+    options = {"like": ["3"], "unlike": ["4"]}
     with opened(path) as tools, SearchEngine.open(path) as engine:
         server = ours.Server(tools)
         for count, asked, expected in (
             (5, {}, engine.search("the whale")),
-            (2, options, engine.search("the whale", **options)),
+            (3, options, engine.search("the whale", **options)),
             (2, {"query": "whalle", "mode": "text"}, engine.search("whalle", mode="text")),
             (0, {"query": "whalle", "mode": "text", "typo_tolerance": False}, []),
         ):
@@ -174,13 +174,11 @@ def test_options_of_a_search_reach_the_collection(tmp_path: Path) -> None:
             assert len(found) == len(expected) == count
         (result,) = called(server, ("similar", {"key": "2"} | options))
         found = result.structured_content["hits"]
-        expected = engine.similar(["2", "3"], unlike=["4"], group_near=0.99)
+        expected = engine.similar(["2", "3"], unlike=["4"])
         assert [(hit["key"], hit["score"]) for hit in found] == [
             (hit.key, hit.score) for hit in expected
         ]
-        assert len(found) == 1  # of two near duplicates
         assert "both name '1'" in refusal(server, "search", query="x", like=["1"], unlike=["1"])
-        assert refusal(server, "similar", key="2", group_near=2).startswith("group_near: input")
 
 
 def test_it_opens_a_collection_again_that_another_encoder_has_built(tmp_path: Path) -> None:

@@ -391,14 +391,6 @@ def test_documents_as_examples(browser: Any, tmp_path: Path) -> None:
             page.wait_for_function("() => document.querySelectorAll('#chips li').length === 2")
             settle(page)
             assert titles(page) == both[:10]
-            page.check("#near")
-            page.wait_for_function("() => location.hash.includes('near=hidden')")
-            page.reload()
-            page.wait_for_selector("#hits > li")
-            settle(page)
-            differing = expected("whale sea", like=like, unlike=unlike, group_near=0.97)
-            assert titles(page) == differing != both[:10]
-            page.uncheck("#near")
             page.check("input[value=text]")  # words are moved by no example
             page.wait_for_function("() => !document.querySelector('#chips li')")
             settle(page)
