@@ -89,7 +89,6 @@ def kinds(data: Path) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
     yield "exact", search, {"query": "whales", "k": 1000, "exact": True}
     yield "facets", search, {"query": "whales", "k": 10, "facets": ["tags", "group", "year"]}
     yield "group_by", search, {"query": "whales", "k": 1000, "group_by": "group"}
-    yield "sort_by", search, {"query": "whales", "k": 1000, "sort_by": "-year"}
     for mode in ("vector", "text", "hybrid"):
         body = {"queries": several[:100], "k": 10, "mode": mode}
         yield f"batch of 100, {mode}", batch, body

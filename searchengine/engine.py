@@ -481,7 +481,6 @@ class SearchEngine:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
-        sort_by: str | None = None,
         facets: Sequence[str] = (),
         phrases: Phrases | str = Phrases.SCORED,
         as_you_type: bool = False,
@@ -512,8 +511,6 @@ class SearchEngine:
             min_score: leave out hits with a lower score (on the scale of the mode).
             group_by: a metadata field; return only the best document for each of its values, and
                 all documents without the field.
-            sort_by: a metadata field; show the hits, which are chosen by score, in its order:
-                numbers, then texts, then hits without a value. "-year" begins with the greatest.
             facets: metadata fields; count the values of each over all documents that match the
                 filter, whatever the question (`Hits.facets`).
             phrases: what phrases in quotation marks do: "scored" ranks documents that contain them
@@ -547,7 +544,6 @@ class SearchEngine:
             offset=offset,
             min_score=min_score,
             group_by=group_by,
-            sort_by=sort_by,
             facets=facets,
             phrases=phrases,
             as_you_type=as_you_type,

@@ -11,7 +11,6 @@ GOOD = {
     "model": "words",
     "where": "year > 2000",
     "group_by": "lang",
-    "sort_by": "-year",
     "fields": {"lang": "year > 2000"},
     "groups": [["bee", "wasp"]],
 }

@@ -52,12 +52,6 @@ _OPTIONS = (
 
 _SHOWN = (
     click.option(
-        "--sort-by",
-        metavar="FIELD",
-        help="Metadata field that orders the hits: year, or -year for the greatest first "
-        "[default: the score].",
-    ),
-    click.option(
         "--facet",
         "facets",
         type=FieldName(),
@@ -178,7 +172,7 @@ _EXPLAINED = {
 }
 _SECTIONS = _EXPLAINED | {
     "Which documents": "where group_by min_score offset k facets",
-    "Order": "mode like unlike as_you_type typo_tolerance phrases sort_by cross_encoder candidates",
+    "Order": "mode like unlike as_you_type typo_tolerance phrases cross_encoder candidates",
 }
 
 
@@ -292,8 +286,6 @@ def _explain_absence(
                 "without --exact-phrases, and without + before it, a phrase only adds to the score"
             )
     fields = [options["group_by"], *options["facets"]]
-    if options["sort_by"] is not None:
-        fields.append(options["sort_by"].removeprefix("-"))
     for field in dict.fromkeys(filter(None, fields)) if hits else ():
         note_unknown_fields(engine, field)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from searchengine.backends.mode import CANDIDATES
 from searchengine.errors import QueryError
-from searchengine.query.hits import Hit, Hits, ordered_by
+from searchengine.query.hits import Hit, Hits
 from searchengine.query.request import Query
 
 CROSS_ENCODER = "cross_encoder"
@@ -47,8 +47,6 @@ def reordered(
         if query.min_score is not None:
             reranked = [hit for hit in reranked if hit.score >= query.min_score]
         reranked = reranked[query.offset : query.depth]
-        if query.sort_by is not None:
-            reranked = ordered_by(reranked, query.sort_by)
         batches.append(Hits(reranked, facets=hits.facets))
         batches[-1].replaced = hits.replaced
     return batches

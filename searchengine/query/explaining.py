@@ -146,7 +146,6 @@ class _Trace:
             offset=0,
             min_score=None,
             group_by=None,
-            sort_by=None,
         )
 
     @cached_property
@@ -502,7 +501,7 @@ class _Trace:
         assert self.asked.scorer is not None and self.asked.question is not None
         snapshot, question = self.asked.snapshot, [self.asked.question]
         answers = hits(snapshot, self.base, [self._search(self.base)], question)
-        whole = replace(self.query, k=self.base.k, offset=0, min_score=None, sort_by=None)
+        whole = replace(self.query, k=self.base.k, offset=0, min_score=None)
         (ordered,) = reordered(answers, question, whole, self.asked.scorer)
         (key,) = snapshot.store.keys_of([self.document])
         place = next(place for place, hit in enumerate(ordered, 1) if hit.key == key)

@@ -6,11 +6,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import islice, pairwise
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex, overload
 
-from searchengine.backends.filters.parser import field_named
-from searchengine.backends.filters.sql import COLUMNS, Field
 from searchengine.backends.listing import Counts
 from searchengine.corpus.formats.kinds import heading_at, headings_of, sections_of
 from searchengine.corpus.notebook import facts, paragraph, table
@@ -255,31 +252,6 @@ def timed(batch: Sequence[Hits], times: Sequence[float]) -> HitsBatch:
     for hits in batch:
         hits.timing = timing
     return HitsBatch(batch)
-
-
-def ordered_by(hits: Iterable[Hit], field: str) -> list[Hit]:
-    """Hits in the order of a metadata field: numbers, texts, hits without such a value.
-
-    "-year" begins with the greatest; hits without a value stay last. Equals keep their order.
-    """
-    path, down = field_named(field.removeprefix("-")), field.startswith("-")
-    own = COLUMNS.get(path)
-    values = [
-        (_sortable(hit.metadata, path) if own is None else (True, getattr(hit, own)), hit)
-        for hit in hits
-    ]
-    having = [(value, hit) for value, hit in values if value is not None]
-    having.sort(key=itemgetter(0), reverse=down)  # stable in both directions
-    return [hit for _, hit in having] + [hit for value, hit in values if value is None]
-
-
-def _sortable(metadata: Any, path: Field) -> tuple[bool, float | str] | None:
-    """A number or text at a path, with its kind; None: neither. False and True are 0 and 1."""
-    for name in path:
-        metadata = metadata.get(name) if isinstance(metadata, Mapping) else None
-    return (
-        (isinstance(metadata, str), metadata) if isinstance(metadata, str | int | float) else None
-    )
 
 
 _COLUMNS = {

@@ -15,7 +15,7 @@ from searchengine.corpus.documents import Document
 from searchengine.indexer.arrays import Floats
 from searchengine.query import fusion
 from searchengine.query.feedback import examples, weight_beside
-from searchengine.query.hits import Hit, Hits, ordered_by
+from searchengine.query.hits import Hit, Hits
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
 from searchengine.query.paging import (
     MAX_DEPTH,
@@ -339,8 +339,6 @@ def hits(
 
     def present(ranking: Ranking, question: str) -> Hits:
         chosen = [hit(ranked, next(documents), question) for ranked in ranking.documents]
-        if query.sort_by is not None:
-            chosen = ordered_by(chosen, query.sort_by)
         return Hits(chosen, exact=ranking.exact, read=ranking.read, facets=facets)
 
     return [

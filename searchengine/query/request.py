@@ -37,7 +37,6 @@ class CommonOptions(TypedDict, total=False):
     group_by: str | None
     offset: int
     min_score: float | None
-    sort_by: str | None
     facets: Sequence[str]
     as_you_type: bool
     phrases: Phrases | str
@@ -71,7 +70,6 @@ class Query:
     layers: int | None = None
     offset: int = 0
     min_score: float | None = None
-    sort_by: str | None = None
     facets: Sequence[str] = ()
     as_you_type: bool = False
     phrases: Phrases | str = Phrases.SCORED
@@ -104,7 +102,7 @@ class Query:
     def before_cross_encoder(self) -> "Query":
         """The search for the candidates."""
         most = max(self.depth, self.candidates)
-        return replace(self, k=most, offset=0, min_score=None, sort_by=None, cross_encoder=None)
+        return replace(self, k=most, offset=0, min_score=None, cross_encoder=None)
 
     @property
     def by_words(self) -> bool:
@@ -170,10 +168,6 @@ class Query:
         least = self.min_score
         if least is not None and (type(least) not in (int, float) or not isfinite(least)):
             raise QueryError(f"min_score must be a number or None, got {least!r}")
-        if self.sort_by is not None:
-            if not isinstance(self.sort_by, str) or not self.sort_by.strip("- "):
-                raise QueryError(f"sort_by must be the name of a field, got {self.sort_by!r}")
-            field_named(self.sort_by.removeprefix("-"))
         for name in ("as_you_type", "typo_tolerance"):
             if type(value := getattr(self, name)) is not bool:
                 raise QueryError(f"{name} must be True or False, got {value!r}")

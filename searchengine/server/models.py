@@ -108,7 +108,6 @@ class SearchOptions(Strict):
         0, description="Hits to skip."
     )
     min_score: Number | None = Field(None, description="Minimum score of a hit.")
-    sort_by: FieldName | None = Field(None, description="Field that orders the hits: year, -year.")
     facets: list[FieldName] = Field(
         [], max_length=limits.MAX_FACETS, description="Fields whose values are counted."
     )

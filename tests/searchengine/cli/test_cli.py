@@ -490,7 +490,7 @@ def test_train_bad_input(tmp_path: Path) -> None:
         ("-k dolphins", "Invalid value for '-k': ' dolphins' is not a valid integer."),
         ("-k 3", "Missing argument 'QUESTION'."),
         ("-dolphins", "No such option '-d'."),
-        ("--sort-b words", "No such option '--sort-b words'. Did you mean '--sort-by'?"),
+        ("--min-scor words", "No such option '--min-scor words'. Did you mean '--min-score'?"),
     ],
 )
 def test_a_question_read_as_an_option_says_how_to_ask_it(

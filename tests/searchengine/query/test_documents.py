@@ -220,21 +220,6 @@ def test_min_score(engine: SearchEngine) -> None:
     assert engine.search("the cat sat", 4, min_score=2) == []
 
 
-def test_hits_in_the_order_of_a_field(engine: SearchEngine) -> None:
-    def order(by: str, **options: Any) -> list[str]:
-        return [hit.key for hit in engine.search("the cat sat", 4, sort_by=by, **options)]
-
-    assert order("year") == ["b", "a", "c", "d"]
-    assert order("-year") == ["c", "a", "b", "d"]
-    assert order("by.name")[0] == "d"
-    assert order("lang")[:2] == order("-lang")[1:3] == ["a", "b"]  # equals stay by score
-    assert order("tags") == [hit.key for hit in engine.search("the cat sat", 4)]
-    mixed = [{"_id": str(i), "text": "x", "v": v} for i, v in enumerate(["b", 2, True, "a", None])]
-    engine.add(mixed)
-    found = engine.search("x", 9, sort_by="v", where="exists(v)")
-    assert [hit.metadata["v"] for hit in found] == [True, 2, "a", "b", None]
-
-
 @pytest.mark.parametrize("indexed", [False, True])
 def test_facets_count_all_documents_that_match(engine: SearchEngine, indexed: bool) -> None:
     engine.add([{"_id": "e", "text": "e", "year": 2016.0, "lang": None, "open": False}])
@@ -284,9 +269,6 @@ def test_facets_equal_a_count_in_python(tmp_path_factory: Any, values: list[Any]
         ({"offset": True}, "offset must be"),
         ({"min_score": float("nan")}, "min_score must be a number or None, got nan"),
         ({"min_score": "high"}, "min_score must be"),
-        ({"sort_by": 5}, "sort_by must be the name of a field, got 5"),
-        ({"sort_by": "year >"}, "expected"),
-        ({"sort_by": "-"}, "sort_by must be the name of a field, got '-'"),
         ({"facets": "year"}, "facets must be a list of field names, got 'year'"),
         ({"facets": [5]}, "facets must be a list of field names"),
         ({"facets": 5}, "facets must be a list of field names"),

@@ -124,7 +124,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         "a be", 2, where="year > 2000", facets=("lang",), as_you_type=True
     ),
     "search: options": lambda e: e.search(
-        "a bee", np.int64(2), mode="hybrid", offset=1, sort_by="-year", phrases="required"
+        "a bee", np.int64(2), mode="hybrid", offset=1, phrases="required"
     ),
     "search: more options": lambda e: e.search(
         "the cat", mode="vector", min_score=0.1, group_by="lang", shortlist=3
