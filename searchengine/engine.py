@@ -90,10 +90,9 @@ from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSetti
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
 from searchengine.query.cross_encoding import CrossEncoding, reordered
-from searchengine.query.duplicates import Duplicates, check_cosine, duplicates
+from searchengine.query.duplicates import Duplicates, check_cosine, duplicates, mean_of
 from searchengine.query.explaining import Asked, explain
 from searchengine.query.explanation import Explanation, Stage
-from searchengine.query.feedback import moved, without_question
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, rank, rank_by_weights
 from searchengine.query.request import (
@@ -471,13 +470,11 @@ class SearchEngine:
     @hinted
     def search(
         self,
-        query: str | npt.ArrayLike | None = None,
+        query: str | npt.ArrayLike,
         k: int = 10,
         *,
         where: str | None = None,
         mode: Mode | str = Mode.AUTO,
-        like: Sequence[Key] = (),
-        unlike: Sequence[Key] = (),
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
@@ -494,8 +491,6 @@ class SearchEngine:
     ) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
 
-        None: nearest to the documents `like`.
-
         What several threads ask at once is answered together.
 
         Args:
@@ -504,9 +499,6 @@ class SearchEngine:
                 nothing matches and no document has a field of it, warns (FieldWarning).
             mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
                 collection stores ("auto").
-            like: keys of relevant documents: the vector of the question moves towards them
-                (docs/searching.md). They are not among the hits.
-            unlike: keys of irrelevant documents: it moves away from them. They are left out too.
             offset: hits to skip, for the next page. The order does not depend on the pages.
             min_score: leave out hits with a lower score (on the scale of the mode).
             group_by: a metadata field; return only the best document for each of its values, and
@@ -539,8 +531,6 @@ class SearchEngine:
             k=k,
             where=where,
             mode=mode,
-            like=like,
-            unlike=unlike,
             offset=offset,
             min_score=min_score,
             group_by=group_by,
@@ -556,12 +546,10 @@ class SearchEngine:
             timeout=timeout,
         )
         deadline = Deadline.after(timeout)
-        if query is None:
-            answer: Hits = self._similar(request)
-        elif isinstance(query, str):
+        if isinstance(query, str):
             check_questions([query])
             work = partial(self._together, request, None, None)
-            answer = self._calls.call((request, True, None, None), (query, deadline), work)
+            answer: Hits = self._calls.call((request, True, None, None), (query, deadline), work)
         else:
             with limits.limited(deadline):
                 answer = self._answer(request, _vector(query)[None])[0]
@@ -581,17 +569,13 @@ class SearchEngine:
         return answers
 
     async def asearch(
-        self, query: str | npt.ArrayLike | None = None, k: int = 10, **options: Unpack[Options]
+        self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]
     ) -> Hits:
         """As `search`, for asyncio: the event loop goes on meanwhile.
 
         What several tasks ask at once is answered together, in a background thread. A cancelled
         task does not disturb the others. `options` as for `search`."""
-        if query is None:
-            request = Query.from_options(k, options)
-            answer = await asyncio.to_thread(self._similar, request)
-        else:
-            answer = await self.asearch_shown(query, None, k, **options)
+        answer: Hits = await self.asearch_shown(query, None, k, **options)
         _warn(answer.notes)
         return answer
 
@@ -631,25 +615,21 @@ class SearchEngine:
     def similar(self, keys: Key | Iterable[Key], k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one or to several, which are left out.
 
-        A document counts as the mean of its passages, several as the mean of the documents. As
-        `search` without a question, with the keys in `like`: `options` as there, by vectors alone.
-        Raises QueryError on an unknown key.
+        A document counts as the mean of its passages, several as the mean of the documents.
+        `options` as for `search`, by vectors alone. Raises QueryError on an unknown key.
         """
         if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
             keys = [checked_key(keys)]
-        options["like"] = [*keys, *options.get("like", ())]
-        answer = self._similar(Query.from_options(k, options))
-        _warn(answer.notes)
-        return answer
-
-    def _similar(self, request: Query) -> Hits:
-        request = without_question(request)
+        named = checked_keys(keys, "similar")
+        request = Query.from_options(k, options).without_question
         deadline = Deadline.after(request.timeout)
         with limits.limited(deadline), self.collection.reading() as snapshot:
-            rankings = rank(snapshot, request, None, moved(snapshot, request, None))
+            ids, vector = mean_of(snapshot, named)
+            rankings = rank(snapshot, request, None, vector, without=frozenset(ids))
             answer = hits(snapshot, request, rankings, None)[0]
             if not answer:
                 answer.notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+        _warn(answer.notes)
         return answer
 
     def duplicates(
@@ -676,7 +656,7 @@ class SearchEngine:
         return groups
 
     def explain(
-        self, query: str | npt.ArrayLike | None, key: Key, k: int = 10, **options: Unpack[Options]
+        self, query: str | npt.ArrayLike, key: Key, k: int = 10, **options: Unpack[Options]
     ) -> Explanation:
         """Why a search finds a document, or which of its stages loses it, as one sentence.
 
@@ -687,11 +667,7 @@ class SearchEngine:
         as `search`.
         """
         requested = Query.from_options(k, options)
-        queries: Questions = []
-        if query is None:
-            requested = without_question(requested)
-        else:
-            queries = [query] if isinstance(query, str) else _vector(query)[None]
+        queries: Questions = [query] if isinstance(query, str) else _vector(query)[None]
         with limits.limited(Deadline.after(requested.timeout)):
             while True:
                 settings = self.collection.settings
@@ -742,7 +718,7 @@ class SearchEngine:
 
         `vectors`: of the questions, (q, D). Raises QueryError and FilterError."""
         query = Query.from_options(k, options)
-        rankings = rank(snapshot, query, questions, moved(snapshot, query, vectors))
+        rankings = rank(snapshot, query, questions, vectors)
         found = ([each.passage.document for each in ranking.documents] for ranking in rankings)
         return [snapshot.store.keys_of(documents) for documents in found]
 
@@ -818,7 +794,7 @@ class SearchEngine:
             with self.collection.reading() as snapshot:
                 if snapshot.settings["encoder"] != settings["encoder"]:
                     continue
-                rankings = rank(snapshot, ranked, questions, moved(snapshot, ranked, vectors))
+                rankings = rank(snapshot, ranked, questions, vectors)
                 times.append(perf_counter())
                 answers = hits(snapshot, ranked, rankings, questions)
                 tell(answers, asked)

@@ -83,11 +83,6 @@ def _mend_body(case: Any, body: dict[str, Any]) -> None:
 def _mend_questions(case: Any, body: dict[str, Any]) -> None:
     for name in ("cross_encoder", "candidates", "timeout"):  # the server has none; may be short
         body.pop(name, None)
-    for name, key in (("like", "cat"), ("unlike", "a/b c")):
-        if body.get(name):
-            body[name] = [key]
-        if body.get("mode") == "text":
-            body.pop(name, None)
     if case.operation.path.endswith("/similar"):
         body.pop("keys", None)
         body |= {"key": "bee", "exact": False, "as_you_type": False, "mode": "auto"}

@@ -61,20 +61,7 @@ _SHOWN = (
 )
 """Of commands that show hits."""
 
-_UNLIKE = click.option(
-    "--unlike",
-    metavar="KEY",
-    multiple=True,
-    help="Key of an irrelevant document, from which the search moves away; repeatable.",
-)
 _ASKED = (
-    click.option(
-        "--like",
-        metavar="KEY",
-        multiple=True,
-        help="Key of a relevant document, towards which QUESTION moves; repeatable.",
-    ),
-    _UNLIKE,
     click.option(
         "--mode",
         type=click.Choice([mode.value for mode in Mode]),
@@ -137,11 +124,7 @@ class _Asking(click.Command):
         """Parse the arguments. Raises UsageError."""
         words = list(args)
         try:
-            rest = super().parse_args(ctx, args)
-            asked = ctx.resilient_parsing or ctx.params["question"] or ctx.params["like"]
-            if not asked and ctx.params["question"] is None:
-                raise click.UsageError("Missing argument 'QUESTION'.", ctx)
-            return rest
+            return super().parse_args(ctx, args)
         except click.UsageError as error:
             error = with_our_name(error)
             if (question := _read_as_option(words, error)) is None:
@@ -166,19 +149,19 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
 
 _EXPLAINED = {
     "Which documents": "where group_by min_score offset k",
-    "Order": "mode like unlike as_you_type typo_tolerance phrases cross_encoder candidates",
+    "Order": "mode as_you_type typo_tolerance phrases cross_encoder candidates",
     "Effort": "shortlist exact timeout",
     "The encoder": f"encoder query_encoder layers {RUNNING}",
 }
 _SECTIONS = _EXPLAINED | {
     "Which documents": "where group_by min_score offset k facets",
-    "Order": "mode like unlike as_you_type typo_tolerance phrases cross_encoder candidates",
+    "Order": "mode as_you_type typo_tolerance phrases cross_encoder candidates",
 }
 
 
 @click.command(cls=sectioned(_SECTIONS, _Asking))
 @COLLECTION
-@click.argument("question", required=False)
+@click.argument("question")
 @_with(*_ASKED, *_OPTIONS, *_SHOWN)
 @ENCODER
 @QUERY_ENCODER
@@ -186,7 +169,7 @@ _SECTIONS = _EXPLAINED | {
 @runs
 def search(
     collection: Path | str,
-    question: str | None,
+    question: str,
     k: int,
     encoder: str | None,
     query_encoder: str | None,
@@ -196,12 +179,9 @@ def search(
 ) -> None:
     """Print the documents nearest to QUESTION, best first.
 
-    Without QUESTION, to the documents named by --like.
-
     \b
-    Examples:
+    Example:
         searchengine search notes.index "when do whales sleep" -k 3
-        searchengine search notes.index "when do whales sleep" --like whales.txt
     """
     opening = {"query_encoder": query_encoder, "runtime": runtime}
     with open_engine(collection, encoder, **opening) as engine:
@@ -256,7 +236,7 @@ def explain(
 @click.command(cls=sectioned(_SECTIONS))
 @COLLECTION
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-@_with(_UNLIKE, *_OPTIONS, *_SHOWN)
+@_with(*_OPTIONS, *_SHOWN)
 def similar(
     collection: Path | str, keys: tuple[str, ...], k: int, as_json: bool, **options: Any
 ) -> None:

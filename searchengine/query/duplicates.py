@@ -1,4 +1,4 @@
-"""Documents that are nearly the same: by the cosine of the means of their passages."""
+"""Documents by the means of their passages: near duplicates, and the vector of several."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +13,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.near_duplicates import leaders
 
 _READ = 2000  # documents whose passages are read at a time
+_CANCELLED = 1e-3  # length of a mean that says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +78,29 @@ def means(snapshot: Snapshot, ids: Sequence[int]) -> Floats:
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
     sums /= np.where(lengths > 0, lengths, np.float32(1))
     return sums
+
+
+def mean_of(snapshot: Snapshot, keys: Sequence[str]) -> tuple[list[int], Floats]:
+    """The ids of the documents of these keys, and the mean of their vectors, (1, D).
+
+    Raises QueryError for no key, an unknown key, a document without a vector, and documents that
+    cancel each other.
+    """
+    if not keys:
+        raise QueryError("similar takes the key of a document, or several keys, got none")
+    names = list(dict.fromkeys(keys))
+    stored = snapshot.store.ids_of(names)
+    for name in names:
+        if name not in stored:
+            raise QueryError(f"{snapshot.path} has no document {name!r:.80}")
+    ids = [stored[name] for name in names]
+    vectors = means(snapshot, ids)
+    for name, vector in zip(names, vectors, strict=True):
+        if not vector.any():
+            raise QueryError(
+                f"the document {name!r} has no vector; search for its words instead: mode='text'"
+            )
+    mean: Floats = vectors.mean(axis=0, keepdims=True)
+    if np.linalg.norm(mean) < _CANCELLED:
+        raise QueryError("the documents have opposite vectors; name others")
+    return ids, mean

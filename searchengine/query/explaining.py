@@ -19,7 +19,6 @@ from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
 from searchengine.query.cross_encoding import CROSS_ENCODER, Scorer, reordered
 from searchengine.query.explanation import Explanation, Stage
-from searchengine.query.feedback import examples, moved
 from searchengine.query.nearest import labels, nearest, rows_of_part
 from searchengine.query.paging import MAX_DEPTH, Ranked, Ranking
 from searchengine.query.ranking import FUSED, hits, rank, scored_by_words, worded
@@ -37,7 +36,7 @@ class Asked:
 
     Attributes:
         snapshot: the commit to search.
-        question: the text; None for a vector, or for examples alone.
+        question: the text; None for a vector.
         vector: in place of a text, (D,) float32.
         encode: the vector (1, D) of the question as a query reads it; None: there is no encoder.
         unread: the language of a text that the encoder of documents does not read; None: it reads
@@ -53,14 +52,12 @@ class Asked:
     scorer: Scorer | None = None
 
     def encoded(self, query: Query) -> Floats:
-        """The vector of the question (1, D), as a search encodes it and examples move it."""
-        vectors = None if self.vector is None else self.vector[None]
+        """The vector of the question (1, D), as a search encodes it."""
         if self.question is not None:
             assert self.encode is not None
-            vectors = self.encode(query)
-        vectors = moved(self.snapshot, query, vectors)
-        assert vectors is not None
-        return vectors
+            return self.encode(query)
+        assert self.vector is not None
+        return self.vector[None]
 
 
 def explain(asked: Asked, query: Query, key: str) -> Explanation:
@@ -154,11 +151,6 @@ class _Trace:
         return () if self.asked.question is None else self.base.required(self.asked.question)
 
     @cached_property
-    def named(self) -> frozenset[int]:
-        """The documents that are examples, which a search leaves out."""
-        return examples(self.asked.snapshot, self.base)
-
-    @cached_property
     def passages(self) -> list[Passage]:
         """Its passages."""
         return self.asked.snapshot.store.passages_of([self.document])
@@ -218,15 +210,11 @@ class _Trace:
     def _text_mode(self) -> dict[str, Any]:
         without: dict[str, Any] = {"exact": False} if self.query.exact else {}
         without |= {"layers": None} if self.query.layers is not None else {}
-        without |= {name: () for name in ("like", "unlike") if getattr(self.query, name)}
         return {"mode": str(Mode.TEXT), **without}
 
     def _matches(self) -> bool:
-        """The examples, the filter and the required phrases."""
+        """The filter and the required phrases."""
         snapshot, where = self.asked.snapshot, self.base.where
-        if self.document in self.named:
-            note = "it is one of the examples, which are not shown"
-            return self._lose(Stage("examples", False, note=note))
         if where is not None:
             if not snapshot.matches(self.document, where):
                 note = f"{where} does not hold, the document has {self._values(where)}"
@@ -262,8 +250,7 @@ class _Trace:
         count = FUSED
         while True:
             scored = scored_by_words(self.asked.snapshot, query, self.asked.question or "", count)
-            others = [pair for pair in scored if pair[0] not in self.named]
-            for place, (document, score) in enumerate(others, 1):
+            for place, (document, score) in enumerate(scored, 1):
                 if document == self.document:
                     return place, score
             if len(scored) < count:
@@ -429,15 +416,13 @@ class _Trace:
             self.vector,
             ranking.parts - 1,
             MAX_DEPTH,
-            without=self.named,
             texts=self.required,
         )
         return self._place(Ranking(part[0].documents))
 
     def _would_suffice(self, ranking: Ranking, ranked: Ranked, bm25: float) -> bool:
         """Whether it would be found if its BM25 counted, though others are better by words."""
-        question, vector = self.asked.question or "", self.vector[0]
-        _, scoring = worded(self.asked.snapshot, self.plain, question, vector, self.named)
+        _, scoring = worded(self.asked.snapshot, self.plain, self.asked.question or "")
         score = scoring.score(ranked.scores.get("vector"), bm25)
         return sum(other.score > score for other in ranking.documents) < self.plain.k
 

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 PLACES = {
     "collection": "not in the collection",
-    "examples": "among the examples",
     "filter": "in the filter",
     "phrases": "in the required phrases",
     "words": "in the words",

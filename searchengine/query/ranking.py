@@ -14,7 +14,6 @@ from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
 from searchengine.indexer.arrays import Floats
 from searchengine.query import fusion
-from searchengine.query.feedback import examples, weight_beside
 from searchengine.query.hits import Hit, Hits
 from searchengine.query.nearest import Nearest, cosines_of, labels, nearest
 from searchengine.query.paging import (
@@ -38,6 +37,8 @@ def rank(
     query: Query,
     questions: Sequence[str] | None,
     vectors: Floats | None,
+    *,
+    without: Set[int] = frozenset(),
 ) -> list[Ranking]:
     """The rankings for several questions: the documents to show.
 
@@ -45,11 +46,12 @@ def rank(
         snapshot: the commit to search.
         query: the options.
         questions: texts; needed by the modes text and hybrid.
-        vectors: (q, D) float32, moved by the examples; needed by the modes vector and hybrid.
+        vectors: (q, D) float32; needed by the modes vector and hybrid.
+        without: documents to leave out, in the mode vector.
     """
     if query.mode == Mode.VECTOR:
         assert vectors is not None
-        part, count = _by_vector(snapshot, query, vectors), len(vectors)
+        part, count = _by_vector(snapshot, query, vectors, without), len(vectors)
     elif query.by_words:
         assert questions is not None
         part, count = _by_text(snapshot, query, questions), len(questions)
@@ -64,9 +66,8 @@ def rank(
     return [replace(ranking, documents=ranking.documents[query.offset :]) for ranking in rankings]
 
 
-def _by_vector(snapshot: Snapshot, query: Query, vectors: Floats) -> Part:
+def _by_vector(snapshot: Snapshot, query: Query, vectors: Floats, without: Set[int]) -> Part:
     """The documents nearest to every vector."""
-    without = examples(snapshot, query)
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         matches = nearest(snapshot, query, vectors[positions], number, depth, without=without)
@@ -125,52 +126,35 @@ def scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int)
 
 def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Floats) -> Part:
     """Both rankings fused, see query.fusion."""
-    ungrouped, without = replace(query, group_by=None), examples(snapshot, query)
+    ungrouped = replace(query, group_by=None)
 
     @cache
     def by_words(i: int) -> tuple[WordScores, fusion.Fusion]:
-        return worded(snapshot, ungrouped, questions[i], vectors[i], without)
+        return worded(snapshot, ungrouped, questions[i])
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
         enough = depth if query.group_by is None else MAX_DEPTH
         for texts, group in _by_phrases(query, questions, positions):
             # Of a group, only its nearest document and those with words can be the best.
-            parts = nearest(
-                snapshot, query, vectors[group], number, depth, without=without, texts=texts
-            )
+            parts = nearest(snapshot, query, vectors[group], number, depth, texts=texts)
             for i, by_vector in zip(group, parts, strict=True):
                 limits.check()
                 scored, scoring = by_words(i)
                 fused = _fused(snapshot, by_vector, scored, scoring, vectors[i], enough)
                 if by_vector.last and len(fused.documents) < depth and len(scored) == FUSED:
-                    fused = _with_all_by_words(
-                        snapshot, ungrouped, questions[i], fused, scoring, without
-                    )
+                    fused = _with_all_by_words(snapshot, ungrouped, questions[i], fused, scoring)
                 rankings[i] = _grouped(snapshot, query, fused)
         return [rankings[i] for i in positions]
 
     return part
 
 
-def worded(
-    snapshot: Snapshot,
-    query: Query,
-    question: str,
-    vector: Floats,
-    without: Set[int] = frozenset(),
-) -> tuple[WordScores, fusion.Fusion]:
-    """The best documents by words, with their BM25, and what fuses it with cosines.
-
-    `vector`: of the question, (D,). `without`: documents to leave out.
-    """
-    scored = scored_by_words(snapshot, query, question, FUSED + len(without))
-    best = [(document, bm25) for document, bm25 in scored if document not in without]
+def worded(snapshot: Snapshot, query: Query, question: str) -> tuple[WordScores, fusion.Fusion]:
+    """The best documents by words, with their BM25, and what fuses it with cosines."""
+    scored = scored_by_words(snapshot, query, question, FUSED)
     weight = weight_of(snapshot.settings)
-    if query.like or query.unlike:
-        weight = weight_beside(vector, weight)
-    kept = WordScores(best[:FUSED], scored.most, scored.scale, scored.first)
-    return kept, fusion.Fusion(scored.scale, snapshot.unrelated, weight)
+    return scored, fusion.Fusion(scored.scale, snapshot.unrelated, weight)
 
 
 def rank_by_weights(
@@ -185,7 +169,7 @@ def rank_by_weights(
     for question, vector in zip(questions, vectors, strict=True):
         required = query.required(question)
         (match,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
-        scored, scoring = worded(snapshot, query, question, vector)
+        scored, scoring = worded(snapshot, query, question)
         cosines, _ = _with_words(snapshot, match, scored, vector)
         bm25 = dict(scored)
         alone = {0.0: list(bm25), 1.0: [found.passage.document for found in match.documents]}
@@ -259,15 +243,10 @@ def _with_words(
 
 
 def _with_all_by_words(
-    snapshot: Snapshot,
-    query: Query,
-    question: str,
-    fused: Ranking,
-    scoring: fusion.Fusion,
-    without: Set[int],
+    snapshot: Snapshot, query: Query, question: str, fused: Ranking, scoring: fusion.Fusion
 ) -> Ranking:
     """Documents without a vector that are not among the best by words, after all others."""
-    seen = {*without, *(ranked.passage.document for ranked in fused.documents)}
+    seen = {ranked.passage.document for ranked in fused.documents}
     more = [
         Ranked(scoring.score(None, score), _whole(document), {"text": score})
         for document, score in scored_by_words(snapshot, query, question, MAX_DEPTH)

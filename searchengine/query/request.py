@@ -14,7 +14,6 @@ import numpy.typing as npt
 from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.folder.documents.questions import phrases, unquoted
 from searchengine.backends.mode import CANDIDATES, Mode
-from searchengine.corpus.documents import Key, checked_keys
 from searchengine.errors import OPTIONS, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
@@ -42,8 +41,6 @@ class CommonOptions(TypedDict, total=False):
     phrases: Phrases | str
     typo_tolerance: bool
     candidates: int
-    like: Sequence[Key]
-    unlike: Sequence[Key]
 
 
 class Options(CommonOptions, total=False):
@@ -77,8 +74,6 @@ class Query:
     cross_encoder: str | Path | None = None
     candidates: int = CANDIDATES
     timeout: float | None = None
-    like: Sequence[Key] = ()
-    unlike: Sequence[Key] = ()
 
     @classmethod
     def from_options(cls, k: int, options: Options) -> Self:
@@ -122,6 +117,19 @@ class Query:
             return questions
         return [unquoted(question) if phrases(question) else question for question in questions]
 
+    @property
+    def without_question(self) -> "Query":
+        """The query for documents similar to stored ones. Raises QueryError: needs a text."""
+        query = self.by(Mode.VECTOR)
+        if query.mode != Mode.VECTOR:
+            raise QueryError(
+                f"similar documents need the mode vector, got {query.mode}; leave mode out"
+            )
+        for name in ("layers", "as_you_type", "cross_encoder"):
+            if getattr(query, name):
+                raise QueryError(f"{name} needs a question; leave {name} out")
+        return query
+
     def by(self, mode: Mode) -> "Query":
         """This query with the mode auto replaced: by VECTOR if it is exact, else by `mode`."""
         if self.mode != Mode.AUTO:
@@ -146,7 +154,6 @@ class Query:
             raise QueryError(f"timeout must be a number of seconds above 0, or None, got {limit!r}")
         self._check_presentation()
         self._check_cross_encoder()
-        self._check_examples()
 
     def _check_counts(self) -> None:
         for name in ("k", "shortlist", "layers", "candidates"):
@@ -201,18 +208,6 @@ class Query:
             raise QueryError(
                 f"the cross-encoder orders the best {self.candidates} documents, and offset + k "
                 f"must not exceed them, got {self.depth}; pass more candidates"
-            )
-
-    def _check_examples(self) -> None:
-        for name in ("like", "unlike"):
-            keys = tuple(dict.fromkeys(checked_keys(getattr(self, name), name)))
-            object.__setattr__(self, name, keys)
-        if both := {*self.like} & {*self.unlike}:
-            raise QueryError(f"like and unlike both name {min(both)!r:.80}; leave it out of one")
-        if (self.like or self.unlike) and self.by_words:
-            raise QueryError(
-                "like and unlike move the vector of a question, and the mode text uses none; "
-                "search in the mode vector or hybrid"
             )
 
     def _check_exact(self) -> None:

@@ -55,7 +55,6 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import integer
 from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.query.explanation import Explanation
-from searchengine.query.feedback import without_question
 from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch, Timing
 from searchengine.query.request import (
     CommonOptions,
@@ -166,7 +165,7 @@ class Client:
 
     def search(
         self,
-        query: str | npt.ArrayLike | None = None,
+        query: str | npt.ArrayLike,
         k: int = 10,
         **options: Unpack[ServerOptions],
     ) -> Hits:
@@ -186,7 +185,7 @@ class Client:
 
     async def asearch(
         self,
-        query: str | npt.ArrayLike | None = None,
+        query: str | npt.ArrayLike,
         k: int = 10,
         **options: Unpack[ServerOptions],
     ) -> Hits:
@@ -212,7 +211,7 @@ class Client:
 
     def explain(
         self,
-        query: str | npt.ArrayLike | None,
+        query: str | npt.ArrayLike,
         key: Key,
         k: int = 10,
         **options: Unpack[ServerOptions],
@@ -449,9 +448,7 @@ class Client:
     # ------------------------------------------------------------------------------------- searches
 
     def _search(self, query: Any, k: int, options: ServerOptions) -> Hits:
-        request, body = _checked(k, options)
-        if query is None:
-            without_question(request)
+        _, body = _checked(k, options)
         return _hits(self._ask("", body | _asked(query)), query)
 
     def _search_batch(self, queries: Any, k: int, options: ServerOptions) -> HitsBatch:
@@ -632,9 +629,7 @@ def _checked(k: int, options: ServerOptions) -> tuple[Query, dict[str, Any]]:
 
 
 def _asked(query: Any) -> dict[str, Any]:
-    """A question as the fields of a request; None: none. Raises QueryError."""
-    if query is None:
-        return {}
+    """A question as the fields of a request. Raises QueryError."""
     return {"query" if isinstance(query, str) else "vector": _plain(query)}
 
 

@@ -23,7 +23,6 @@ from pydantic import Field as Described
 
 from searchengine.engine import CrossEncoders, CrossEncoding, Hit, Hits, SearchEngine, field_name
 from searchengine.errors import EncoderMismatch, SearchEngineError
-from searchengine.server.server_settings import MAX_EXAMPLES
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 _EXPECTED = (SearchEngineError, OSError, ImportError, ToolError)
@@ -38,19 +37,6 @@ Where = Annotated[
     ),
 ]
 Count = Annotated[int, Described(ge=1, le=100, description="Number of hits.")]
-Like = Annotated[
-    list[str] | None,
-    Described(
-        max_length=MAX_EXAMPLES,
-        description="Keys of relevant documents: find others like them, too.",
-    ),
-]
-Unlike = Annotated[
-    list[str] | None,
-    Described(
-        max_length=MAX_EXAMPLES, description="Keys of irrelevant documents: find none like them."
-    ),
-]
 
 
 class HitModel(BaseModel):
@@ -135,8 +121,6 @@ class Tools:
             Described(description="Rank by meaning (vector), by words (text), by both (hybrid)."),
         ] = "auto",
         offset: Annotated[int, Described(ge=0, description="Number of hits to skip.")] = 0,
-        like: Like = None,
-        unlike: Unlike = None,
         typo_tolerance: Annotated[
             bool, Described(description="Replace words that no document has by the nearest ones.")
         ] = True,
@@ -151,8 +135,6 @@ class Tools:
             "where": where,
             "mode": mode,
             "offset": offset,
-            "like": like or (),
-            "unlike": unlike or (),
             "typo_tolerance": typo_tolerance,
         }
         if self._encoding is not None:
@@ -189,18 +171,9 @@ class Tools:
         key: Annotated[str, Described(description="Key of a document.")],
         k: Count = 10,
         where: Where = None,
-        like: Like = None,
-        unlike: Unlike = None,
     ) -> Results:
         """Find the documents nearest in meaning to a stored one."""
-        hits = self._current().similar(
-            key,
-            k,
-            where=where,
-            like=like or (),
-            unlike=unlike or (),
-        )
-        return _results(hits)
+        return _results(self._current().similar(key, k, where=where))
 
     def facets(
         self,

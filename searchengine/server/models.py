@@ -79,7 +79,7 @@ UrlFilter = Annotated[str, Field(max_length=limits.MAX_URL_FILTER)]
 FieldName = Annotated[str, Field(max_length=limits.MAX_FIELD)]
 StoredKey = Annotated[str, Field(max_length=limits.MAX_KEY)]
 Name = Annotated[str, Field(max_length=64)]
-_Examples = Annotated[list[StoredKey], Field(max_length=limits.MAX_EXAMPLES)]
+_SEVERAL = Field(min_length=1, max_length=limits.MAX_EXAMPLES)
 
 
 class Strict(BaseModel):
@@ -120,12 +120,6 @@ class SearchOptions(Strict):
     typo_tolerance: bool = Field(
         True, description="Replace words that no document has by the nearest that documents have."
     )
-    like: _Examples = Field(
-        [], description="Keys of relevant documents, towards which the question moves."
-    )
-    unlike: _Examples = Field(
-        [], description="Keys of irrelevant documents, from which it moves away."
-    )
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
     cross_encoder: bool = Field(False, description="Order the best hits by the cross-encoder.")
     candidates: Annotated[int, _between(1, MAX_CANDIDATES), _WHOLE] | None = Field(
@@ -146,7 +140,7 @@ class SearchOptions(Strict):
 
 
 class SearchRequest(SearchOptions):
-    """A question, as text or as a vector; or none, with `like`."""
+    """A question, as text or as a vector."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -161,9 +155,8 @@ class SearchRequest(SearchOptions):
 
     @model_validator(mode="after")
     def _query_or_vector(self) -> "SearchRequest":
-        given = (self.query is not None) + (self.vector is not None)
-        if given > 1 or (not given and not self.like):
-            raise ValueError("give either query or vector, or documents in like")
+        if (self.query is None) == (self.vector is None):
+            raise ValueError("give either query or vector")
         return self
 
 
@@ -207,7 +200,7 @@ class SimilarRequest(SearchOptions):
         }
     )
     key: StoredKey | None = None
-    keys: Annotated[_Examples, Field(min_length=1)] | None = Field(
+    keys: Annotated[list[StoredKey], _SEVERAL] | None = Field(
         None, description="In place of `key`."
     )
 

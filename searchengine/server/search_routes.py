@@ -1,7 +1,6 @@
 """Routes that answer questions."""
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -16,14 +15,13 @@ from searchengine.server.models import (
     ExplainRequest,
     ExplainResponse,
     Route,
-    SearchOptions,
     SearchRequest,
     SearchResponse,
     SimilarRequest,
 )
 from searchengine.server.refusals import RESPONSES
 from searchengine.server.responses import Content, as_json, json_response
-from searchengine.server.served import Served, collection_of, state
+from searchengine.server.served import collection_of, state
 
 router = APIRouter(route_class=Route, tags=["search"], responses=RESPONSES)
 
@@ -34,9 +32,7 @@ async def search(body: SearchRequest, request: Request) -> Response:
     here = state(request)
     served = collection_of(request, body.collection)
     start = time.perf_counter()
-    question = body.query if body.query is not None else body.vector
-    if question is None:
-        return await _like(served, (), body, here.options(body))
+    question: Any = body.query if body.query is not None else body.vector
     show = _with_texts if body.texts else _without_texts
     options = here.options(body)
     hits, shown = await served.search(question, body.k, options, show, body.timeout)
@@ -81,15 +77,9 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
 @router.post("/v1/search/similar", response_model=SearchResponse)
 async def similar(body: SimilarRequest, request: Request) -> Response:
     """The documents nearest to a stored one or to several, which are left out."""
-    keys = body.keys if body.key is None else [body.key]
+    keys = (body.keys if body.key is None else [body.key]) or []
     served = collection_of(request, body.collection)
-    return await _like(served, keys or (), body, state(request).options(body))
-
-
-async def _like(
-    served: Served, keys: Sequence[str], body: SearchOptions, options: dict[str, Any]
-) -> Response:
-    """The documents like those of the keys and of the option `like`."""
+    options = state(request).options(body)
     start = time.perf_counter()
 
     def work(engine: SearchEngine) -> Content:

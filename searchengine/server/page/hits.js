@@ -95,10 +95,8 @@ function item(hit, rank, question, actions) {
   const whole = make("button", { type: "button", class: "whole", "aria-expanded": "false", "aria-label": `Whole text of ${title}` }, "Whole text");
   whole.addEventListener("click", () => toggle(element, hit, question, actions));
   const like = make("button", { type: "button", class: "like", "aria-label": `More like ${title}`, onclick: () => actions.onLike(key, given) }, "More like this");
-  const unlike = actions.mayUnlike()
-    ? make("button", { type: "button", class: "unlike", "aria-label": `Less like ${title}`, onclick: () => actions.onUnlike(key, given) }, "Less like this") : "";
   const [why, table] = rank === null ? ["", ""] : details(hit, rank);
-  element.append(make("div", { class: "actions" }, whole, like, unlike, why), table);
+  element.append(make("div", { class: "actions" }, whole, like, why), table);
   element.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && event.target === element) toggle(element, hit, question, actions);
   });

@@ -11,9 +11,9 @@ const [DEBOUNCE, RETRY] = [80, 5000]; // milliseconds
 // usual: the mode in which the collection answers questions that name none
 // candidates: the most hits that the server's cross-encoder orders again; null: it has none
 // asTyped: a question whose words are not to be replaced
-// like, unlike: keys of documents that are examples of what is wanted, and of what is not; names: their titles, if they are known
+// like: the key of a document in place of a question; null: none; names: titles of documents, if they are known
 // typing: whether the address is of an unfinished question
-const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: [], unlike: [], names: {}, typing: false, asTyped: null };
+const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: null, names: {}, typing: false, asTyped: null };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
 const check = (mode) => {
@@ -40,14 +40,17 @@ function wantToken() {
 }
 
 function request(question) {
-  const mode = question ? checkedMode() : "vector"; // by which documents like others are found
-  const cross_encoder = question !== "" && crossEncodes();
+  const asked = { collection: byId("collection").value, where: where(), texts: false, k: PAGE };
+  if (!question) return { ...asked, keys: [state.like], mode: "vector", shortlist: shortlist() };
+  const [mode, cross_encoder] = [checkedMode(), crossEncodes()];
   return {
-    collection: byId("collection").value, query: question || null, mode, where: where(), like: state.like, unlike: state.unlike,
-    shortlist: mode === "text" ? null : shortlist(), as_you_type: question !== "", typo_tolerance: question !== state.asTyped,
-    texts: false, cross_encoder, k: Math.min(PAGE, cross_encoder ? state.candidates : PAGE),
+    ...asked, query: question, mode, shortlist: mode === "text" ? null : shortlist(), as_you_type: true,
+    typo_tolerance: question !== state.asTyped, cross_encoder, k: Math.min(PAGE, cross_encoder ? state.candidates : PAGE),
   };
 }
+
+/** The answer to a question, or the documents similar to one. */
+const answer = (asked, signal) => call(asked.keys ? "v1/search/similar" : "v1/search", asked, signal);
 
 /** The text of a hit, which comes only where it is asked for. */
 async function textOf(key) {
@@ -74,13 +77,8 @@ async function search() {
   state.asking?.abort();
   const asking = (state.asking = new AbortController());
   const question = byId("query").value.trimStart(); // a space at the end ends the last word
-  if (question && checkedMode() === "text" && (state.like.length || state.unlike.length)) {
-    state.like = state.unlike = []; // no example moves a search by words
-    chips();
-    remember(false);
-  }
   byId("missed").textContent = byId("why-text").textContent = "";
-  const idle = !question && !state.like.length;
+  const idle = !question && state.like === null;
   setBusy(!idle);
   const start = performance.now();
   try {
@@ -89,7 +87,7 @@ async function search() {
       return;
     }
     const asked = request(question);
-    const result = await call("v1/search", asked, asking.signal);
+    const result = await answer(asked, asking.signal);
     const received = performance.now();
     state.asked = asked;
     state.hits = result.hits;
@@ -97,7 +95,7 @@ async function search() {
     showHits(result.hits, question, actions);
     showReplaced(result.replaced, question);
     byId("more").hidden = !mayHaveMore(result);
-    byId("missing").hidden = false;
+    byId("missing").hidden = !question;
     if (result.hits.length) showNothing([], []);
     else showNothing(...await nothing(result, question, asking.signal));
     byId("status").classList.toggle("hidden", !result.hits.length); // but read aloud
@@ -172,7 +170,7 @@ function showStatus(found) {
   }
   if (!shown) return void (byId("status").textContent = "No hits.");
   let text = `${number(shown)} hit${shown === 1 ? "" : "s"}`;
-  if (!state.asked.query) text = `The ${documents(shown)} most like ${state.like.length > 1 ? "them" : "it"}`;
+  if (!state.asked.query) text = `The ${documents(shown)} most like it`;
   else if (found && checkedMode() === "text") {
     text = `${found.at_least ? "more than " : ""}${documents(found.total)} ${found.total === 1 ? "matches" : "match"}`;
   } else if (found) text = `The best ${number(shown)} of ${documents(found.total)}`;
@@ -216,7 +214,7 @@ const mayHaveMore = (result) => result.hits.length === state.asked.k
 async function more() {
   const offset = state.hits.length;
   try {
-    const result = await call("v1/search", { ...state.asked, offset }, state.asking?.signal);
+    const result = await answer({ ...state.asked, offset }, state.asking?.signal);
     state.hits = [...state.hits, ...result.hits];
     const items = showHits(result.hits, state.asked.query ?? "", actions, offset);
     byId("more").hidden = !mayHaveMore(result);
@@ -241,7 +239,7 @@ async function why() {
 async function compare() {
   const asked = { ...state.asked, k: state.hits.length, exact: true, shortlist: null, texts: false };
   try {
-    const exact = await call("v1/search", asked, state.asking?.signal);
+    const exact = await answer(asked, state.asking?.signal);
     showMissed(state.hits, exact.hits);
   } catch (error) {
     showError(error);
@@ -251,8 +249,7 @@ async function compare() {
 /** The map, with the question and its hits. */
 async function locate(question, hits, signal) {
   if (!byId("map-panel").open) return;
-  const moved = state.like.length || state.unlike.length; // away from the question, which has a place
-  const encoded = question && checkedMode() !== "text" && !moved ? question : null;
+  const encoded = question && checkedMode() !== "text" ? question : null;
   const keys = hits.map((hit) => hit.key);
   showMap(await call(`${at()}/map`, { query: encoded, keys, version: mapVersion() }, signal), openPoint);
 }
@@ -261,39 +258,25 @@ async function locate(question, hits, signal) {
 function openPoint(key, title) {
   const hit = [...byId("hits").children].find((element) => element.dataset.key === key);
   if (hit) return hit.focus();
-  state.like = state.unlike = [];
-  byId("query").value = "";
-  addExample("like", key, title);
+  showSimilar(key, title);
 }
 
-/** A document as an example of what is wanted, or not; words alone are not moved by it: there it takes the place of the question. */
-function addExample(list, key, title) {
-  if (checkedMode() === "text") byId("query").value = "";
-  for (const name of ["like", "unlike"]) state[name] = state[name].filter((each) => each !== key);
-  state[list] = [...state[list], key];
+/** The documents similar to one, in place of the question. */
+function showSimilar(key, title) {
+  byId("query").value = "";
+  state.like = key;
   state.names[key] = title;
   controlsChanged();
   byId("hits").focus({ preventScroll: true });
   scrollTo(0, 0);
 }
 
-function removeExample(list, key) {
-  state[list] = state[list].filter((each) => each !== key);
-  if (!state.like.length && !byId("query").value.trim()) state.unlike = [];
-  controlsChanged();
-  byId("query").focus();
-}
-
-/** Whether there is something to move away from a document. */
-const mayUnlike = () => (byId("query").value.trim() ? checkedMode() !== "text" : state.like.length > 0);
-
 function chips() {
   showChips(controlsChanged);
-  const examples = [["like", "Like"], ["unlike", "Not like"]].flatMap(([list, label]) => state[list].map((key) => {
-    const text = `${label}: ${state.names[key] || key}`;
-    return make("li", {}, make("button", { type: "button", dir: "auto", "aria-label": `Remove the example ${text}`, onclick: () => removeExample(list, key) }, `${text} ×`));
-  }));
-  byId("chips").prepend(...examples);
+  if (state.like === null) return;
+  const text = `Like: ${state.names[state.like] || state.like}`;
+  const onclick = () => { state.like = null; controlsChanged(); byId("query").focus(); };
+  byId("chips").prepend(make("li", {}, make("button", { type: "button", dir: "auto", "aria-label": `Remove the example ${text}`, onclick }, `${text} ×`)));
 }
 
 async function controlsChanged() {
@@ -322,9 +305,7 @@ function onExample(text) {
 }
 
 const actions = {
-  textOf, showError, onExample, mayUnlike,
-  onLike: (key, title) => addExample("like", key, title),
-  onUnlike: (key, title) => addExample("unlike", key, title),
+  textOf, showError, onExample, onLike: showSimilar,
   onValue: (field, value, inList) => { addValue(field, value, inList); controlsChanged(); },
 };
 
@@ -379,7 +360,7 @@ function remember(push) {
   const parameters = new URLSearchParams();
   const question = byId("query").value.trim();
   if (question) parameters.set("q", question);
-  for (const list of ["like", "unlike"]) for (const key of state[list]) parameters.append(list, key);
+  else if (state.like !== null) parameters.set("like", state.like);
   if (checkedMode() !== state.usual) parameters.set("mode", checkedMode());
   if (byId("collection").options.length > 1) parameters.set("in", byId("collection").value);
   toAddress(parameters);
@@ -391,9 +372,7 @@ function remember(push) {
 function recall() {
   const parameters = new URLSearchParams(location.hash.slice(1));
   byId("query").value = parameters.get("q") ?? "";
-  state.like = [...new Set(parameters.getAll("like"))];
-  state.unlike = [...new Set(parameters.getAll("unlike"))].filter((key) => !state.like.includes(key));
-  if (!state.like.length && !byId("query").value) state.unlike = [];
+  state.like = byId("query").value ? null : parameters.get("like");
   state.names = history.state?.names ?? {}; // not in a link that was shared
   check(parameters.get("mode") ?? state.usual);
   const chosen = parameters.get("in");
@@ -435,7 +414,7 @@ function setTheme(theme) {
 }
 
 byId("query").addEventListener("input", () => {
-  state.like = state.unlike = [];
+  state.like = null;
   chips();
   remember(!state.typing);
   state.typing = true;
@@ -476,7 +455,7 @@ byId("token-form").addEventListener("submit", (event) => {
 });
 byId("collection").addEventListener("change", () => {
   clearFilters();
-  state.like = state.unlike = [];
+  state.like = null;
   remember(true);
   openCollection();
 });

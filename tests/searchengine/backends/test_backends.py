@@ -17,7 +17,6 @@ from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, scan
 from searchengine.backends.mode import WEIGHT
 from searchengine.errors import CorpusError, EncoderMismatch, FilterError, QueryError, UnknownKey
-from searchengine.query.feedback import LIKED, UNLIKED
 
 DIM = 16
 NEAR = 2e-3  # float16
@@ -247,30 +246,21 @@ def test_texts_are_cut_encoded_and_found(where: str) -> None:
         assert facets == {"of.kind": {1: 2, "x": 1}}
 
 
-@pytest.mark.parametrize("question", [True, False])
-def test_examples_move_the_question(engine: SearchEngine, question: bool) -> None:
+def test_documents_similar_to_several(engine: SearchEngine) -> None:
     stored = entries()
     engine.collection.upsert(stored)
-    query = units(1, seed=2)[0]
     unit = {}
     for entry in stored[:-1]:
         mean = entry.vectors.mean(axis=0)
         unit[entry.document.key] = mean / np.linalg.norm(mean)
-    moved = LIKED * (unit["k3"] + unit["k8"]) / 2 - UNLIKED * unit["k5"]
-    moved = moved + query if question else moved
-    options: dict[str, Any] = {"like": ["k3", "k8"], "unlike": ["k5"], "shortlist": 200}
-    hits = engine.search(7 * query if question else None, 30, **options)
-    check_ranked(hits, expected(stored, moved, lambda n: n not in (3, 5, 8)), 30)
-    pages = [
-        engine.search(7 * query if question else None, 10, offset=n, **options) for n in (0, 10)
-    ]
+    hits = engine.similar(["k3", "k8"], 30, shortlist=200)
+    check_ranked(hits, expected(stored, unit["k3"] + unit["k8"], lambda n: n not in (3, 8)), 30)
+    pages = [engine.similar(["k3", "k8"], 10, shortlist=200, offset=n) for n in (0, 10)]
     assert [hit.key for page in pages for hit in page] == [hit.key for hit in hits[:20]]
-    if not question:
-        assert engine.similar(["k3", "k8"], 30, unlike=["k5"], shortlist=200) == hits
     with pytest.raises(QueryError, match="'k59' has no vector"):
-        engine.search(query, like=["k59"])
+        engine.similar(["k3", "k59"])
     with pytest.raises(QueryError, match="has no document 'gone'"):
-        engine.search(query, unlike=["gone"])
+        engine.similar(["k3", "gone"])
 
 
 def test_near_duplicates_are_grouped(engine: SearchEngine) -> None:

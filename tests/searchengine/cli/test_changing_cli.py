@@ -178,14 +178,7 @@ def test_similar(collection: Path) -> None:
     hits = run_json("similar", collection, "whale", "-k", "2")["hits"]
     assert {hit["key"] for hit in hits} == {"bread", "volcano"}
     assert "has no document 'gone'" in one_sentence(run("similar", collection, "gone"))
-    found = run_json("search", collection, "--like", "whale", "-k", "2")["hits"]
-    assert found == hits
     assert run_json("similar", collection, "whale", "whale", "-k", "2")["hits"] == hits
-    without = hits[0]["key"]
-    found = run_json("search", collection, "whale", "--like", "whale", "--unlike", without)["hits"]
-    assert found and not {"whale", without} & {hit["key"] for hit in found}
-    refused = run("search", collection, "--unlike", "whale")
-    assert refused.returncode == 2 and "Missing argument 'QUESTION'" in refused.stderr
 
 
 def test_how_a_collection_is_cut_is_fixed(template: Path, collection: Path, tmp_path: Path) -> None:

@@ -105,10 +105,11 @@ def test_retrievers_run_in_a_pipeline_and_are_serialized(store: SearchEngineDocu
 
 def test_options_of_a_search_reach_the_collection(store: SearchEngineDocumentStore) -> None:
     store.write_documents([Document(id="c", content="whales")])
-    options = {"like": ["a"], "unlike": ["c"]}
-    (found,) = SearchEngineRetriever(store, options=options).run("a bee")["documents"]
-    (hit,) = store.engine.search("a bee", **options)
-    assert (found.id, found.score) == (hit.key, hit.score) and found.id == "b"
+    options = {"group_by": "year", "min_score": 0.1}
+    found = SearchEngineRetriever(store, options=options).run("a bee")["documents"]
+    hits = store.engine.search("a bee", **options)
+    assert [(each.id, each.score) for each in found] == [(hit.key, hit.score) for hit in hits]
+    assert len(hits) < len(store.engine.search("a bee"))
     words = SearchEngineRetriever(store, options={"mode": "text"})
     assert [each.id for each in words.run("wheles")["documents"]] == ["c"]
     words = SearchEngineRetriever(store, options={"mode": "text", "typo_tolerance": False})

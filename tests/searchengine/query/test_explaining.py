@@ -57,7 +57,6 @@ def test_the_stage_of_each_planted_loss(planted: Planted, tmp_path: Path) -> Non
             else:
                 check_least(engine, loss, explanation)
     others = {
-        "examples",
         "phrases",
         "language",
         "walk",

@@ -97,10 +97,45 @@ def test_similar_to_the_only_one_or_to_none(tmp_path: Path) -> None:
             engine.similar("short")
 
 
+def test_similar_to_several(engine: SearchEngine) -> None:
+    """Each counts as the mean of its passages, of length 1."""
+    named = [each for each in DOCUMENTS if each["_id"] in ("long", "far")]
+    others = [each for each in DOCUMENTS if each not in named]
+    means = [mean_of(each) for each in named]
+    mean = sum(mean / np.linalg.norm(mean) for mean in means)
+    hits = engine.similar(["long", "far"])
+    check(hits, brute_force(others, mean), 10)
+    assert engine.similar(["far", "long", "far"]) == hits
+    assert engine.similar(["near"]) == engine.similar("near")
+    for k in (1, 2):
+        assert keys(engine.similar(["long", "far"], k, offset=1)) == keys(hits)[1 : 1 + k]
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "message"),
+    [
+        (["none"], {}, "has no document 'none'"),
+        ([], {}, "similar takes the key of a document, or several keys, got none"),
+        ([1.5], {}, "1.5"),
+        (["words"], {}, "'words' has no vector"),
+        (["near"], {"cross_encoder": "x"}, "cross_encoder needs a question"),
+        (["near"], {"layers": 2}, "layers needs a question"),
+    ],
+)
+def test_what_similar_refuses(
+    engine: SearchEngine, asked: Any, options: dict[str, Any], message: str
+) -> None:
+    engine.add([{"_id": "words", "text": "bb"}], [None])
+    try:
+        with pytest.raises(QueryError, match=message):
+            engine.similar(asked, **options)
+    finally:
+        engine.delete(["words"])
+
+
 @pytest.mark.parametrize("mode", ["text", "hybrid"])
 def test_similar_is_by_vectors(engine: SearchEngine, mode: str) -> None:
-    message = "the mode text uses none" if mode == "text" else "needs the mode vector, got hybrid"
-    with pytest.raises(QueryError, match=message):
+    with pytest.raises(QueryError, match=f"need the mode vector, got {mode}; leave mode out"):
         engine.similar("long", mode=mode)
 
 
@@ -146,7 +181,7 @@ def test_vectors_in_a_batch(engine: SearchEngine) -> None:
         ([], r"array of shape \(0,\)"),
         (np.ones((2, 16)), r"array of shape \(2, 16\); use search_batch"),
         (["a"] * 16, "use search_batch"),
-        (None, "needs a question, or documents"),
+        (None, "must be a text or a vector of numbers, got None"),
         (np.ones(16, bool), "a vector of numbers, got array"),
         (one(0), "must be finite and not all zeros in float32; vector 1 is not"),
         (one(np.nan), "must be finite"),

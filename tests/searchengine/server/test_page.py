@@ -342,15 +342,11 @@ def test_the_mode_of_the_collection_is_chosen(browser: Any, tmp_path: Path) -> N
         context.close()
 
 
-def test_documents_as_examples(browser: Any, tmp_path: Path) -> None:
-    """Each is left out, moves the question, stands above the hits and in the address, and goes."""
+def test_documents_like_one(browser: Any, tmp_path: Path) -> None:
+    """It takes the place of the question, stands above the hits and in the address, and goes."""
     path = tmp_path / "words.index"
     with SearchEngine.create(path, write_model2vec(tmp_path / "model")) as engine:
         engine.add(DOCUMENTS)
-
-        def expected(question: str | None, k: int = 10, **options: Any) -> list[str]:
-            return [hit.title for hit in engine.search(question, k, **options)]
-
         with running(tmp_path, [path], "--log", "none") as server:
             context = browser.new_context()
             page = context.new_page()
@@ -358,60 +354,36 @@ def test_documents_as_examples(browser: Any, tmp_path: Path) -> None:
             page.goto(server.url)
             page.wait_for_selector("#newest > li")
             assert page.locator("#newest .like").count() == 5
-            assert page.locator("#newest .unlike").count() == 0  # there is nothing to move
             ask(page, "whale sea ")
             assert page.is_checked("input[value=hybrid]")
-            assert titles(page) == expected("whale sea")
-
-            def click(selector: str, chips: list[str]) -> None:
-                with page.expect_response("**/v1/search"):
-                    page.click(selector)
-                settle(page)
-                assert page.locator("#chips button").all_inner_texts() == chips
-
-            liked, unliked = titles(page)[4], titles(page)[7]
-            keys = {title: f"d{title.split()[1]}" for title in (liked, unliked)}
-            like, unlike = [keys[liked]], [keys[unliked]]
-            click("#hits .like >> nth=4", [f"Like: {liked} ×"])
-            assert titles(page) == expected("whale sea", like=like)
-            click(f"#hits [data-key={keys[unliked]}] .unlike",
-                  [f"Like: {liked} ×", f"Not like: {unliked} ×"])  # fmt: skip
-            both = expected("whale sea", 20, like=like, unlike=unlike)
-            assert titles(page) == both[:10] and {liked, unliked}.isdisjoint(both)
+            assert titles(page) == [hit.title for hit in engine.search("whale sea", 10)]
+            liked = titles(page)[4]
+            with page.expect_response("**/v1/search/similar"):
+                page.click("#hits .like >> nth=4")
+            settle(page)
+            assert page.locator("#chips button").all_inner_texts() == [f"Like: {liked} ×"]
+            similar = [hit.title for hit in engine.similar(f"d{liked.split()[1]}", 20)]
+            assert titles(page) == similar[:10] and page.input_value("#query") == ""
             page.click("#more")
             page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 20")
-            assert titles(page) == both
-            page.reload()  # the address holds them
+            assert titles(page) == similar
+            page.reload()  # the address holds it
             page.wait_for_selector("#hits > li")
             settle(page)
-            assert titles(page) == both[:10]
-            click("#chips button >> nth=0", [f"Not like: {unliked} ×"])
-            assert titles(page) == expected("whale sea", unlike=unlike)
+            assert titles(page) == similar[:10]
             page.go_back()
-            page.wait_for_function("() => document.querySelectorAll('#chips li').length === 2")
-            settle(page)
-            assert titles(page) == both[:10]
-            page.check("input[value=text]")  # words are moved by no example
             page.wait_for_function("() => !document.querySelector('#chips li')")
             settle(page)
-            assert page.locator("#hits > li").count() == 10 and page.is_hidden("#error")
-            assert "like" not in page.url
-            twice = f"like={like[0]}&like={like[0]}&unlike={like[0]}"
-            page.goto(f"{page.url.partition('#')[0]}#q=whale&{twice}")
-            page.reload()
-            page.wait_for_selector("#hits > li")
-            assert page.locator("#chips li").count() == 1
+            assert page.input_value("#query") == "whale sea" and "like" not in page.url
+            page.go_forward()
+            page.wait_for_function("() => document.querySelectorAll('#chips li').length === 1")
             ask(page, "whale ")  # another question begins without
             assert page.locator("#chips li").count() == 0 and page.is_hidden("#error")
             page.fill("#query", "")
-            page.click("#newest .like >> nth=0")  # documents like it, and not like others
+            page.click("#newest .like >> nth=0")
             page.wait_for_selector("#status:has-text('most like it')")
             settle(page)
-            assert titles(page) == expected(None, like=["d29"])
-            other = titles(page)[3]
-            click("#hits .unlike >> nth=3", ["Like: Title 29 ×", f"Not like: {other} ×"])
-            key = f"d{other.split()[1]}"
-            assert titles(page) == expected(None, like=["d29"], unlike=[key])
+            assert titles(page) == [hit.title for hit in engine.similar("d29", 10)]
             page.click("#chips button >> nth=0")
             page.wait_for_selector("#newest > li")
             assert page.locator("#chips li").count() == 0 and "like" not in page.url
@@ -560,7 +532,6 @@ def test_five_tasks(page: Any) -> None:
     page.click("#hits .whole >> nth=0")  # open
     page.wait_for_selector("#hits > li[data-open=true] .passage")
     title = titles(page)[0]
-    assert page.locator("#hits .unlike").count() == 0  # which words alone do not take
     page.click("#hits .like >> nth=0")  # similar, under the same filters
     page.wait_for_function("() => document.querySelector('#status').textContent.includes('like')")
     settle(page)
