@@ -480,7 +480,6 @@ class SearchEngine:
         group_by: str | None = None,
         facets: Sequence[str] = (),
         phrases: Phrases | str = Phrases.SCORED,
-        as_you_type: bool = False,
         typo_tolerance: bool = True,
         exact: bool = False,
         shortlist: int | None = None,
@@ -507,9 +506,6 @@ class SearchEngine:
                 filter, whatever the question (`Hits.facets`).
             phrases: what phrases in quotation marks do: "scored" ranks documents that contain them
                 higher, "required" finds no others. One with a plus sign, +"…", is required.
-            as_you_type: the last word of the question may be unfinished: words that begin with it
-                count as it does, unless a space or a mark follows it. The vector is of the question
-                as it is.
             typo_tolerance: replace words of the question that no document has by the nearest that
                 documents have; `Hits.replaced` says which. Not by vectors alone, in quotation
                 marks, and of names with digits or several capitals.
@@ -536,7 +532,6 @@ class SearchEngine:
             group_by=group_by,
             facets=facets,
             phrases=phrases,
-            as_you_type=as_you_type,
             typo_tolerance=typo_tolerance,
             exact=exact,
             shortlist=shortlist,

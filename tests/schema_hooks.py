@@ -85,7 +85,7 @@ def _mend_questions(case: Any, body: dict[str, Any]) -> None:
         body.pop(name, None)
     if case.operation.path.endswith("/similar"):
         body.pop("keys", None)
-        body |= {"key": "bee", "exact": False, "as_you_type": False, "mode": "auto"}
+        body |= {"key": "bee", "exact": False, "mode": "auto"}
         return
     one, many = ("query", "vector"), ("queries", "vectors")
     text, vector = many if case.operation.path.endswith("batch") else one

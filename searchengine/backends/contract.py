@@ -363,19 +363,18 @@ class Snapshot(ABC):
         where: str | None = None,
         *,
         required: tuple[str, ...] = (),
-        as_you_type: bool = False,
     ) -> WordScores:
         """The k best documents by words: (id, score), by (−score, id). Raises QueryError.
 
         They contain the phrases `required`; other phrases of the question, in quotation marks, add
-        to the score. `as_you_type`: its last word may be unfinished. The synonyms that the settings
-        have for the question are searched for as well.
+        to the score. The synonyms that the settings have for the question are
+        searched for as well.
         """
 
-    def replacements(self, question: str, *, as_you_type: bool = False) -> Mapping[str, str]:
+    def replacements(self, question: str) -> Mapping[str, str]:
         """Words of a question that no document has → the nearest that documents have.
 
-        `as_you_type`: the last word may be unfinished. Empty where words are not compared.
+        Empty where words are not compared.
         """
         return {}
 

@@ -69,11 +69,6 @@ _ASKED = (
         help="Ranking by vectors, by words, by both, or as the collection was made for.",
     ),
     click.option(
-        "--as-you-type",
-        is_flag=True,
-        help="Find words that begin with the last word of QUESTION, too.",
-    ),
-    click.option(
         "--no-typo-tolerance",
         "typo_tolerance",
         flag_value=False,
@@ -149,14 +144,11 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
 
 _EXPLAINED = {
     "Which documents": "where group_by min_score offset k",
-    "Order": "mode as_you_type typo_tolerance phrases cross_encoder candidates",
+    "Order": "mode typo_tolerance phrases cross_encoder candidates",
     "Effort": "shortlist exact timeout",
     "The encoder": f"encoder query_encoder layers {RUNNING}",
 }
-_SECTIONS = _EXPLAINED | {
-    "Which documents": "where group_by min_score offset k facets",
-    "Order": "mode as_you_type typo_tolerance phrases cross_encoder candidates",
-}
+_SECTIONS = _EXPLAINED | {"Which documents": "where group_by min_score offset k facets"}
 
 
 @click.command(cls=sectioned(_SECTIONS, _Asking))
@@ -233,7 +225,7 @@ def explain(
         say(f"  {stage.name:13} {verdict:6}  {rank:11}  {score}".rstrip())
 
 
-@click.command(cls=sectioned(_SECTIONS))
+@click.command()
 @COLLECTION
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @_with(*_OPTIONS, *_SHOWN)

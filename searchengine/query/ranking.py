@@ -115,7 +115,6 @@ def scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int)
             count,
             query.where,
             required=query.required(question),
-            as_you_type=query.as_you_type,
         )
         named = label(document for document, _ in scored)
         best = distinct(scored, (named[document] for document, _ in scored), depth)

@@ -37,7 +37,6 @@ class CommonOptions(TypedDict, total=False):
     offset: int
     min_score: float | None
     facets: Sequence[str]
-    as_you_type: bool
     phrases: Phrases | str
     typo_tolerance: bool
     candidates: int
@@ -68,7 +67,6 @@ class Query:
     offset: int = 0
     min_score: float | None = None
     facets: Sequence[str] = ()
-    as_you_type: bool = False
     phrases: Phrases | str = Phrases.SCORED
     typo_tolerance: bool = True
     cross_encoder: str | Path | None = None
@@ -125,7 +123,7 @@ class Query:
             raise QueryError(
                 f"similar documents need the mode vector, got {query.mode}; leave mode out"
             )
-        for name in ("layers", "as_you_type", "cross_encoder"):
+        for name in ("layers", "cross_encoder"):
             if getattr(query, name):
                 raise QueryError(f"{name} needs a question; leave {name} out")
         return query
@@ -175,9 +173,8 @@ class Query:
         least = self.min_score
         if least is not None and (type(least) not in (int, float) or not isfinite(least)):
             raise QueryError(f"min_score must be a number or None, got {least!r}")
-        for name in ("as_you_type", "typo_tolerance"):
-            if type(value := getattr(self, name)) is not bool:
-                raise QueryError(f"{name} must be True or False, got {value!r}")
+        if type(self.typo_tolerance) is not bool:
+            raise QueryError(f"typo_tolerance must be True or False, got {self.typo_tolerance!r}")
         if self.phrases not in list(Phrases):
             raise QueryError(f"phrases must be one of {', '.join(Phrases)}, got {self.phrases!r}")
         self._check_fields()

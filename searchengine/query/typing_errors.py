@@ -42,7 +42,7 @@ def searched(
     for question in questions:
         replacements: Replacements = {}
         if query.typo_tolerance and query.mode != Mode.VECTOR:
-            replacements = snapshot.replacements(question, as_you_type=query.as_you_type)
+            replacements = snapshot.replacements(question)
         if not replacements:
             results.append(Searched(question, question))
             continue

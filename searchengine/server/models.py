@@ -111,9 +111,6 @@ class SearchOptions(Strict):
     facets: list[FieldName] = Field(
         [], max_length=limits.MAX_FACETS, description="Fields whose values are counted."
     )
-    as_you_type: bool = Field(
-        False, description="Whether the last word of the question may be unfinished."
-    )
     phrases: Literal["scored", "required"] = Field(
         "scored", description="Rank documents with phrases in quotation marks higher, or no others."
     )

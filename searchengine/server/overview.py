@@ -74,9 +74,7 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
     best = searched = None
     if request.query is not None:
         typo_tolerance = request.typo_tolerance
-        searched = engine.searched(
-            request.query, mode=mode, as_you_type=True, typo_tolerance=typo_tolerance
-        )
+        searched = engine.searched(request.query, mode=mode, typo_tolerance=typo_tolerance)
     for where, fields in groups.items():
         among = where
         if searched is not None:
@@ -99,7 +97,6 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
                     MAX_OFFSET,
                     request.where,
                     required=required,
-                    as_you_type=True,
                 )
             )
     at_least = mode == Mode.TEXT and request.query is not None and total == MAX_OFFSET
@@ -131,9 +128,7 @@ def _best(engine: SearchEngine, read: Searched, mode: Mode, where: str | None) -
     texts = [] if mode == Mode.TEXT else engine.to_encode([read.to_encode], mode)
     vectors = engine.encode_questions(texts) if texts else np.zeros((0, 0), np.float32)
     with engine.collection.reading() as snapshot:
-        (keys,) = engine.rank(
-            snapshot, [read.question], vectors, BEST, mode=mode, where=where, as_you_type=True
-        )
+        (keys,) = engine.rank(snapshot, [read.question], vectors, BEST, mode=mode, where=where)
     return keys
 
 

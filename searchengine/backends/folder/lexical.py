@@ -31,8 +31,6 @@ from searchengine.backends.folder.documents.questions import (
     Word,
     stems,
     trigrams,
-    unfinished,
-    whole_words,
     words,
 )
 from searchengine.backends.folder.documents.store import SegmentRow, Store
@@ -64,9 +62,6 @@ SHORT_TERMS = 16
 MIN_INDEXED = 10
 """Minimum documents that the index must find for short words; with fewer, every document is read.
 The number does not depend on k, so the order of documents does not either."""
-
-ENDING = 4
-"""Maximum letters at the end of an unfinished word that may be part of an English ending."""
 
 CONTINUATIONS = 32
 """Maximum trigrams for a word of two letters; the most frequent ones are used."""
@@ -235,7 +230,6 @@ def search(
     parameters: Sequence[Any] = (),
     ranker: Ranker | None = None,
     *,
-    as_you_type: bool = False,
     synonyms: Mapping[str, Added] = MappingProxyType({}),
 ) -> WordScores:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
@@ -246,8 +240,7 @@ def search(
     QueryError if the collection has no index of words.
 
     `ranker`: ranks instead of FTS5, with the same scores, documents that match the condition.
-    `as_you_type`: the last word may be unfinished, unless something follows it. `synonyms`: other
-    words to search for, see documents.synonyms.
+    `synonyms`: other words to search for, see documents.synonyms.
 
     With a trigram index, short words are the beginnings of trigrams. FTS5 knows no such term: it
     ranks by the most frequent of these trigrams, and if there are only short words and fewer than
@@ -257,20 +250,14 @@ def search(
     kind = used.tokenizer
     if kind is Tokenizer.NONE:
         raise QueryError(MISSING)
-    last = unfinished(question) if as_you_type else None
     fts5 = _Fts5(read, condition, parameters)
-    query = counted_words(question, used, last, _shares(synonyms, used, question, fts5, ranker))
+    query = counted_words(question, used, _shares(synonyms, used, question, fts5, ranker))
     if kind is Tokenizer.TRIGRAM:
-        candidates = trigrams(query, last)
+        candidates = trigrams(query)
     elif kind is Tokenizer.STEM:
-        candidates = stems(query, last, used, question, lambda word: _occurs(word, fts5, ranker))
+        candidates = stems(query, used, question, lambda word: _occurs(word, fts5, ranker))
     else:
-        candidates = whole_words(query, last)
-    if kind in (Tokenizer.PORTER, Tokenizer.STEM):
-        candidates = {
-            begun(word, lambda word: _occurs(word, fts5, ranker)): n
-            for word, n in candidates.items()
-        }
+        candidates = {Word(word): times for word, times in query.items()}
     candidates = merged(candidates, used)
     terms = None if ranker is None else ranker.terms(candidates)
     if ranker is not None and terms is not None:
@@ -317,7 +304,7 @@ def _shares(
     def having(word: str) -> int:
         parts = {Word(word): 1.0}
         if used.tokenizer is Tokenizer.STEM:
-            parts = stems({word: 1.0}, None, used, question, occurs)
+            parts = stems({word: 1.0}, used, question, occurs)
         counts = (_having(part, (documents + 1) // 2, fts5, ranker) for part in parts)
         return min(counts, default=0)
 
@@ -342,12 +329,10 @@ def shares(
     return counts
 
 
-def counted_words(
-    question: str, used: Analyzer, last: str | None, synonyms: Mapping[str, float]
-) -> dict[str, float]:
+def counted_words(question: str, used: Analyzer, synonyms: Mapping[str, float]) -> dict[str, float]:
     """The words of a question and their synonyms, and how often each counts.
 
-    `last`: an unfinished word. `synonyms`: word → its weight, beside 1 of a word of the question.
+    `synonyms`: word → its weight, beside 1 of a word of the question.
     """
     languages = used.languages if used.tokenizer is Tokenizer.STEM else ("en",)
     functions = function_words(languages)
@@ -355,7 +340,7 @@ def counted_words(
     for word, share in synonyms.items():
         counts[word] = share**2  # `ranked` takes the root
     return {
-        word: times * (FUNCTION_WORD if word.lower() in functions and word != last else 1.0)
+        word: times * (FUNCTION_WORD if word.lower() in functions else 1.0)
         for word, times in counts.items()
     }
 
@@ -421,20 +406,6 @@ def _continued(scored: WordScores, more: Scored, k: int) -> WordScores:
     seen, lowest = {document for document, _ in scored}, scored[-1][1] if scored else math.inf
     further = [(document, min(score, lowest)) for document, score in more if document not in seen]
     return WordScores((scored + further)[:k], scored.most)
-
-
-def begun(word: Word, occurs: Callable[[Word], bool]) -> Word:
-    """An unfinished word, without its last letters where no term begins with them.
-
-    Terms have no endings: none begins with "sleepi", though there may be "sleeping".
-    """
-    if not word.unfinished:
-        return word
-    for letters in range(len(word.text), max(len(word.text) - ENDING, 3) - 1, -1):
-        shorter = Word(word.text[:letters], unfinished=True)
-        if occurs(shorter):
-            return shorter
-    return word
 
 
 def _occurs(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> bool:

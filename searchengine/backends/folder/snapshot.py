@@ -282,13 +282,11 @@ class Snapshot(contract.Snapshot):
         where: str | None = None,
         *,
         required: tuple[str, ...] = (),
-        as_you_type: bool = False,
     ) -> WordScores:
         """The k best documents by words: (id, BM25), by (−score, id); see `lexical`.
 
         They contain the phrases `required`. Other phrases of the question, in quotation marks, are
         words that a document has once, and score half their inverse document frequency.
-        `as_you_type`: its last word may be unfinished.
         """
         first: dict[int, int] = {}
         synonyms = added(question, self.settings, Analyzer.parse(self.settings["tokenizer"]))
@@ -305,7 +303,6 @@ class Snapshot(contract.Snapshot):
                 k,
                 *condition,
                 ranker,
-                as_you_type=as_you_type,
                 synonyms=synonyms,
             )
             scored.first = first
@@ -324,12 +321,12 @@ class Snapshot(contract.Snapshot):
         best_sums = ((document, -total) for total, document in sums[:k])
         return WordScores(best_sums, scored.most, scored.scale, first)
 
-    def replacements(self, question: str, *, as_you_type: bool = False) -> Mapping[str, str]:
+    def replacements(self, question: str) -> Mapping[str, str]:
         words = self.words
         if words is None or words.analyzer.tokenizer is Tokenizer.TRIGRAM:
             return {}
         speller = Speller(words, self.store, known(self.settings, words.analyzer))
-        return speller.replacements(question, as_you_type=as_you_type)
+        return speller.replacements(question)
 
     def _added_by(self, phrases: Iterable[str]) -> dict[str, float]:
         """Phrase → what it adds to the score of a document: PHRASE of a word as rare.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.folder.documents.questions import Word, phrases, unfinished
+from searchengine.backends.folder.documents.questions import Word, phrases
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.documents.terms import terms_of
 from searchengine.backends.folder.lexical import WordIndex
@@ -71,15 +71,14 @@ class Speller:
     store: Store
     known: frozenset[str] = frozenset()
 
-    def replacements(self, question: str, *, as_you_type: bool = False) -> dict[str, str]:
+    def replacements(self, question: str) -> dict[str, str]:
         """Words of a question that no document has → what to search for instead.
 
         Numbers, names with digits or several capitals, and what is in quotation marks stay. So do
         words in scripts without spaces, and in Korean. If two words are one in documents, the key
-        is both with a space between them. `as_you_type`: the last word stays if any begins with it.
-        Of many such words, the first _WORDS are replaced.
+        is both with a space between them. Of many such words, the first _WORDS are replaced.
         """
-        unknown = list(islice(self._unknown(question, as_you_type), _WORDS))
+        unknown = list(islice(self._unknown(question), _WORDS))
         if not unknown:
             return {}
         beside = self._telling(question)
@@ -97,10 +96,9 @@ class Speller:
                 found[word] = _as_written(new, word)
         return found
 
-    def _unknown(self, question: str, as_you_type: bool) -> Iterator[_Unknown]:
+    def _unknown(self, question: str) -> Iterator[_Unknown]:
         """The words that no document has, in their order."""
         quoted = {word for phrase in phrases(question) for word in runs(phrase.text)}
-        last = unfinished(question) if as_you_type else None
         matches = list(_WORD.finditer(question))
         texts = [match.group() for match in matches]
         candidates = [
@@ -109,7 +107,7 @@ class Speller:
             if texts[i] not in quoted and self._may_be_wrong(question, match)
         ]
         for i, terms in zip(candidates, self._terms([texts[i] for i in candidates]), strict=True):
-            if not terms or self._count(terms) or (texts[i] == last and self._begins(texts[i])):
+            if not terms or self._count(terms):
                 continue
             before = after = ""
             if i > 0 and question[matches[i - 1].end() : matches[i].start()].isspace():
@@ -179,12 +177,6 @@ class Speller:
         """How many documents have each of the terms, in all."""
         parts = self.index.parts.values()
         return sum(part.count(part.find(term)) for term in terms for part in parts)
-
-    def _begins(self, word: str) -> bool:
-        """Whether a term begins with a word."""
-        begin = self._folded([word])[0].encode()
-        ranges = (part.postings.beginning_with(begin) for part in self.index.parts.values())
-        return any(first < last for first, last in ranges)
 
     # ---------------------------------------------------------------------------- the nearest words
 

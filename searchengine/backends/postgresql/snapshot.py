@@ -304,7 +304,6 @@ class PostgresSnapshot(Snapshot):
         where: str | None = None,
         *,
         required: tuple[str, ...] = (),
-        as_you_type: bool = False,
     ) -> WordScores:
         """The k best documents with any word of the question, by BM25: (id, score).
 
@@ -322,7 +321,7 @@ class PostgresSnapshot(Snapshot):
             used = Analyzer.parse(settings["tokenizer"])
             synonyms = synonyms_of(question, settings, used)
             index = words.Index(self.transaction, share, holds, (*added, *values))
-            scored = words.search(index, used, question, k, as_you_type, synonyms)
+            scored = words.search(index, used, question, k, synonyms)
             if self.settings is settings:  # they are seen when the transaction begins
                 self._all_documents = index.documents
                 return scored

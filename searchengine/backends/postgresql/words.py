@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from searchengine.backends.contract import Scored, WordScores
 from searchengine.backends.folder import lexical
-from searchengine.backends.folder.documents.questions import Word, stems, unfinished, whole_words
+from searchengine.backends.folder.documents.questions import Word, stems
 from searchengine.backends.folder.documents.synonyms import Added
 from searchengine.backends.folder.documents.terms import count_terms, terms_of
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
@@ -42,25 +42,19 @@ def search(
     used: Analyzer,
     question: str,
     k: int,
-    as_you_type: bool,
     synonyms: Mapping[str, Added],
 ) -> WordScores:
     """The k best documents that share a word with the question, as lexical.search."""
-    last = unfinished(question) if as_you_type else None
 
     def occurs(word: Word) -> bool:
         (terms,) = terms_of(used).look_up([word])
         return any(index.counts([(term, word.unfinished) for term in terms], 1))
 
-    query = lexical.counted_words(
-        question, used, last, _shares(synonyms, index, used, question, occurs)
-    )
+    query = lexical.counted_words(question, used, _shares(synonyms, index, used, question, occurs))
     if used.tokenizer is Tokenizer.STEM:
-        candidates = stems(query, last, used, question, occurs)
+        candidates = stems(query, used, question, occurs)
     else:
-        candidates = whole_words(query, last)
-    if used.tokenizer in (Tokenizer.PORTER, Tokenizer.STEM):
-        candidates = {lexical.begun(word, occurs): n for word, n in candidates.items()}
+        candidates = {Word(word): times for word, times in query.items()}
     words = lexical.merged(candidates, used)
     cut = terms_of(used).look_up(list(words))
     terms = {
@@ -86,7 +80,7 @@ def _shares(
     for word in {*synonyms, *(word for _, of in synonyms.values() for word in of)}:
         parts = {Word(word): 1.0}
         if used.tokenizer is Tokenizer.STEM:
-            parts = stems({word: 1.0}, None, used, question, occurs)
+            parts = stems({word: 1.0}, used, question, occurs)
         cut = terms_of(used).look_up(list(parts))
         terms[word] = [(t, p.unfinished) for p, of in zip(parts, cut, strict=True) for t in of]
     index.prepare([term for cut in terms.values() for term in cut])

@@ -34,11 +34,11 @@ function unitsAt(text, offsets) {
 }
 
 /** Shows the whole text of a hit in place of its snippet, or the snippet again. */
-async function toggle(item, hit, question, { textOf, showError }) {
+async function toggle(item, hit, { textOf, showError }) {
   const open = item.getAttribute("data-open") === "true";
   const shown = item.querySelector(".hit-text");
   if (open) {
-    shown.replaceChildren(...highlighted(hit.snippet, hit.highlights, question));
+    shown.replaceChildren(...highlighted(hit.snippet, hit.highlights));
     shown.removeAttribute("tabindex");
   } else {
     let text;
@@ -48,7 +48,7 @@ async function toggle(item, hit, question, { textOf, showError }) {
       return showError(error);
     }
     const [start, end] = unitsAt(text, [hit.start, hit.end]);
-    const passage = make("span", { class: "passage" }, ...highlighted(text.slice(start, end), hit.highlights, question));
+    const passage = make("span", { class: "passage" }, ...highlighted(text.slice(start, end), hit.highlights));
     shown.replaceChildren(text.slice(0, start), passage, text.slice(end));
     shown.setAttribute("tabindex", "0"); // a long one scrolls
   }
@@ -79,32 +79,32 @@ function details(hit, rank) {
 /** The address that a document names, if a click may go there. */
 const addressOf = ({ url }) => (URL.canParse(url) && ["http:", "https:"].includes(new URL(url).protocol) ? url : null);
 
-function item(hit, rank, question, actions) {
+function item(hit, rank, actions) {
   const { title: given, key, metadata: { path, lang, code } } = hit;
   const title = given || key;
   const address = addressOf(hit.metadata);
-  const words = highlighted(title, hit.highlights, question);
+  const words = highlighted(title, hit.highlights);
   const above = [path === title ? "" : path, hit.heading].filter((part) => typeof part === "string" && part && part !== given).join(" › ");
   const language = typeof lang === "string" && /^[a-z]{2,3}(-[\w-]+)?$/i.test(lang) ? lang : null;
   const element = make("li", { tabindex: "-1", "data-key": key },
     make("h3", { dir: "auto", lang: language },
       ...(address ? [make("a", { href: address, rel: "noreferrer" }, ...words)] : words)),
     above ? make("p", { class: "quiet above", dir: "auto" }, above) : "",
-    make("p", { class: typeof code === "string" ? "hit-text code" : "hit-text", dir: "auto", lang: language }, ...highlighted(hit.snippet, hit.highlights, question)),
+    make("p", { class: typeof code === "string" ? "hit-text code" : "hit-text", dir: "auto", lang: language }, ...highlighted(hit.snippet, hit.highlights)),
     metadata(hit, [address, path, hit.heading], actions.onValue));
   const whole = make("button", { type: "button", class: "whole", "aria-expanded": "false", "aria-label": `Whole text of ${title}` }, "Whole text");
-  whole.addEventListener("click", () => toggle(element, hit, question, actions));
+  whole.addEventListener("click", () => toggle(element, hit, actions));
   const like = make("button", { type: "button", class: "like", "aria-label": `More like ${title}`, onclick: () => actions.onLike(key, given) }, "More like this");
   const [why, table] = rank === null ? ["", ""] : details(hit, rank);
   element.append(make("div", { class: "actions" }, whole, like, why), table);
   element.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && event.target === element) toggle(element, hit, question, actions);
+    if (event.key === "Enter" && event.target === element) toggle(element, hit, actions);
   });
   return element;
 }
 
-export function showHits(hits, question, actions, first = 0) {
-  const items = hits.map((hit, i) => item(hit, first + i + 1, question, actions));
+export function showHits(hits, actions, first = 0) {
+  const items = hits.map((hit, i) => item(hit, first + i + 1, actions));
   if (first) byId("hits").append(...items);
   else byId("hits").replaceChildren(...items);
   return items;
@@ -119,7 +119,7 @@ export function showExamples(examples, actions) {
 
 export function showNewest(newest, actions) {
   byId("newest").replaceChildren(...newest.map((document) =>
-    item({ ...document, metadata: {}, scores: {}, start: 0, end: 0, heading: "", highlights: [] }, null, "", actions)));
+    item({ ...document, metadata: {}, scores: {}, start: 0, end: 0, heading: "", highlights: [] }, null, actions)));
   byId("newest-part").hidden = !newest.length;
 }
 

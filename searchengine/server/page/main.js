@@ -12,7 +12,7 @@ const [DEBOUNCE, RETRY] = [80, 5000]; // milliseconds
 // candidates: the most hits that the server's cross-encoder orders again; null: it has none
 // asTyped: a question whose words are not to be replaced
 // like: the key of a document in place of a question; null: none; names: titles of documents, if they are known
-// typing: whether the address is of an unfinished question
+// typing: whether the address is of a question that is being typed
 const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: null, names: {}, typing: false, asTyped: null };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
@@ -44,7 +44,7 @@ function request(question) {
   if (!question) return { ...asked, keys: [state.like], mode: "vector", shortlist: shortlist() };
   const [mode, cross_encoder] = [checkedMode(), crossEncodes()];
   return {
-    ...asked, query: question, mode, shortlist: mode === "text" ? null : shortlist(), as_you_type: true,
+    ...asked, query: question, mode, shortlist: mode === "text" ? null : shortlist(),
     typo_tolerance: question !== state.asTyped, cross_encoder, k: Math.min(PAGE, cross_encoder ? state.candidates : PAGE),
   };
 }
@@ -76,7 +76,7 @@ async function search() {
   if (!state.stats) return; // the collection is being opened, and then it is asked
   state.asking?.abort();
   const asking = (state.asking = new AbortController());
-  const question = byId("query").value.trimStart(); // a space at the end ends the last word
+  const question = byId("query").value.trim();
   byId("missed").textContent = byId("why-text").textContent = "";
   const idle = !question && state.like === null;
   setBusy(!idle);
@@ -92,7 +92,7 @@ async function search() {
     state.asked = asked;
     state.hits = result.hits;
     byId("error").hidden = byId("start").hidden = true;
-    showHits(result.hits, question, actions);
+    showHits(result.hits, actions);
     showReplaced(result.replaced, question);
     byId("more").hidden = !mayHaveMore(result);
     byId("missing").hidden = !question;
@@ -133,7 +133,7 @@ function showReplaced(replaced, question) {
 
 function showList(hits) {
   state.hits = hits;
-  showHits(hits, "", actions);
+  showHits(hits, actions);
   showReplaced({}, "");
   showNothing([], []);
   byId("more").hidden = byId("missing").hidden = true;
@@ -216,7 +216,7 @@ async function more() {
   try {
     const result = await answer({ ...state.asked, offset }, state.asking?.signal);
     state.hits = [...state.hits, ...result.hits];
-    const items = showHits(result.hits, state.asked.query ?? "", actions, offset);
+    const items = showHits(result.hits, actions, offset);
     byId("more").hidden = !mayHaveMore(result);
     showStatus(state.found);
     items[0]?.focus();

@@ -591,7 +591,7 @@ def test_phrases(engine: SearchEngine) -> None:
 
 
 def test_words_rank_as_in_a_folder(engine: SearchEngine, tmp_path: Path) -> None:
-    """The same scores, after documents were replaced and deleted; of unfinished words, too."""
+    """The same scores, after documents were replaced and deleted."""
     rng = np.random.default_rng(0)
     vocabulary = "whales whaling sleep sleeping deep the of sea it's owls naïve 7 x-ray".split()
 
@@ -613,7 +613,7 @@ def test_words_rank_as_in_a_folder(engine: SearchEngine, tmp_path: Path) -> None
             each.delete(where="n >= 110")
         questions = [" ".join(rng.choice(vocabulary, n)) for n in (1, 2, 3, 5, 9) for _ in range(8)]
         for question in [*questions, "sl", "the sle", "sl ", "🙂", "'", "it's s", "whal", "nobody"]:
-            for options in ({}, {"as_you_type": True}, {"where": "n < 50"}):
+            for options in ({}, {"where": "n < 50"}):
                 expected = folder.search(question, 10, mode="text", **options)
                 found = engine.search(question, 10, mode="text", **options)
                 scores = [hit.score for hit in expected]

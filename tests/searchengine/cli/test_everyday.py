@@ -198,14 +198,11 @@ def test_long_commands_show_their_options_in_sections() -> None:
             continue
         named = [name for names in command.sections.values() for name in names]
         assert len(named) == len(set(named)), f"{command.name} has an option in two sections"
-        if command.name != "similar":  # which has the sections of search
-            assert set(named) <= {str(p.name) for p in options}, command.name
+        assert set(named) <= {str(p.name) for p in options}, command.name
         left = {str(p.name) for p in options} - set(named) - {"wait", "as_json"}
         assert not left, f"{command.name}: {left} in no section"
         shown = command.get_help(click.Context(command, info_name=command.name))
         for option in options:
             assert shown.count(f"\n  {option.opts[0]}") >= 1, (command.name, option.name)
         for title in command.sections:
-            if command.name == "similar" and title == "The encoder":
-                continue
             assert f"\n{title}:\n" in shown, (command.name, title)

@@ -91,23 +91,6 @@ def test_words_are_found_by_the_stems_of_each_document(tmp_path: Path) -> None:
                 assert ranked.most == pytest.approx(by_fts5.most)
 
 
-@pytest.mark.parametrize("tokenizer", ["stem:en", "stem:de,fr,en"])
-def test_a_finished_word_is_found_as_you_type_too(tmp_path: Path, tokenizer: str) -> None:
-    """Its stem is shorter than what others begin with."""
-    texts = {
-        "en": "The national houses of the city are large, and the sea is not far from them.",
-        "fr": "Les maisons nationalistes de la ville sont grandes et la mer est dans le nord.",
-        "other": "Nothing of the kind is in the city, and the sea is not far.",
-    }
-    with words_only(tmp_path / "c", texts, tokenizer) as engine:
-        for question in ("national", "nation"):
-            hits = engine.search(question, mode="text", as_you_type=True)
-            assert {hit.key for hit in hits} == {"en", "fr"}, question
-        assert [hit.key for hit in engine.search("national ", mode="text", as_you_type=True)] == [
-            hit.key for hit in engine.search("national", mode="text")
-        ]
-
-
 def test_an_index_by_the_first_language_alone_is_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

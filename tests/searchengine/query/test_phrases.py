@@ -191,7 +191,7 @@ def test_a_change_is_found_by_its_phrase(tmp_path: Path) -> None:
 
 
 def test_while_another_writes(tmp_path: Path) -> None:
-    """Phrases, unfinished words and short ones, of one commit each, in segments that merge."""
+    """Phrases and short words, of one commit each, in segments that merge."""
     path = tmp_path / "c"
     SearchEngine.create(path, WordLengths(), tokenizer="trigram").close()
     ended = threading.Event()
@@ -212,14 +212,14 @@ def test_while_another_writes(tmp_path: Path) -> None:
         while not ended.is_set():
             reader.refresh()
             for question, text in (('"deep sea" 北', "deep sea"), ("深", "深"), ("wh", "whale")):
-                asked: Any = {"mode": "text", "as_you_type": True, "phrases": "required"}
+                asked: Any = {"mode": "text", "phrases": "required"}
                 hits = reader.search(question, 100, **asked)
                 assert all(text in hit.text for hit in hits)
                 assert len({hit.key for hit in hits}) == len(hits)
         thread.join()
         reader.refresh()
         for question, count in (('"deep sea"', 8), ("北京", 8), ("北", 12), ("wh", 8)):
-            asked = {"as_you_type": True, "phrases": "required"}
+            asked = {"phrases": "required"}
             assert len(reader.search(question, 100, mode="text", **asked)) == count, question
             both = reader.search(question, 100, mode="hybrid", **asked)
             assert len([hit for hit in both if hit.scores["text"]]) == count

@@ -152,13 +152,6 @@ def test_explanations_read_the_words_searched_for(engine: SearchEngine) -> None:
     assert explanation.rank == 1 + found.index("energy")
 
 
-def test_the_last_word_may_be_unfinished(engine: SearchEngine) -> None:
-    asked: dict[str, Any] = {"mode": "text", "as_you_type": True}
-    assert not engine.search("wha", **asked).replaced
-    assert dict(engine.search("wahles", **asked).replaced) == {"wahles": "whales"}
-    assert dict(engine.search("wahles sle", **asked).replaced) == {"wahles": "whales"}
-
-
 def test_a_word_of_deleted_documents_is_unknown(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer="unicode") as engine:
         engine.add([{"_id": 1, "text": "whales"}, {"_id": 2, "text": "whalers"}])

@@ -121,7 +121,7 @@ def remote(url: tuple[str, Path], words: Path) -> Iterator[Client]:
 VECTOR = [float(x) for x in WordLengths().encode(["a bee"])[0]]
 CALLS: dict[str, Callable[[Any], Any]] = {
     "search": lambda e: e.search(
-        "a be", 2, where="year > 2000", facets=("lang",), as_you_type=True
+        "a bee", 2, where="year > 2000", facets=("lang",)
     ),
     "search: options": lambda e: e.search(
         "a bee", np.int64(2), mode="hybrid", offset=1, phrases="required"

@@ -37,7 +37,6 @@ def test_options_reach_the_engine(client: TestClient) -> None:
 
     assert keys(query="bee", mode="text") == ["bee"]
     assert keys(query="be", mode="text") == []
-    assert keys(query="be", mode="text", as_you_type=True) == ["bee"]
     assert keys(query="a bee", mode="hybrid", k=1) == ["bee"]
     assert keys(query="a bee", k=1, offset=1) == keys(query="a bee", k=2)[1:]
     assert keys(query="a bee", min_score=0.999, mode="vector") == ["bee"]

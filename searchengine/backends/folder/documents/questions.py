@@ -1,4 +1,4 @@
-"""A question as text: its words, the one that may be unfinished, its phrases in quotation marks."""
+"""A question as text: its words, and its phrases in quotation marks."""
 
 import re
 from collections import Counter, defaultdict
@@ -38,11 +38,6 @@ def words(text: str) -> dict[str, int]:
     times = Counter(word.casefold() for word in all_runs)
     last = {word.casefold(): word for word in all_runs}
     return {word: times[folded] for folded, word in last.items()}
-
-
-def unfinished(question: str) -> str | None:
-    """The last word, if nothing follows it, not even a space: it may be the beginning of one."""
-    return runs(question)[-1] if question and is_letter(question[-1]) else None
 
 
 class Phrase(NamedTuple):
@@ -102,66 +97,50 @@ def unquoted(question: str) -> str:
     return question.replace('+"', '"').translate(_MARKS).strip()
 
 
-def whole_words(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
-    """The words to search for, and how often each counts; `last`: an unfinished one."""
-    return {Word(word, word == last): times for word, times in query.items()}
-
-
 def stems(
     query: Mapping[str, float],
-    last: str | None,
     analyzer: Analyzer,
     question: str,
     occurs: Callable[[Word], bool],
 ) -> dict[Word, float]:
-    """As `whole_words`, the terms of an analyzer with the tokenizer stem.
+    """The terms of an analyzer with the tokenizer stem, and how often each counts.
 
     `question`: the text that tells the language; `query` has the words of synonyms, too.
 
     A run that is shorter than the parts of its script is the beginning of terms. Of a word that may
-    have several terms, by language, those count that a document has (`occurs`), or the first. So
-    do those of the last word, which may be finished: "national" begins no "nation".
+    have several terms, by language, those count that a document has (`occurs`), or the first.
     """
     counts = defaultdict[Word, float](float)
     orders = analyzer.orders(question)
     for word, times in query.items():
-        pieces = analyzer.pieces(word)
-        for number, piece in enumerate(pieces, start=1):
-            begun = word == last and number == len(pieces)
+        for piece in analyzer.pieces(word):
             if piece.part:
                 short = len(piece.text) < piece.part
                 terms = [Word(term, short) for term in piece.parts(ended=False)]
             else:
                 by_order = [Word(analyzer.word(piece.text, order)) for order in orders]
                 terms = list(dict.fromkeys(by_order))
-                if begun:
-                    begin = Word(analyzer.word(piece.text, unfinished=True), True)
-                    others = [term for term in terms if not term.text.startswith(begin.text)]
-                    # One that no term begins with is shortened, and then begins these too.
-                    terms = [begin, *filter(occurs, others)] if occurs(begin) else [begin]
-                elif len(terms) > 1:
+                if len(terms) > 1:
                     terms = list(filter(occurs, terms)) or terms[:1]
             for term in terms:
                 counts[term] += times
     return counts
 
 
-def trigrams(query: Mapping[str, float], last: str | None) -> dict[Word, float]:
-    """As `whole_words`, for a trigram index: the words of three letters or more, unchanged.
+def trigrams(query: Mapping[str, float]) -> dict[Word, float]:
+    """The words for a trigram index, and how often each counts: those of three letters or more.
 
     In scripts without spaces, and in Korean, which attaches particles to words, every three letters
     are a word, because a whole run rarely occurs. One or two such letters are the beginning of
-    trigrams. So are those of other scripts, at the end of an unfinished word (`last`), or if the
-    question has no longer words.
+    trigrams. So are those of other scripts, if the question has no longer words.
     """
     short = all(len(word) < 3 for word in query)
     counts = defaultdict[Word, float](float)
     for word, times in query.items():
         for piece in re.finditer(_PIECES, word):
             run = piece[0]
-            ends = word == last and piece.end() == len(word)
             terms = []
-            if len(run) < 3 and (piece[1] or short or ends):
+            if len(run) < 3 and (piece[1] or short):
                 terms = [Word(run, unfinished=True)]
             elif piece[1]:
                 terms = [Word(run[i : i + 3]) for i in range(len(run) - 2)]

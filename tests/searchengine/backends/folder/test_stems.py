@@ -112,16 +112,6 @@ def test_phrases(engine: SearchEngine, phrase: str, keys: list[str]) -> None:
     assert [hit.key for hit in hits] == keys
 
 
-def test_words_as_they_are_typed(engine: SearchEngine) -> None:
-    def keys(question: str) -> list[str]:
-        return [hit.key for hit in engine.search(question, mode="text", as_you_type=True)]
-
-    assert keys("schif") == keys("schiffe") == keys("schiffen")
-    assert set(keys("schif")) == {"1", "4"}
-    assert keys("京") == ["1"] and keys("книга") == keys("книг")
-    assert "4" in keys("schlafende")
-
-
 def test_languages_are_chosen_by_the_documents(tmp_path: Path) -> None:
     with collection(tmp_path / "c", "stem") as engine:
         name, _, languages = engine.stats().tokenizer.partition(":")

@@ -49,25 +49,21 @@ VOCABULARY = {
 }
 
 
-def both(
-    engine: SearchEngine, question: str, k: int, where: str | None, typed: bool
-) -> list[list[Any]]:
+def both(engine: SearchEngine, question: str, k: int, where: str | None) -> list[list[Any]]:
     """The results of the words files and of FTS5."""
     with engine.collection.reading() as snapshot:
         assert snapshot.words is not None
         required = tuple(each.text for each in phrases(question))
         condition = snapshot.store.condition(where, required)
         read = snapshot.store.read
-        by_fts5 = lexical.search(read, question, k, *condition, as_you_type=typed)
-        ours = snapshot.by_words(question, k, where, required=required, as_you_type=typed)
+        by_fts5 = lexical.search(read, question, k, *condition)
+        ours = snapshot.by_words(question, k, where, required=required)
         return [ours, by_fts5]
 
 
-def agree(
-    engine: SearchEngine, question: str, k: int, where: str | None = None, typed: bool = False
-) -> None:
+def agree(engine: SearchEngine, question: str, k: int, where: str | None = None) -> None:
     """Equal but for rounding, and for which of several equals comes last."""
-    ours, expected = both(engine, question, k, where, typed)
+    ours, expected = both(engine, question, k, where)
     assert [s for _, s in ours] == pytest.approx([s for _, s in expected], rel=1e-12)
     last = expected[-1][1] * (1 + 1e-12) if len(expected) == k else -1.0
     by_score = [
@@ -116,7 +112,6 @@ def cases(draw: st.DrawFn) -> tuple[str, list[Any], str]:
     st.booleans(),
     st.integers(1, 12),
     st.sampled_from([None, "n > 0", "n = 7"]),
-    st.booleans(),
 )
 def test_words_files_rank_as_fts5(
     tmp_path_factory: pytest.TempPathFactory,
@@ -124,15 +119,14 @@ def test_words_files_rank_as_fts5(
     passages: bool,
     k: int,
     where: str | None,
-    typed: bool,
 ) -> None:
     """Whatever was added, changed and deleted, in however many segments."""
     tokenizer, steps, question = case
     path = tmp_path_factory.mktemp("words") / "c"
     with build(path, tokenizer, steps, passages) as engine:
-        agree(engine, question, k, where, typed)
+        agree(engine, question, k, where)
         engine.optimize()
-        agree(engine, question, k, where, typed)
+        agree(engine, question, k, where)
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +161,6 @@ def test_windows_are_left_out_without_a_loss(
         for words in ([3], [1, 2, 5, 300], [390, 20, 7], [398, 2], range(2, 90)):
             question = " ".join(f"w{word}" for word in words)
             agree(engine, question, k)
-            agree(engine, question, k, typed=True)  # "w2" begins 111 terms
-        agree(engine, "w398 w", k, typed=True)
 
 
 letters = st.text(alphabet="鯨海 北aB", max_size=6)
@@ -188,14 +180,12 @@ def occurrences(document: tuple[str, str], piece: str) -> float:
     st.lists(st.tuples(letters, letters), min_size=1, max_size=8),
     st.integers(0, 8),
     st.lists(st.sampled_from(pieces), min_size=1, max_size=3),
-    st.booleans(),
 )
 def test_short_words_are_found_wherever_they_stand(
     tmp_path_factory: pytest.TempPathFactory,
     texts: list[tuple[str, str]],
     first: int,
     question: list[str],
-    typed: bool,
 ) -> None:
     """Words of one and two letters by trigrams, against BM25 written out."""
     path = tmp_path_factory.mktemp("short") / "c"
@@ -206,15 +196,14 @@ def test_short_words_are_found_wherever_they_stand(
                 engine.add(part, np.ones((len(part), 2), np.float32))
         engine.delete(["1"])
         left = {i: text for i, text in enumerate(texts) if i != 1}
-        hits = engine.search(" ".join(question), 20, mode="text", as_you_type=typed)
+        hits = engine.search(" ".join(question), 20, mode="text")
     wanted = defaultdict[str, float](float)
     for word in (piece.lower() for piece in question):
-        unfinished = typed and word == question[-1].lower()
-        times = 1.0 if unfinished or word not in function_words(("en",)) else lexical.FUNCTION_WORD
+        times = 1.0 if word not in function_words(("en",)) else lexical.FUNCTION_WORD
         if len(word) > 2:
             for i in range(len(word) - 2):
                 wanted[word[i : i + 3]] += times
-        elif word[0] > "z" or unfinished or all(len(w) < 3 for w in question):
+        elif word[0] > "z" or all(len(w) < 3 for w in question):
             wanted[word] += times
     lengths = {i: sum(max(0, len(each) - 2) for each in text) for i, text in left.items()}
     average = sum(lengths.values()) / max(1, len(left)) or 1.0
