@@ -94,9 +94,6 @@ FLAT_BELOW = 1000
 MAX_LINKS = 2048
 """Maximum of hnsw_m: on level 0 a row then has as many links as the compiled kernel reads, 4096."""
 
-MAX_BOUNDS_DIMS = 1000
-"""Maximum dimensions in the bounds: a sum of this many products of bytes is exact in float32."""
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentConfig:
@@ -119,8 +116,6 @@ class SegmentConfig:
         hnsw_m: HNSW links per row and level (level 0 has twice as many), at most MAX_LINKS.
         ef_construction: rows that the HNSW links of a row are chosen from; more: a better graph.
         lists: k-means lists of an IVF; 0 takes 4 √rows.
-        bounds: dimensions of every vector that are kept as 8-bit codes too, for exact search with a
-            certificate; 0 keeps none, and exact search scans the full width.
 
     Raises:
         SegmentConfigError: a value outside its set or range, or values that exclude each other.
@@ -138,7 +133,6 @@ class SegmentConfig:
     hnsw_m: int = 16
     ef_construction: int = 100
     lists: int = 0
-    bounds: int = 0
 
     def __post_init__(self) -> None:
         for name, members in _ENUMS.items():
@@ -235,7 +229,6 @@ class SegmentConfig:
         """The config that a segment of `rows` rows is built with: a small one is flat.
 
         Below FLAT_BELOW rows, graphs, lists and codebooks cannot be trained and save nothing.
-        Bounds save nothing either.
 
         Raises:
             SegmentConfigError: as `check_width`.
@@ -246,8 +239,8 @@ class SegmentConfig:
     def scanned(self) -> "SegmentConfig":
         """The config of a flat structure that needs no training, over the same prefix."""
         if self.structure is Structure.FLAT and self.code in _UNTRAINED:
-            return replace(self, bounds=0) if self.bounds else self
-        return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0, bounds=0)
+            return self
+        return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0)
 
     def check_width(self, dim: int) -> None:
         """Raise SegmentConfigError if the prefix, a stage or a block is wider than the vectors."""
@@ -258,26 +251,18 @@ class SegmentConfig:
                     f"{name} {width} is wider than the vectors ({dim}); set it to {dim} or less"
                 )
 
-    def check_buildable(self, dim: int) -> None:
-        """Raise SegmentConfigError if no segment of vectors with `dim` dimensions can be built.
-
-        Checks the widths and the bounds, which are cut to the vectors' width and must then be at
-        most MAX_BOUNDS_DIMS.
-        """
-        self.check_width(dim)
-        if min(self.bounds, dim) > MAX_BOUNDS_DIMS:
-            raise SegmentConfigError(
-                f"bounds must be at most {MAX_BOUNDS_DIMS} dimensions, got {self.bounds} for "
-                f"vectors of {dim}; set it to {MAX_BOUNDS_DIMS} or less"
-            )
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `as_dict`; an unknown name is an error, a missing one is the default."""
+        """The inverse of `as_dict`; an unknown name is an error, a missing one is the default.
+
+        Manifests of format 1 may have `bounds`: 0 has no meaning, others are refused.
+        """
+        if isinstance(values, Mapping) and values.get("bounds") == 0:
+            values = {name: value for name, value in values.items() if name != "bounds"}
         cls.check_names(values)
         return cls(**values)
 
@@ -308,7 +293,6 @@ _MINIMUM = {
     "hnsw_m": 2,
     "ef_construction": 1,
     "lists": 0,
-    "bounds": 0,
 }
 
 

@@ -31,7 +31,7 @@ from searchengine.indexer.config import Code, Device, RotationKind, SegmentConfi
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.search.allowed import Allowed, restriction
 from searchengine.indexer.search.cascade import SearchResult, narrow, rerank
-from searchengine.indexer.search.certificates import EXACT_ALLOWED, certify
+from searchengine.indexer.search.exact import EXACT_ALLOWED
 from searchengine.indexer.search.native_search import walk_totals
 from searchengine.indexer.search.rotating import Queries
 from searchengine.indexer.search.segment_files import Parts, read_manifest
@@ -342,10 +342,7 @@ class Segment:
         k: int,
         allowed: Allowed | npt.ArrayLike | None = None,
     ) -> SearchResult:
-        """The true best k of all (allowed) rows.
-
-        With bounds, only rows that can be among the best are read; `read` counts them.
-        """
+        """The true best k of all (allowed) rows."""
         only = self._opened().restricted(allowed)
         return self._exact(self.rotate(queries), result_size("k", k, self.rows), only)
 
@@ -354,12 +351,7 @@ class Segment:
 
     def _exact(self, rotated: Floats, k: int, only: Allowed | None) -> SearchResult:
         parts = self._opened()
-        within, available = parts.searched(only), parts.available(only)
-        startable = only is None or parts.coarse.selects
-        if parts.bounds is not None and startable and available > max(EXACT_ALLOWED, k):
-            size = min(max(k, self._config.shortlist), available)
-            start = self._shortlist(rotated, size, only)
-            return certify(parts.bounds, parts.rerank, parts.full, rotated, k, start, within)
+        available = parts.available(only)
         result = parts.exact(rotated, k, only)
         return replace(result, exact=True, read=np.full(len(rotated), available))
 
@@ -404,10 +396,6 @@ class Segment:
             coarse = build_coarse(self.prefix_rows(config.prefix), config, kept=numbers)
             parts = parts.with_coarse(coarse, rows)
         return self._view(config, parts)
-
-    def unbounded(self) -> "Segment":
-        """This segment without bounds: exact search scores every row at full width."""
-        return self._view(self._config, self._opened()._replace(bounds=None))
 
     def remapped(self, vectors: Path) -> "Segment":
         """This segment over a copy of its vectors file, mapped now: no page of it has been read."""

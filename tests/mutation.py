@@ -41,7 +41,6 @@ GROUPS = {
     "indexer": [
         "indexer/tuning/tune.py",
         "indexer/tuning/confidence.py",
-        "indexer/search/certificates.py",
         "indexer/building/merge.py",
     ],
     "searchengine": [

@@ -25,12 +25,10 @@ from searchengine.indexer.building.shortlist import measured_shortlist
 from searchengine.indexer.building.words_file import WriteWords
 from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
-from searchengine.indexer.search.certificates import Bounds
 from searchengine.indexer.search.segment_files import open_coarse
 from searchengine.indexer.storage.basis import Basis, rotate
 from searchengine.indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
 from searchengine.indexer.storage.manifest import (
-    BOUNDS,
     COARSE,
     MANIFEST,
     ROTATION,
@@ -51,7 +49,6 @@ from searchengine.indexer.storage.words_format import WORDS
 
 _PLAIN = {Code.FP16: Storage.FLOAT16, Code.FP32: Storage.FLOAT32}
 _SPOOL = "spool.tmp"
-_BOUNDS_SAMPLE = 20_000  # whole rows, held in float64 at once
 
 ROTATION_SAMPLE = 100_000
 """Maximum rows that a rotation is fitted on; more are sampled evenly."""
@@ -130,7 +127,7 @@ def rewrite_segment(
     progress: Progress | None = None,
 ) -> None:
     """Write a segment of the same stored rows in a new folder; see Segment.rebuild."""
-    config.check_buildable(file.dim)
+    config.check_width(file.dim)
     check_same(manifest.config, config, ("rotation", "blocks", "storage"))
     entry = manifest.files[manifest.vectors_file]
     with new_folder(path) as folder:
@@ -227,7 +224,7 @@ def finish_segment(
     progress: Progress | None = None,
     extras: Mapping[str, Callable[[Path], None]] | None = None,
 ) -> Manifest:
-    """Build the coarse stage, the bounds and the manifest; measure a shortlist that is left open.
+    """Build the coarse stage and the manifest; measure a shortlist that is left open.
 
     Args:
         stored: the rows, in the folder of the new segment.
@@ -244,11 +241,6 @@ def finish_segment(
     files = {VECTORS: entry, COARSE: _write_coarse(path / COARSE, stored, config, report)}
     if basis.entry is not None:
         files[ROTATION] = basis.entry
-    if config.bounds:
-        sample = np.concatenate(list(stored.sample(_BOUNDS_SAMPLE)))
-        Bounds.build(stored.blocks(), min(config.bounds, stored.dim), sample).save(path / BOUNDS)
-        sync_file(path / BOUNDS)
-        files[BOUNDS] = FileEntry.from_file(path / BOUNDS)
     for name, write in (extras or {}).items():
         write(path / name)
         sync_file(path / name)
@@ -305,7 +297,7 @@ def _write_vectors(
 ) -> tuple[VectorFile, FileEntry, Basis]:
     """Store the unit rows in their basis: the adopted one, or one fitted on them."""
     dim, stream = _opened(vectors)
-    config.check_buildable(dim)
+    config.check_width(dim)
     expected = len(vectors) if isinstance(vectors, np.ndarray) else None
     with VectorWriter(path / VECTORS, dim, config.storage, expected) as writer:
         if adopted is not None or config.rotation is RotationKind.IDENTITY:

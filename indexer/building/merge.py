@@ -117,7 +117,7 @@ def write_merged(
                 f"merged segments must have equal dimensions, got {dim} and {part.file.dim} "
                 f"({part.file.path.parent})"
             )
-    config.check_buildable(dim)
+    config.check_width(dim)
     report = progress or silent
     basis_kept = _basis_to_keep(parts, config, refit)
     with new_folder(path) as folder:

@@ -13,7 +13,7 @@ from searchengine.indexer.arrays import Floats, RowNumbers, evenly
 from searchengine.indexer.config import SegmentConfig, Structure
 from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.cascade import CoarseIndex, rerank
-from searchengine.indexer.search.certificates import score_slack
+from searchengine.indexer.search.exact import score_slack
 from searchengine.indexer.search.native_search import native_cascade
 from searchengine.indexer.storage.vectors_file import VectorFile
 

@@ -1,1 +1,1 @@
-"""Segments searched: the shortlist, its rerank at full width, exact search with a certificate."""
+"""Segments searched: the shortlist, its rerank at full width, exact search."""

@@ -22,7 +22,7 @@ from searchengine.indexer.faiss_calls import faiss, read_index, structure_of
 from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.allowed import Allowed, restriction
 from searchengine.indexer.search.cascade import Cascade, CoarseIndex, SearchResult, rerank
-from searchengine.indexer.search.certificates import Bounds, scan, score_slack
+from searchengine.indexer.search.exact import scan, score_slack
 from searchengine.indexer.search.native_search import (
     LISTED_SHARE,
     NativeCascade,
@@ -31,7 +31,6 @@ from searchengine.indexer.search.native_search import (
 )
 from searchengine.indexer.search.rotating import Rotation
 from searchengine.indexer.storage.manifest import (
-    BOUNDS,
     COARSE,
     MANIFEST,
     ROTATION,
@@ -57,7 +56,6 @@ class Parts(NamedTuple):
     coarse: CoarseIndex
     cascade: Cascade | NativeCascade
     native: NativeRows | None  # the rows scored by the compiled kernel; None: faiss scans
-    bounds: Bounds | None
     rotation: Rotation | None  # None is the identity
     level: int | None  # of the compiled kernel; None: faiss searches
     words: Postings | None  # None: the segment has no words file
@@ -88,8 +86,6 @@ class Parts(NamedTuple):
         needed = {manifest.vectors_file, COARSE}
         if manifest.config.rotation is not RotationKind.IDENTITY:
             needed.add(ROTATION)
-        if manifest.config.bounds:
-            needed.add(BOUNDS)
         needed |= {WORDS, PASSAGES} & manifest.files.keys()
         unread = {manifest.vectors_file} if shared is None else {manifest.vectors_file, ROTATION}
         for name in sorted(needed):
@@ -104,7 +100,6 @@ class Parts(NamedTuple):
             folder / manifest.vectors_file, manifest.rows, manifest.dim, manifest.config.storage
         )
         full = open_coarse(file.path)
-        bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
         level = chosen_level()
         rotation = load_rotation(folder, manifest, level) if shared is None else shared
         walked = native_cascade(coarse, file, str(folder / COARSE), level)
@@ -114,7 +109,7 @@ class Parts(NamedTuple):
         passages = None
         if PASSAGES in needed:
             passages = RowPassages.open(folder / PASSAGES, manifest.rows)
-        parts = cls(file, full, coarse, cascade, native, bounds, rotation, level, words, passages)
+        parts = cls(file, full, coarse, cascade, native, rotation, level, words, passages)
         return parts.on_gpu() if device is Device.GPU else parts
 
     def remapped(self, path: Path) -> Self:

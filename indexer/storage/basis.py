@@ -263,7 +263,7 @@ class Basis:
             matrix = pca(sample())
         if config.rotation is RotationKind.ITQ:
             matrix = itq(matrix, sample(), config.prefix)
-        widths = (config.prefix, config.bounds, *(width for width, _ in config.stages))
+        widths = (config.prefix, *(width for width, _ in config.stages))
         if config.rotation is not RotationKind.BLOCKS and max(widths) <= SPAN:
             matrix = completed(matrix)
         file = io.BytesIO()

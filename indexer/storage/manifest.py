@@ -18,7 +18,6 @@ MANIFEST = "manifest.json"
 VECTORS = "vectors.faiss"
 ROTATION = "rotation.npy"
 COARSE = "coarse.faiss"
-BOUNDS = "bounds.faiss"
 
 MAX_ROWS = 2**40
 MAX_DIM = 2**20

@@ -12,7 +12,7 @@ from searchengine.indexer.building.coarse import empty
 from searchengine.indexer.config import RotationKind, SegmentConfig, Structure
 from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.search.allowed import POST_FILTER_SHARE, Allowed
-from searchengine.indexer.search.certificates import EXACT_ALLOWED
+from searchengine.indexer.search.exact import EXACT_ALLOWED
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.vectors_file import DTYPES
 from searchengine.indexer.tuning.points import OperatingPoint
@@ -29,8 +29,7 @@ class Footprint:
         code: bytes of one code of the coarse stage.
         hot_row: bytes per row that should fit in memory, because every search may read them:
             codes, links and ids of the coarse stage.
-        cold_row: bytes per row of the full-width file and of the bounds, if any. A search reads
-            them for the shortlist only.
+        cold_row: bytes per row of the full-width file. A search reads them for the shortlist only.
         fixed: bytes that do not depend on the rows: the rotation, if any.
     """
 
@@ -68,13 +67,11 @@ def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
         # the row's level (4), where its links begin (8), and its number.
         Structure.HNSW: 8 * m + 4 * m / (m - 1) + 12 + _ID,
     }[config.structure]
-    # Three lengths and the row's number: see searchengine.indexer.search.certificates.
-    bounds = min(config.bounds, dim) + 3 + _ID if config.bounds else 0
     return Footprint(
         rows=rows,
         code=code,
         hot_row=code + links,
-        cold_row=dim * np.dtype(DTYPES[config.storage]).itemsize + bounds,
+        cold_row=dim * np.dtype(DTYPES[config.storage]).itemsize,
         # As read, transposed, and the copy of faiss.
         fixed=0 if config.rotation is RotationKind.IDENTITY else 3 * 4 * dim * dim,
     )

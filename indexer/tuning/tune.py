@@ -29,7 +29,7 @@ from searchengine.indexer.config import FLAT_BELOW, Code, SegmentConfig, Structu
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
-from searchengine.indexer.search.certificates import score_slack
+from searchengine.indexer.search.exact import score_slack
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.confidence import holds, last_holding, smallest_sample
 from searchengine.indexer.tuning.cost import footprint

@@ -20,8 +20,6 @@ def in_words(config: Mapping[str, Any], dim: int) -> str:
         parts.append(f"lists {config['lists'] or 'by the rows'}")
     if structure in (Structure.IVF, Structure.HNSW):
         parts.append(f"effort {config['effort'] or 'by the shortlist'}")
-    if config["bounds"]:
-        parts.append(f"bounds {config['bounds']}")
     over = f"over {config['prefix']} of {dim} dimensions"
     return f"{structure} {config['code']} {over}, {', '.join(parts)}"
 

@@ -226,7 +226,7 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
             "Passages and words": "passages passage_tokens overlap tokenizer mode synonyms fields",
             "The encoder": f"encoder layers {RUNNING}",
             "The index": "prefix structure code rotation shortlist effort hnsw_m ef_construction "
-            "bounds stages commit_every",
+            "stages commit_every",
         }
     )
 )
@@ -265,13 +265,6 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     type=click.IntRange(2),
     help="Rows that the HNSW links of a row are chosen from: more take longer and make searches "
     "faster [default: 100].",
-)
-@click.option(
-    "--bounds",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Dimensions stored as bounds, so that exact search reads few rows: 253 suits "
-    "768-wide vectors. Takes N + 11 bytes per row on disk.",
 )
 @click.option(
     "--funnel",

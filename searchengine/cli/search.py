@@ -31,7 +31,7 @@ _OPTIONS = (
     click.option("-k", default=10, help="Number of hits."),
     click.option("--where", help="Metadata filter: year >= 2015 and lang in ('en', 'ko')"),
     SHORTLIST,
-    click.option("--exact", is_flag=True, help="Search exactly, with a certificate; slower."),
+    click.option("--exact", is_flag=True, help="Search exactly; slower."),
     click.option("--group-by", type=FieldName(), help="Show one hit per value of FIELD."),
     click.option(
         "--offset",

@@ -85,7 +85,7 @@ class CollectionSettings:
                     f"the {name} must be at most {encoder.dim} wide, as the encoder's vectors, "
                     f"got {width}"
                 )
-        config.check_buildable(encoder.dim)  # now, not when the first documents are encoded
+        config.check_width(encoder.dim)  # now, not when the first documents are encoded
         cut = None
         if isinstance(passages, PassageConfig):
             check_tokenizes(encoder)  # raises: the collection could be created but never added to

@@ -134,7 +134,6 @@ class Grid:
                         shortlist=size,
                         stages=stages,
                         effort=effort,
-                        bounds=0,
                     )
                 except SegmentConfigError as error:
                     yield name + _effort(structure, effort), kind, str(error)
@@ -163,7 +162,6 @@ class Grid:
                     shortlist=self.k,
                     effort=effort,
                     stages=(),
-                    bounds=0,
                 )
                 yield point_name(config, dim), Kind.FULL, config
 
@@ -273,11 +271,10 @@ class Searchers:
 
     def _add_exact(self) -> None:
         """Add exact search: a scan of all rows at full width."""
-        config = replace(self._config.scanned(), shortlist=ALL_ROWS, stages=(), bounds=0)
-        every = (segment.unbounded() for segment in self._dataset.segments)
+        config = replace(self._config.scanned(), shortlist=ALL_ROWS, stages=())
         views = tuple(
-            view.over(replace(view.config, shortlist=ALL_ROWS, stages=(), bounds=0))
-            for view in every
+            segment.over(replace(segment.config, shortlist=ALL_ROWS, stages=()))
+            for segment in self._dataset.segments
         )
         point = OperatingPoint(views, self._dataset.live, self._grid.k, None)
         fields = self._fields(EXACT, Kind.EXACT, config, point, None)

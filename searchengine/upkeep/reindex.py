@@ -352,7 +352,6 @@ def settings_for(
         config["prefix"] = encoder.dim
     config["prefix"] = min(config["prefix"], encoder.dim)
     config["stages"] = [stage for stage in config["stages"] if stage[0] <= encoder.dim]
-    config["bounds"] = min(config["bounds"], encoder.dim)
     if TUNED in stored:
         config |= {"shortlist": 0, "effort": 0, "stages": []}
     config["rotation"], config["blocks"] = _rotation(before.config.rotation, encoder), []

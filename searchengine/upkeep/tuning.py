@@ -145,7 +145,7 @@ def apply(collection: Collection, config: SegmentConfig, building: Progress | No
     with collection.reading() as snapshot:
         stored = SegmentConfig.from_dict(snapshot.settings["index"])
         config = replace(config, storage=stored.storage)
-        config.check_buildable(snapshot.settings["encoder"]["dim"])
+        config.check_width(snapshot.settings["encoder"]["dim"])
         segments = {
             row: (segment, snapshot.live[row]) for row, segment in snapshot.segments.items()
         }

@@ -1,4 +1,4 @@
-"""Certified exact search through a segment: brute force's answer, proven, from few rows."""
+"""Exact search through a segment: brute force's answer."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from searchengine.indexer.arrays import unit_rows
-from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
+from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.segment import Segment, SegmentConfig
 
@@ -31,11 +31,8 @@ def brute(segment: Segment, k: int, allowed: np.ndarray | None = None) -> Search
 
 
 @pytest.mark.parametrize("structure", ["flat", "hnsw", "ivf"])
-@pytest.mark.parametrize("bounds", [0, 29])
-def test_exact_is_brute_force_and_says_what_it_read(
-    tmp_path: Path, structure: str, bounds: int
-) -> None:
-    values = {"prefix": 16, "structure": structure, "bounds": bounds}
+def test_exact_is_brute_force_and_says_what_it_read(tmp_path: Path, structure: str) -> None:
+    values = {"prefix": 16, "structure": structure}
     with Segment.build(tmp_path / "s", ROWS, SegmentConfig.from_dict(values)) as segment:
         for allowed in (None, np.arange(0, 4000, 3)):
             found, expected = segment.exact(QUERIES, 10, allowed), brute(segment, 10, allowed)
@@ -43,14 +40,14 @@ def test_exact_is_brute_force_and_says_what_it_read(
             np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=1e-6)
             assert found.exact and found.read is not None
             available = 4000 if allowed is None else allowed.size
-            assert (found.read < available if bounds else found.read == available).all()
+            assert (found.read == available).all()
         assert not segment.search(QUERIES, 10).exact
         # A filter that leaves few rows is answered exactly, whatever was asked for.
         assert segment.search(QUERIES, 10, allowed=np.arange(500)).exact
 
 
 def test_more_rows_than_there_are_and_a_single_one(tmp_path: Path) -> None:
-    config = SegmentConfig(prefix=16, bounds=29)
+    config = SegmentConfig(prefix=16)
     with Segment.build(tmp_path / "s", ROWS[:1200], config) as segment:
         found = segment.exact(QUERIES, 1500)
         assert found.exact and (found.rows[:, 1200:] == -1).all()
@@ -59,12 +56,11 @@ def test_more_rows_than_there_are_and_a_single_one(tmp_path: Path) -> None:
         assert segment.exact(QUERIES, 3).rows.tolist() == [[0, -1, -1]] * 25
 
 
-@pytest.mark.parametrize("bounds", [0, 29])
-def test_near_duplicates_are_told_apart(tmp_path: Path, bounds: int) -> None:
+def test_near_duplicates_are_told_apart(tmp_path: Path) -> None:
     """Thousands of rows closer than a scan's rounding: the right ones, the lower row first."""
     rng = np.random.default_rng(5)
     rows = ROWS[:1] + 3e-6 * rng.standard_normal((3000, DIM)).astype(np.float32)
-    with Segment.build(tmp_path / "s", rows, SegmentConfig(prefix=16, bounds=bounds)) as segment:
+    with Segment.build(tmp_path / "s", rows, SegmentConfig(prefix=16)) as segment:
         found, expected = segment.exact(QUERIES, 10), brute(segment, 10)
         np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=1e-6)
         # By the scores that are returned, which the order follows, and those of all other rows.
@@ -72,20 +68,6 @@ def test_near_duplicates_are_told_apart(tmp_path: Path, bounds: int) -> None:
         np.testing.assert_array_equal(found.rows, every.rows[:, :10])
         order = np.lexsort((every.rows, -every.scores), axis=1)
         np.testing.assert_array_equal(order, np.broadcast_to(np.arange(3000), order.shape))
-
-
-def test_what_was_read_counts_the_start_and_the_candidates(tmp_path: Path) -> None:
-    config = SegmentConfig(prefix=16, bounds=29, shortlist=300)
-    with Segment.build(tmp_path / "s", ROWS, config) as segment:
-        found = segment.exact(QUERIES, 10)
-        rotated = segment.rotate(QUERIES)
-        start = segment.shortlist(rotated, 300)
-        bounds = segment._opened().bounds
-        assert bounds is not None and found.read is not None
-        limits = segment.rerank(rotated, start, 10).scores[:, -1]
-        pairs = zip(start, bounds.candidates(rotated, limits), strict=True)
-        union = [len({*line.tolist(), *rows.tolist()}) for line, rows in pairs]
-        assert found.read.tolist() == union and found.read.dtype == np.int64
 
 
 def test_a_result_too_large_to_hold_is_refused(tmp_path: Path) -> None:
@@ -117,34 +99,8 @@ def test_sizes_may_be_numbers_of_numpy(tmp_path: Path, structure: str) -> None:
         assert segment.shortlist(rotated, five).shape == (len(QUERIES), 5)
 
 
-def test_bounds_too_wide_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    rows = np.random.default_rng(0).standard_normal((1200, 1100)).astype(np.float32)
-    message = "bounds must be at most 1000 dimensions, got 1001 for vectors of 1100; set it to 1000"
-    wide, steps = SegmentConfig(rotation="identity", bounds=1001), []
-    with pytest.raises(SegmentConfigError, match=message):
-        Segment.build(tmp_path / "s", rows, wide, progress=lambda *step: steps.append(step))
-    with pytest.raises(SegmentConfigError, match=message):
-        Segment.build(tmp_path / "s", rows[:5], wide)
-    with Segment.build(tmp_path / "s", rows, SegmentConfig(rotation="identity")) as segment:
-        with pytest.raises(SegmentConfigError, match=message):
-            segment.rebuild(tmp_path / "t", wide, progress=lambda *step: steps.append(step))
-        with pytest.raises(SegmentConfigError, match=message):
-            Segment.merge(tmp_path / "t", [(segment, None)], wide)
-    assert steps == [] and [path.name for path in tmp_path.iterdir()] == ["s"]
-
-
 def test_none_allowed(tmp_path: Path) -> None:
     with Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16)) as segment:
         found = segment.exact(QUERIES, 3, np.array([], np.int64))
         assert (found.rows == -1).all() and np.isneginf(found.scores).all()
         assert found.exact and found.read is not None and not found.read.any()
-
-
-def test_altered_bounds_are_refused(tmp_path: Path) -> None:
-    Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16, bounds=29)).close()
-    path = tmp_path / "s" / "bounds.faiss"
-    data = bytearray(path.read_bytes())
-    data[-1000] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(SegmentError, match=r"bounds.faiss does not match its checksum"):
-        Segment.open(tmp_path / "s")

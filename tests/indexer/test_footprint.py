@@ -17,13 +17,11 @@ EVERY = [(structure, code) for structure in Structure for code in CODES[structur
 def test_the_coarse_file_is_as_large_as_foretold(
     tmp_path: Path, structure: Structure, code: Code
 ) -> None:
-    config = SegmentConfig(prefix=64, structure=structure, code=code, bounds=29, hnsw_m=16)
+    config = SegmentConfig(prefix=64, structure=structure, code=code, hnsw_m=16)
     foretold = footprint(config, 4000, 64)
     with Segment.build(tmp_path / "s", ROWS, config) as segment:
         size = (segment.path / "coarse.faiss").stat().st_size
-        cold = sum(
-            (segment.path / f"{name}.faiss").stat().st_size for name in ("vectors", "bounds")
-        )
+        cold = (segment.path / "vectors.faiss").stat().st_size
     # Codebooks and headers are counted as nothing, and small beside a million rows.
     codebook = 64 * 256 * 4 if code in (Code.PQ, Code.FASTSCAN) else 2048
     assert abs(size - 4000 * foretold.hot_row) < 0.03 * size + codebook

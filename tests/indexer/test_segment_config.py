@@ -50,8 +50,13 @@ def configs(draw: st.DrawFn) -> SegmentConfig:
         hnsw_m=draw(st.integers(4, 512)),
         ef_construction=draw(st.integers(1, 5000)),
         lists=draw(st.integers(0, 10**5)),
-        bounds=draw(st.integers(0, 4096)),
     )
+
+
+def test_bounds_of_format_1_have_no_meaning_if_there_are_none() -> None:
+    assert SegmentConfig.from_dict({"prefix": 32, "bounds": 0}) == SegmentConfig(prefix=32)
+    with pytest.raises(SegmentConfigError, match="'bounds' is no field of an index config"):
+        SegmentConfig.from_dict({"prefix": 32, "bounds": 29})
 
 
 @given(configs())
@@ -109,7 +114,6 @@ def test_integers_of_numpy_become_plain_ones() -> None:
         ({"hnsw_m": 2049}, "hnsw_m must be a whole number of at most 2048, got 2049"),
         ({"ef_construction": "9"}, "ef_construction must be a whole number"),
         ({"lists": -1}, "lists must be a whole number of at least 0"),
-        ({"bounds": None}, "bounds must be a whole number of at least 0, got None"),
         ({"preffix": 3}, "'preffix' is no field of an index config; they are prefix"),
         (
             {"structure": "hnsw", "code": "pq"},
@@ -172,7 +176,6 @@ def test_a_small_segment_is_flat_and_otherwise_as_asked(config: SegmentConfig) -
     small = config.fitting(FLAT_BELOW - 1, 10**5)
     assert small.structure is Structure.FLAT and small.code in (Code.FP32, Code.FP16)
     kept = ("prefix", "rotation", "blocks", "storage", "shortlist", "stages")
-    assert small.bounds == 0  # all rows of so small a segment are scored as it is
     assert all(getattr(small, name) == getattr(config, name) for name in kept)
     assert small.fitting(5, 10**5) is small
     with pytest.raises(
@@ -188,7 +191,6 @@ def test_equal_coarse_stages_have_equal_recipes(one: SegmentConfig, other: Segme
         | {
             "shortlist": 10**7,
             "effort": one.effort + (one.structure in WALKED),
-            "bounds": 3,
             "stages": (),
         }
     )

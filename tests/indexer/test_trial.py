@@ -28,7 +28,7 @@ def config(structure: str, **settings: Any) -> SegmentConfig:
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Segment:
-    return Segment.build(tmp_path / "s", ROWS, config("flat", bounds=13))
+    return Segment.build(tmp_path / "s", ROWS, config("flat"))
 
 
 @pytest.mark.parametrize("structure", ["flat", "hnsw", "ivf"])
@@ -46,7 +46,7 @@ def test_a_shortlist_of_all_rows_scores_those_of_the_trial_alone(
 
 def test_a_view_of_a_trial_and_a_filter_stay_within_its_rows(segment: Segment) -> None:
     trial = segment.over(config("flat", shortlist=2000), EVEN)
-    for view in (trial, trial.over(config("hnsw", shortlist=2000)), trial.unbounded()):
+    for view in (trial, trial.over(config("hnsw", shortlist=2000))):
         assert (view.search(QUERIES, 10).rows % 2 == 0).all()
     for allowed in (np.arange(1990), np.arange(900), np.arange(1, 2000, 2)):
         both = np.intersect1d(allowed, EVEN)
@@ -105,7 +105,7 @@ def test_a_gpu_serves_one_search_at_a_time(
     monkeypatch.setattr(
         segment_files, "gpu_copy", lambda rows: on_gpu(rows, counter if rows.width == DIM else None)
     )
-    segment._parts = segment.unbounded()._opened().on_gpu()
+    segment._parts = segment._opened().on_gpu()
     with ThreadPoolExecutor(4) as pool:
         results = [pool.submit(segment.exact, QUERIES, 10) for _ in range(8)]
     assert len({result.result().rows.tobytes() for result in results}) == 1

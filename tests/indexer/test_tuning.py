@@ -458,10 +458,10 @@ def test_in_words() -> None:
     recipe = SegmentConfig(structure="hnsw", code="int8", prefix=192, shortlist=32, effort=48)
     config_text = "hnsw int8 over 192 of 768 dimensions, shortlist 32, links 16, effort 48"
     assert in_words(recipe.as_dict(), 768) == config_text
-    lists = SegmentConfig(structure="ivf", stages=((128, 40), (256, 20)), bounds=253)
+    lists = SegmentConfig(structure="ivf", stages=((128, 40), (256, 20)))
     assert in_words(lists.as_dict(), 768) == (
         "ivf fp16 over 64 of 768 dimensions, shortlist 100, then 40 by 128, then 20 by 256, "
-        "lists by the rows, effort by the shortlist, bounds 253"
+        "lists by the rows, effort by the shortlist"
     )
     assert (
         in_words(SegmentConfig().as_dict(), 64)

@@ -153,7 +153,7 @@ def test_exact(folder: Path) -> None:
         ("--structure hnsw --links 8", {"structure": "hnsw", "hnsw_m": 8}),
         ("--code rabitq --rotation itq", {"code": "rabitq", "rotation": "itq"}),
         ("--rotation blocks --prefix 16", {"rotation": "blocks", "blocks": [8, 16]}),
-        ("--bounds 29 --rotation identity", {"bounds": 29, "rotation": "identity"}),
+        ("--rotation identity", {"rotation": "identity"}),
         ("--prefix 8 --funnel 16:40,24:20", {"stages": [[16, 40], [24, 20]]}),
     ],
 )
@@ -200,7 +200,6 @@ def test_an_existing_collection_keeps_its_recipe(folder: Path) -> None:
     for options, message in (
         ("--funnel 16:40", "has stages [], got [[16, 40]]"),
         ("--structure hnsw", "has structure flat, got hnsw"),
-        ("--bounds 29", "has bounds 0, got 29"),
     ):
         done = run("index", folder / "corpus.jsonl", folder / "c", *options.split())
         assert done.returncode == 2

@@ -529,13 +529,3 @@ def test_the_table_shows_what_one_would_choose_among(results: Results) -> None:
             r for r in best if r.recall >= row.recall and r.p50_ms.median <= row.p50_ms.median
         ]
         assert better
-
-
-def test_a_segment_with_bounds_is_scanned_for_the_comparison(tmp_path: Path) -> None:
-    with Segment.build(
-        tmp_path / "s", random_rows(ROWS, 1), SegmentConfig(prefix=8, bounds=16)
-    ) as one:
-        assert one.exact(random_rows(3, 2), 5).read is not None
-        bare = one.unbounded().exact(random_rows(3, 2), 5)
-        assert bare.read is not None and (bare.read == ROWS).all()
-        assert (bare.rows == one.exact(random_rows(3, 2), 5).rows).all()

@@ -350,7 +350,7 @@ class Row:
 def test_scores_are_cosines_and_the_order_is_as_computed(
     tmp_path: Path, structure: str, exact: bool
 ) -> None:
-    config = {"prefix": 8, "structure": structure, "bounds": 13 if exact else 0}
+    config = {"prefix": 8, "structure": structure}
     with SearchEngine.create(tmp_path / "c", Row(), config) as engine:  # type: ignore[arg-type]
         engine.add({"_id": str(i), "text": str(i)} for i in range(2400))
         texts = [str(i) for i in range(300)]
