@@ -350,10 +350,7 @@ class Segment:
         return self._opened().shortlist(rotated, size, only, self._config.effort)
 
     def _exact(self, rotated: Floats, k: int, only: Allowed | None) -> SearchResult:
-        parts = self._opened()
-        available = parts.available(only)
-        result = parts.exact(rotated, k, only)
-        return replace(result, exact=True, read=np.full(len(rotated), available))
+        return replace(self._opened().exact(rotated, k, only), exact=True)
 
     def prefix_rows(self, p: int) -> Prefixes:
         """The re-normalised prefixes of all rows."""

@@ -72,13 +72,11 @@ class SearchResult:
         rows: (q, k) int64 row numbers, -1 for padding.
         scores: (q, k) float32 full-width cosines, -inf for padding.
         exact: whether these are certainly the true best k.
-        read: (q,) int64 rows that were read at full width; None if they were not counted.
     """
 
     rows: RowNumbers
     scores: Floats
     exact: bool = False
-    read: RowNumbers | None = None
 
 
 class CoarseIndex:
@@ -409,12 +407,7 @@ def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> Sear
         return replace(results[0], rows=numbered[0])
     rows = np.concatenate(numbered, axis=1)
     best = _best(rows, np.concatenate([result.scores for result in results], axis=1), k)
-    counts = [result.read for result in results if result.read is not None]
-    return replace(
-        best,
-        exact=all(result.exact for result in results),
-        read=sum(counts[1:], counts[0]) if len(counts) == len(results) else None,
-    )
+    return replace(best, exact=all(result.exact for result in results))
 
 
 def _best(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:

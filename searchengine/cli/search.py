@@ -283,7 +283,7 @@ def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
             for name, counts in hits.facets.items()
         }
         found = {"hits": hits.to_dicts(), "facets": facets}
-        names = ("exact", "read", "notes", "replaced")
+        names = ("exact", "notes", "replaced")
         show_json(found | {name: getattr(hits, name) for name in names})
     else:
         for hit in hits:
@@ -294,8 +294,4 @@ def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
         note(f"no document has {word!r}; searched for {new!r} instead (--no-typo-tolerance)")
     if options["exact"] and hits.exact:
         matching = " that match" if options["where"] else ""
-        percent = 0 if hits.read is None else 100 * hits.read
-        note(
-            f"exact: these are the true {len(hits)} nearest{matching}; "
-            f"{percent:.2f} % of the rows were read at full width"
-        )
+        note(f"exact: these are the true {len(hits)} nearest{matching}")

@@ -134,7 +134,6 @@ class Hits(list[Hit]):
 
     Attributes:
         exact: whether these are certainly the true nearest documents.
-        read: the fraction of all rows that were read at full width; None if not counted.
         facets: field → value → number of documents that match the filter, most frequent first,
             for the fields in the option `facets`. Of a list each element counts.
         timing: how long the search took; None for results of other calls than a search, such as
@@ -143,19 +142,17 @@ class Hits(list[Hit]):
         replaced: unknown words of the question → the words searched for instead.
     """
 
-    __slots__ = ("exact", "facets", "notes", "read", "replaced", "timing")
+    __slots__ = ("exact", "facets", "notes", "replaced", "timing")
 
     def __init__(
         self,
         hits: Iterable[Hit] = (),
         *,
         exact: bool = False,
-        read: float | None = None,
         facets: Mapping[str, Counts] | None = None,
     ) -> None:
         super().__init__(hits)
         self.exact = exact
-        self.read = read
         self.facets = {} if facets is None else facets
         self.timing: Timing | None = None
         self.notes: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ class Nearest(NamedTuple):
         documents: the first ones of the part, best first; all of them, if fewer than asked for.
         rows, cosines: all passages in the part, (n,) int64 and float32, best first.
         last: there are no more rows.
-        exact, read: as in Hits.
+        exact: as in Hits.
     """
 
     documents: list[Ranked]
@@ -31,7 +31,6 @@ class Nearest(NamedTuple):
     cosines: Floats
     last: bool
     exact: bool
-    read: float | None
 
 
 def nearest(
@@ -57,7 +56,7 @@ def nearest(
     """
     if not snapshot.at_most(1):
         empty = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        return [Nearest([], *empty, last=True, exact=True, read=None)] * len(vectors)
+        return [Nearest([], *empty, last=True, exact=True)] * len(vectors)
     label, several = labels(snapshot, query)
     enough = (2 * depth if several else depth) + len(without)
     # The true order does not depend on how many rows are asked for.
@@ -94,9 +93,6 @@ def nearest(
                     found[i].setdefault(named[passage.document], ranked)
         pending = [i for i in pending if len(found[i]) < depth and enough < valid[i]]
         start, enough = enough, min(4 * enough, enough + _MAX_READ)
-    shares = (
-        [None] * len(vectors) if result.read is None else (result.read / snapshot.rows).tolist()
-    )
     return [
         Nearest(
             list(found[i].values()),
@@ -104,7 +100,6 @@ def nearest(
             cosines[i, : valid[i]],
             last=valid[i] < count or no_more,
             exact=result.exact,
-            read=shares[i],
         )
         for i in range(len(vectors))
     ]

@@ -31,7 +31,7 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Ranked documents, best first; `exact` and `read` as in Hits.
+    """Ranked documents, best first; `exact` as in Hits.
 
     Attributes:
         last: of a part: no part after it has more documents.
@@ -40,7 +40,6 @@ class Ranking:
 
     documents: Sequence[Ranked]
     exact: bool = False
-    read: float | None = None
     last: bool = True
     parts: int = 1
 
@@ -93,5 +92,4 @@ def _continued(before: Ranking, part: Ranking, depth: int, label: Label) -> Rank
     both = (*before.documents, *part.documents)
     labels = label({ranked.passage.document for ranked in both})
     documents = distinct(both, (labels[ranked.passage.document] for ranked in both), depth)
-    exact = before.exact and part.exact
-    return Ranking(documents, exact, part.read, part.last, before.parts + 1)
+    return Ranking(documents, before.exact and part.exact, part.last, before.parts + 1)

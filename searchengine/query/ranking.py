@@ -71,7 +71,7 @@ def _by_vector(snapshot: Snapshot, query: Query, vectors: Floats, without: Set[i
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         matches = nearest(snapshot, query, vectors[positions], number, depth, without=without)
-        return [Ranking(match.documents, match.exact, match.read, match.last) for match in matches]
+        return [Ranking(match.documents, match.exact, match.last) for match in matches]
 
     return part
 
@@ -317,7 +317,7 @@ def hits(
 
     def present(ranking: Ranking, question: str) -> Hits:
         chosen = [hit(ranked, next(documents), question) for ranked in ranking.documents]
-        return Hits(chosen, exact=ranking.exact, read=ranking.read, facets=facets)
+        return Hits(chosen, exact=ranking.exact, facets=facets)
 
     return [
         present(ranking, question)

@@ -763,7 +763,6 @@ def _hits(result: dict[str, Any], query: Any) -> Hits:
     hits = Hits(
         (Hit(**{name: hit[name] for name in names}, question=question) for hit in result["hits"]),
         exact=result["exact"],
-        read=result["read"],
         facets=_facets(result),
     )
     if (timing := result["timing"]) is not None:

@@ -253,7 +253,6 @@ class SearchResponse(BaseModel):
     hits: list[HitModel]
     facets: dict[str, list[FacetValue]]
     exact: bool = Field(description="Whether these are certainly the true nearest documents.")
-    read: float | None = Field(description="Fraction of all rows read at full width, if counted.")
     timing: TimingModel | None
     notes: list[str] = Field(description="Why there are no hits: fields that no document has.")
     replaced: dict[str, str] = Field(

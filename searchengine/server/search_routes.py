@@ -123,7 +123,7 @@ def _write_hits(content: Content, hits: Hits, *, texts: bool) -> None:
     content.write_list(_hit(hit, texts) for hit in hits)
     content.write(b',"facets":')
     content.write_facets(hits.facets)
-    names = ("exact", "read", "notes", "replaced")
+    names = ("exact", "notes", "replaced")
     rest = to_json({name: getattr(hits, name) for name in names})
     content.write(b"," + rest[1:])
 

@@ -13,7 +13,6 @@ export function showStages(result, stats, { mode, shortlist }) {
     rows.push(["prefix dimensions", `${config.prefix} of ${stats.dim}`]);
     rows.push(["structure", `${config.structure} ${config.code}`]);
     rows.push(["shortlist", shortlist ?? (stats.shortlist === null ? "–" : `up to ${stats.shortlist}`)]);
-    if (result.read !== null) rows.push(["rows read at full width", `${(100 * result.read).toFixed(1)} %`]);
     rows.push(["exact", result.exact ? "yes" : "no"]);
   }
   document.querySelector(".slider").hidden = mode === "text";

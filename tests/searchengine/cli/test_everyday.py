@@ -167,7 +167,7 @@ def test_json_has_the_same_keys_whatever_the_options(
     for command, results in runs.items():
         assert len({json.dumps(shape(result)) for result in results}) == 1, command
     empty: dict[str, Any] = {"hits": [], "facets": {}, "replaced": {}, "notes": []}
-    empty |= {"exact": False, "read": None}
+    empty |= {"exact": False}
     assert runs["search"][3] == empty
     passes = Pass(_summary(), 2, Unread(), LeftOut()), Pass(None, 2, Unread(), LeftOut(), "away")
     monkeypatch.setattr(SearchEngine, "watch", lambda *_: iter(passes))

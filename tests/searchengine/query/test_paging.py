@@ -164,7 +164,7 @@ def test_a_page_beyond_what_a_cross_encoder_reads_is_refused(engine: SearchEngin
 
 
 def ranking(numbers: Iterable[int], last: bool, exact: bool = True) -> Ranking:
-    return Ranking([Ranked(0.5, Passage(i, i, 0, 1), {}) for i in numbers], exact, 0.25, last)
+    return Ranking([Ranked(0.5, Passage(i, i, 0, 1), {}) for i in numbers], exact, last)
 
 
 def test_the_first_part_is_the_shortlist_and_others_grow() -> None:
@@ -186,7 +186,7 @@ def test_a_part_has_what_no_part_before_it_has() -> None:
     numbers = [each.passage.document for each in found.documents]
     assert asked == [0, 1, 2]
     assert numbers == [*range(9, -1, -1), *range(99, 9, -1), 399]
-    assert not found.exact and found.read == 0.25
+    assert not found.exact
 
 
 def test_the_search_ends_where_there_is_nothing_more() -> None:

@@ -170,7 +170,7 @@ def test_it_returns_what_the_engine_does(
     found, expected = call(shared), call(engine)
     assert found == expected and type(found) is type(expected)
     if name.startswith(("search:", "asearch", "similar")) and not name.endswith("batch"):
-        for attribute in ("exact", "read", "facets", "notes"):
+        for attribute in ("exact", "facets", "notes"):
             assert getattr(found, attribute) == getattr(expected, attribute), attribute
         assert (found.timing is None) == (expected.timing is None)
         assert [hit.snippet for hit in found] == [hit.snippet for hit in expected]
