@@ -41,7 +41,7 @@ class Setting:
         run: its results.
         scores: metric → (q,), in the order of the questions.
         dim, shortlist: of a prefix and of full width, see evaluate.retrieval; else None.
-        mode: search mode; None for the run of another program.
+        mode: search mode.
         default: True for what a search of the collection that names no mode finds.
         prefix_ndcg_10: nDCG@10 of the ranking by the prefix alone.
         exact_recall_10: share of exact search's first ten documents among its first ten.
