@@ -93,12 +93,10 @@ check-types: setup  ## mypy and import contracts
 check-generated: setup  ## are the generated parts of the docs current?
 	$(BIN)/cog --check $(GENERATED)
 	$(BIN)/python docs/draw_architecture.py --check
-	$(BIN)/python docs/write_api.py --check
 
 generate: setup  ## rewrite the generated parts of the docs, and the pictures of the packages
 	$(BIN)/cog -r $(GENERATED)
 	$(BIN)/python docs/draw_architecture.py
-	$(BIN)/python docs/write_api.py
 
 docs: .venv/docs  ## build the site in build/docs, without a network; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
@@ -165,4 +163,4 @@ bench-gpu: setup  ## documents, questions, training steps and searches a second 
 	$(BIN)/python benchmarks/gpu_search.py
 
 clean:
-	rm -rf .venv demo build/docs
+	rm -rf .venv demo build/docs docs/api

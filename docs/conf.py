@@ -58,5 +58,5 @@ def drop_links_out_of_docs(app: Any, name: str, content: list[str]) -> None:
 def setup(app: Any) -> None:
     """Draw the pictures of the packages, write the API, and connect the rewriter of links."""
     draw_architecture.main([])
-    write_api.main([])
+    write_api.main()
     app.connect("source-read", drop_links_out_of_docs)

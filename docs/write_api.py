@@ -1,13 +1,11 @@
 """Write docs/api: signatures as the source has them, and docstrings, as Markdown.
 
-python docs/write_api.py           # write the pages
-python docs/write_api.py --check   # exit with 1 if a page is out of date
+`make docs` writes the pages before it builds the site; they are not committed.
 """
 
 import ast
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,7 +100,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def page(name: str) -> str:
     """A page as Markdown."""
     title, targets = PAGES[name]
-    parts = [f"# {title}", "<!-- Written by docs/write_api.py; change the docstrings instead. -->"]
+    parts = [f"# {title}"]
     for target in targets:
         module, _, only = target.partition(":")
         path = source(module)
@@ -249,18 +247,14 @@ def entries(lines: list[str]) -> Iterator[str]:
             yield line if line.startswith("    ") else f"  {line}"
 
 
-def main(options: list[str]) -> None:
-    """Write the pages, or check them."""
-    stale = []
+def main() -> None:
+    """Write the pages, and their contents."""
+    API.mkdir(exist_ok=True)
     for name in PAGES:
-        path, written = API / f"{name}.md", page(name)
-        if not path.exists() or path.read_text(encoding="utf-8") != written:
-            stale.append(path.name)
-            if "--check" not in options:
-                path.write_text(written, encoding="utf-8")
-    if stale and "--check" in options:
-        sys.exit(f"out of date: {', '.join(stale)}; write them with: make generate")
+        (API / f"{name}.md").write_text(page(name), encoding="utf-8")
+    contents = "\n".join(["# API", "", "```{toctree}", *PAGES, "```", ""])
+    (API / "index.md").write_text(contents, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
