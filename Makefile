@@ -11,7 +11,7 @@ GENERATED := README.md docs/cli.md docs/training-reference.md
 # Where an image forbids compiled modules, each process that the tests start would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup setup-demo demo demo-check test tests test-quick slow-tests test-long test-installs test-integrations rooms check check-types check-generated generate docs bench bench-index bench-reports \
+.PHONY: setup setup-demo demo demo-check test tests test-quick slow-tests test-long mutants test-installs test-integrations rooms check check-types check-generated generate docs bench bench-index bench-reports \
 	bench-living bench-encoding bench-gpu clean
 
 setup: .venv/installed .venv/npm/axe-core  ## everything that test and bench need
@@ -63,6 +63,9 @@ slow-tests: setup  ## measure which tests those are not
 
 test-long: setup  ## all tests, with the long campaigns and 20 times the random examples, some hours
 	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long
+
+mutants: setup  ## break the code in fifteen ways, one at a time: which test notices, some 10 minutes
+	$(BIN)/python tests/mutants.py
 
 test-installs: setup  ## every install line by pip, and the commands that it promises, some 40 minutes
 	$(PYTEST) -m "" tests/test_installs.py
