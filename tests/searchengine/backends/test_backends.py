@@ -528,6 +528,8 @@ def test_get_count_and_delete(engine: SearchEngine) -> None:
     assert list(engine.keys("n < 3")) == ["k0", "k1", "k2"]
     assert [d.key for d in engine.documents(offset=8)] == ["k8", "k9"]
     assert engine.delete(["k1", "k99"]) == 1
+    found = {hit.key for hit in engine.search(units(1)[0], 20)}
+    assert found == {f"k{i}" for i in range(9)} - {"k1"}
     assert engine.delete(where="even") == 5
     assert (len(engine), engine.count("n > 5")) == (4, 2)
     assert {hit.key for hit in engine.search(units(1)[0], 20)} == {"k3", "k5", "k7"}
