@@ -138,5 +138,4 @@ def available_cores() -> int:
 threads = ThreadBudget(available_cores())
 """The budget of this process. `threads.limit = 4` leaves the other cores free."""
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    os.register_at_fork(after_in_child=threads.after_fork)
+os.register_at_fork(after_in_child=threads.after_fork)

@@ -20,8 +20,6 @@ from searchengine.errors import SearchEngineError
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.disk import new_folder
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="this system has no umask")
-
 NOBODY = 65534
 DENIED = "this user may not read it; change its owner or its mode"
 

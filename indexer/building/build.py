@@ -27,7 +27,7 @@ from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Stora
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.segment_files import open_coarse
 from searchengine.indexer.storage.basis import Basis, rotate
-from searchengine.indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
+from searchengine.indexer.storage.durable import open_folder, sync, sync_file, sync_folder
 from searchengine.indexer.storage.manifest import (
     COARSE,
     MANIFEST,
@@ -199,15 +199,14 @@ def new_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{uuid4().hex}.new")
     with open_folder(path.parent) as parent:
-        name, target = below(scratch, parent), below(path, parent)
+        name = scratch.name
         os.mkdir(name, dir_fd=parent)
         try:
             yield scratch
             sync_folder(scratch)
-            os.rename(name, target, src_dir_fd=parent, dst_dir_fd=parent)
-            name = target
-            if parent is not None:
-                sync(parent)
+            os.rename(name, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+            name = path.name
+            sync(parent)
         except BaseException:
             shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
             raise

@@ -313,8 +313,7 @@ def _leave_gpu() -> None:
         owner.this.disown()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    os.register_at_fork(after_in_child=_leave_gpu)
+os.register_at_fork(after_in_child=_leave_gpu)
 
 
 def require_gpu() -> None:

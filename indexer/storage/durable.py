@@ -1,17 +1,13 @@
 """Files that survive a power cut: checksums and syncs."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 # Errors of a file system without F_FULLFSYNC; any other error comes from the disk.
 _REFUSED = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS}
@@ -47,9 +43,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Force a folder's entries to the disk. Only POSIX systems can; elsewhere nothing is done."""
-    if os.name != "posix":
-        return
+    """Force a folder's entries to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         sync(descriptor)
@@ -58,24 +52,13 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def open_folder(path: Path) -> Iterator[int | None]:
-    """A descriptor of a folder, which stays valid when another folder takes its name.
-
-    None on Windows, which has no such descriptors: names are looked up again there.
-    """
-    if os.name != "posix":
-        yield None
-        return
+def open_folder(path: Path) -> Iterator[int]:
+    """A descriptor of a folder, which stays valid when another folder takes its name."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def below(path: Path, descriptor: int | None) -> Path:
-    """The path for calls that take `dir_fd`: relative to the folder of the descriptor, if any."""
-    return path if descriptor is None else Path(path.name)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -268,13 +268,7 @@ class VectorFile:
 
     def _read(self, start: int, into: bytearray | memoryview) -> bytearray | memoryview:
         """Fill a buffer from the file, because read errors of its map would kill the process."""
-        size = memoryview(into).nbytes
-        if hasattr(os, "preadv"):
-            read = os.preadv(self._descriptor, [into], start)
-        else:  # Windows
-            memoryview(into).cast("B")[:] = self._map[start : start + size]
-            read = size
-        if read != size:
+        if os.preadv(self._descriptor, [into], start) != memoryview(into).nbytes:
             raise SegmentError(f"{self.path} was truncated: restore it or index again")
         return into
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # C0 but tab and newline, DEL and C1; what overrides the direction of text; lone surrogates.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_NAMES = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C, as shells report it."""
 _SPEED_WINDOW = 120  # seconds to estimate the time left from: a step may take half a minute
@@ -296,8 +295,8 @@ def orderly_exit() -> Iterator[None]:
     if current_thread() is not main_thread():  # only the main thread may set handlers
         yield
         return
-    numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
-    replaced = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    replaced = [number for number in ends if signal.getsignal(number) is signal.SIG_DFL]
     try:
         for number in replaced:
             signal.signal(number, _terminate)

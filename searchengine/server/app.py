@@ -169,8 +169,7 @@ def _on_signal(here: State) -> None:
             before(number, frame)
 
         signal.signal(number, stop)
-    if hasattr(signal, "SIGHUP"):  # not on Windows
-        _on_hangup(here, loop)
+    _on_hangup(here, loop)
 
 
 def _on_hangup(here: State, loop: asyncio.AbstractEventLoop) -> None:

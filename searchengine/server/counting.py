@@ -5,6 +5,7 @@ own row only and reads the sum of all, so that no lock is needed and none can be
 killed worker. The row is claimed by a lock on a byte of the file, which ends with the process.
 """
 
+import fcntl
 import mmap
 import os
 import platform
@@ -100,8 +101,6 @@ class Shared:
 
     def _claim(self) -> int:
         """Lock a free row, and forget the requests of processes that were killed."""
-        import fcntl  # not on Windows, where there is one worker
-
         claimed = None
         for row in range(len(self._rows)):
             try:

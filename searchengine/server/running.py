@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -56,7 +57,7 @@ def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
     if settings.cross_encoding is not None:
         CrossEncoders(settings.runtime).check(settings.cross_encoding.source)
     _allow_files()
-    if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+    if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are tokens to read again
     with _listening(settings) as (listeners, address):
         on_address(address)
@@ -80,9 +81,7 @@ def _check_collections(settings: ServerSettings) -> None:
 
 def _allow_files() -> None:
     """Raise the number of open files to what this user may have."""
-    with suppress(ImportError, OSError, ValueError):  # on Windows there is no such number
-        import resource
-
+    with suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -90,13 +89,10 @@ def _allow_files() -> None:
 @cache
 def max_connections() -> int:
     """Connections that this process may hold, so that descriptors are left for all else."""
-    with suppress(ImportError):
-        import resource
-
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if files != resource.RLIM_INFINITY:
-            return max(16, min(MAX_CONNECTIONS, files - _OTHER_FILES))
-    return MAX_CONNECTIONS
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(16, min(MAX_CONNECTIONS, files - _OTHER_FILES))
 
 
 @contextmanager

@@ -114,13 +114,10 @@ def salvage(path: Path) -> Salvage:
                     "check that the disk has room"
                 )
             _keep(result, path, unfinished)
-            if os.name == "posix":  # while the lock is held; Windows renames no open file
-                path.rename(_unused(path))
+            path.rename(_unused(path))  # while the lock is held
     except BaseException:
         _remove(unfinished)
         raise
-    if os.name != "posix":
-        path.rename(_unused(path))
     finish(path)
     return result
 

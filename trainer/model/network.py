@@ -45,8 +45,7 @@ def _unlock() -> None:
     _one_at_a_time = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    os.register_at_fork(after_in_child=_unlock)
+os.register_at_fork(after_in_child=_unlock)
 
 
 def transformer_settings(place: Path) -> dict[str, Any]:

@@ -390,8 +390,7 @@ def _share_no_longer() -> None:
     _shared.clear()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    os.register_at_fork(after_in_child=_share_no_longer)
+os.register_at_fork(after_in_child=_share_no_longer)
 
 
 def _tries_native(config: RuntimeConfig, source: Source) -> bool:

@@ -11,7 +11,6 @@ A folder is written under another name and renamed when complete, so a step-N is
 Random states are not stored: every update seeds them from (seed, N).
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -120,10 +119,9 @@ def held(out: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if os.name != "nt":
-            # While locked: a process that opened it meanwhile sees that it is gone.
-            with suppress(OSError):
-                path.unlink()
+        # While locked: a process that opened it meanwhile sees that it is gone.
+        with suppress(OSError):
+            path.unlink()
         lock.release()
 
 

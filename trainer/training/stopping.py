@@ -7,7 +7,7 @@ from threading import current_thread, main_thread
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(BaseException):
@@ -37,8 +37,7 @@ class Signals:
 
     def __enter__(self) -> Self:
         if current_thread() is main_thread():  # only there may handlers be set
-            numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
-            for number in numbers:
+            for number in _SIGNALS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._handle)
         return self

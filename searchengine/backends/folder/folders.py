@@ -7,8 +7,8 @@ folder then moves up, under a lock. Beside a scratch folder is `.NAME.<uuid>.new
 process locks until the folder is renamed or removed. The system releases the lock of a killed
 process: the next one that creates a folder here takes the lock and removes the abandoned folder.
 
-A lock on a file works on Linux, macOS, Windows and NFS; one on the folder itself would not on the
-last two. It is beside the folder because the renamed folder must contain only its own files.
+A lock on a file works on Linux, macOS and NFS; one on the folder itself would not on NFS. It is
+beside the folder because the renamed folder must contain only its own files.
 
 Network file systems are refused, because SQLite's write-ahead log does not work there. All
 processes that open a collection share memory (`documents.db-shm`), which two machines cannot: each
@@ -29,7 +29,7 @@ from uuid import uuid4
 from searchengine.backends.folder.documents.store import Store
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError
-from searchengine.indexer.storage.durable import below, open_folder, sha256, sync_folder
+from searchengine.indexer.storage.durable import open_folder, sha256, sync_folder
 from searchengine.trainer.model.disk import Checksums, user_cache
 
 _CHUNK = 1 << 24  # bytes per read
@@ -65,7 +65,7 @@ def checksum(path: Path) -> str:
 
 
 @contextmanager
-def beside(path: Path, store: Store) -> Iterator[int | None]:
+def beside(path: Path, store: Store) -> Iterator[int]:
     """Open the folder of segments next to this database, even if its name is taken meanwhile."""
     with os_errors(path), ExitStack() as stack:
         folder = stack.enter_context(open_folder(path / "segments"))
@@ -76,20 +76,19 @@ def beside(path: Path, store: Store) -> Iterator[int | None]:
         yield folder
 
 
-def segment_folders(path: Path, folder: int | None) -> dict[str, int]:
-    """The folders of segments, name → inode; removes those half written."""
+def segment_folders(folder: int) -> dict[str, int]:
+    """The folders of segments in an open folder, name → inode; removes those half written."""
     inodes = {}
-    for name in os.listdir(path / "segments" if folder is None else folder):
-        entry = below(path / "segments" / name, folder)
+    for name in os.listdir(folder):
         if not _SEGMENT.fullmatch(name):
             continue  # not a segment
-        status = os.stat(entry, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISDIR(status.st_mode):
             continue
         if name.isdigit():
             inodes[name] = status.st_ino
         else:  # no commit can name it, and its writer does not have the lock any more
-            shutil.rmtree(entry, dir_fd=folder)
+            shutil.rmtree(name, dir_fd=folder)
     return inodes
 
 
@@ -106,9 +105,9 @@ def remove_unnamed(path: Path, store: Store, before: Mapping[str, int]) -> None:
         return
     with store.transaction(queue=False), beside(path, store) as folder, os_errors(path):
         named = {folder_of(path, row.id).name for row in store.segments()}
-        for name, inode in segment_folders(path, folder).items():
+        for name, inode in segment_folders(folder).items():
             if name not in named and before.get(name) == inode:
-                shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
+                shutil.rmtree(name, dir_fd=folder)
 
 
 @contextmanager
@@ -311,11 +310,8 @@ def _remove_unlocked(scratch: Path, lock: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
         if scratch.exists():
             return
-        if os.name != "nt":
-            # While locked: a process that waits for it sees that it is gone, and creates another.
-            lock.unlink()
-            return
-    lock.unlink()  # Windows cannot remove an open file
+        # While locked: a process that waits for it sees that it is gone, and creates another.
+        lock.unlink()
 
 
 def _rename(scratch: Path, path: Path) -> None:
@@ -341,8 +337,7 @@ def _move_up(scratch: Path, path: Path) -> None:
                 entry.replace(path / entry.name)
             sync_folder(path)
         finally:
-            if os.name != "nt":  # Windows cannot remove an open file
-                lock.unlink()
+            lock.unlink()
 
 
 def _created_meanwhile(path: Path) -> CollectionBusy:

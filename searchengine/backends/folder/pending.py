@@ -22,7 +22,6 @@ import re
 import shutil
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -242,11 +241,8 @@ class Owner:
     def clear(self) -> None:
         """Remove the folder and the lock; within a transaction that removes its rows, or after."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        if os.name != "nt":
-            Path(self._lock.lock_file).unlink(missing_ok=True)
+        Path(self._lock.lock_file).unlink(missing_ok=True)
         self.release()
-        with suppress(OSError):
-            Path(self._lock.lock_file).unlink(missing_ok=True)  # Windows removes no open file
 
 
 def who() -> dict[str, Any]:

@@ -46,7 +46,7 @@ from searchengine.indexer.building.words_file import WriteWords
 from searchengine.indexer.config import Device
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage.durable import below, sync_folder
+from searchengine.indexer.storage.durable import sync_folder
 
 Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]
@@ -284,7 +284,7 @@ def writing(
     """
     with store.transaction(wait), beside(path, store) as folder:
         with os_errors(path):
-            before = segment_folders(path, folder)
+            before = segment_folders(folder)
         writer, process = Writer(path, store, open_segment, before), os.getpid()
         try:
             yield writer
@@ -295,8 +295,8 @@ def writing(
             for segment in writer.opened.values():
                 segment.close()
             with suppress(OSError):
-                for name in segment_folders(path, folder).keys() - before.keys():
-                    shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
+                for name in segment_folders(folder).keys() - before.keys():
+                    shutil.rmtree(name, dir_fd=folder)
             if isinstance(error, CollectionError) and not store.in_place:
                 raise store.replaced() from error
             raise

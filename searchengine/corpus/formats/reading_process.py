@@ -16,6 +16,7 @@ Requests and answers are JSON, over the connection that the descriptor FD is one
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -30,9 +31,6 @@ from typing import Any, Self
 from searchengine.corpus.formats.kinds import Heading, Kind, Text
 from searchengine.corpus.text_files import LONGEST, bad, too_long
 from searchengine.errors import CorpusError, UnreadableFile
-
-if sys.platform != "win32":  # where no process with limits can be started
-    import resource
 
 MEMORY = 2 << 30
 """Bytes that the process may hold."""

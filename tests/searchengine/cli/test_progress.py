@@ -1,6 +1,7 @@
 """Progress displays that an error ends: the error is the last line, with nothing half-drawn."""
 
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -83,7 +84,6 @@ def screen(output: str) -> list[str]:
 
 
 def in_a_terminal(command: str) -> str:
-    pty = pytest.importorskip("pty")  # not on Windows
     controller, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     arguments = [sys.executable, "-c", PROGRAM, command]

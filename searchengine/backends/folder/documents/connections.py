@@ -116,8 +116,7 @@ def _in_child() -> None:
     _guard.release()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 State = tuple[int, int, bool, bool]
@@ -136,7 +135,7 @@ def accessible(path: Path, mode: int) -> bool:
 def is_frozen(path: Path) -> bool:
     """Whether the folder cannot be written, and no process is writing."""
     log, shared = log_of(path).exists(), _shared(path).exists()
-    return not accessible(path.parent, os.W_OK) and not (log and (shared or os.name != "posix"))
+    return not accessible(path.parent, os.W_OK) and not (log and shared)
 
 
 def frozen_state(path: Path) -> State:

@@ -17,7 +17,7 @@ from searchengine.errors import CollectionError
 from searchengine.upkeep.repair import Repair, repair
 
 pytestmark = pytest.mark.skipif(
-    os.name != "posix" or (os.geteuid() == 0 and missing() is not None),
+    os.geteuid() == 0 and missing() is not None,
     reason="root needs a mount to have a disk that it cannot write",
 )
 
