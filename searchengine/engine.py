@@ -47,6 +47,7 @@ from searchengine.corpus.documents import (
     checked_patches,
 )
 from searchengine.corpus.files import Unread
+from searchengine.corpus.normalization import normalized
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.corpus.text_files import OnBad
 from searchengine.encoders.cross_encoders import CrossEncoders
@@ -339,12 +340,12 @@ class SearchEngine:
 
         Raises QueryError for one that is empty or no text."""
         check_questions(questions)
-        return self._encoder.questions(None).encode(questions)
+        return self._encoder.questions(None).encode([*map(normalized, questions)])
 
     def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[Any]:
         """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""
         check_questions(texts)
-        return encoded(self._encoder.load(), texts, "document")
+        return encoded(self._encoder.load(), [*map(normalized, texts)], "document")
 
     def question_vectors(self) -> dict[str, int]:
         """How many vectors of questions came from the cache (`cached`) and how many did not."""
@@ -835,7 +836,7 @@ class SearchEngine:
 
         def knows(word: str) -> bool:
             encoder = self._encoder.load_for_questions()
-            return encoder.tokenizes and len(encoder.token_spans([word])[0]) == 1
+            return encoder.tokenizes and len(encoder.token_spans([normalized(word)])[0]) == 1
 
         with self.collection.reading() as snapshot:
             return searched(snapshot, request, questions, knows)

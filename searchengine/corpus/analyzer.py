@@ -22,6 +22,7 @@ from searchengine.corpus.language_traits import (
     OTHER_UNSPACED,
     language_of,
 )
+from searchengine.corpus.normalization import VERSION, normalized
 
 
 class Tokenizer(StrEnum):
@@ -118,9 +119,9 @@ class Analyzer:
     @property
     def label(self) -> str:
         """Equal for analyzers with equal terms, which change with the versions that it names."""
-        if self.tokenizer is not Tokenizer.STEM:
+        if self.tokenizer is Tokenizer.NONE:
             return str(self)
-        versions = f"Unicode {unicodedata.unidata_version}"
+        versions = f"Unicode {unicodedata.unidata_version}, normalization {VERSION}"
         if any(ALGORITHMS.get(language, ("",))[0] for language in self.languages):
             from Stemmer import version
 
@@ -130,11 +131,12 @@ class Analyzer:
         return f"{self} ({versions})"
 
     def text(self, text: str) -> str:
-        """The text for FTS5 to index: with STEM the terms, else the text itself."""
-        return " ".join(self.terms(text)) if self.tokenizer is Tokenizer.STEM else text
+        """The text for FTS5 to index: with STEM the terms, else the text, normalized."""
+        return " ".join(self.terms(text)) if self.tokenizer is Tokenizer.STEM else normalized(text)
 
     def terms(self, text: str) -> list[str]:
         """The terms of a text, in order. Only with STEM."""
+        text = normalized(text)
         return self.terms_by(self._order(language_of(text) if self._is_mixed else None), text)
 
     def terms_by(self, order: Sequence[str], text: str) -> list[str]:
@@ -153,7 +155,7 @@ class Analyzer:
         """
         if not self._is_mixed:
             return [self.languages]
-        told = language_of(question)
+        told = language_of(normalized(question))
         languages = [told] if told in self.languages else self.languages
         return list(dict.fromkeys([self.languages, *map(self._order, languages)]))
 
@@ -170,11 +172,8 @@ class Analyzer:
         return len(set(scripts)) < len(scripts)
 
     def folded(self, text: str) -> str:
-        """A text in lower case, composed, with wide and narrow forms as one."""
-        if not unicodedata.is_normalized("NFKC", text):
-            # A sign for letters, such as ㎡ or ™, is no part of the word before it.
-            letters = (c if is_letter(c) else " " for c in text)
-            text = unicodedata.normalize("NFKC", "".join(letters))
+        """A text in lower case, normalized."""
+        text = normalized(text)
         if "tr" in self.languages:
             text = text.replace("I", "ı").replace("İ", "i")
         return text.lower()
@@ -205,10 +204,10 @@ def is_letter(character: str) -> bool:
 
 
 def runs(text: str) -> list[str]:
-    """The runs of letters, digits and marks, in order."""
+    """The runs of letters, digits and marks of a text, normalized, in order."""
     if text.isascii():  # the same, ten times as fast
         return _WORD.findall(text)
-    return "".join(c if is_letter(c) else " " for c in text).split()
+    return "".join(c if is_letter(c) else " " for c in normalized(text)).split()
 
 
 def _unaccented(word: str, languages: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from searchengine.backends.contract import Span
 from searchengine.corpus.documents import Document
 from searchengine.corpus.formats.kinds import sections_of
+from searchengine.corpus.normalization import aligned, normalized
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.encoders.questions import check_shape
@@ -131,9 +132,9 @@ class PassageReader:
         return cut_documents(documents, self.encoder, self._passages)
 
     def texts(self, passages: Sequence[tuple[Document, Span]]) -> list[str]:
-        """The text to encode for each passage: its own with its document's title."""
+        """The text to encode for each passage: its own with its document's title, normalized."""
         if self._passages is None:
-            return [document.full_text for document, _ in passages]
+            return [normalized(document.full_text) for document, _ in passages]
         return passage_texts(passages, self.encoder)
 
     def encode(
@@ -170,10 +171,8 @@ def cut_documents(
     is a single passage, (0, len(text)). Raises CollectionError: the encoder reads too few tokens.
     """
     room = _room(encoder)
-    titles = [
-        len(spans) for spans in encoder.token_spans([document.title for document in documents])
-    ]
-    tokens = encoder.token_spans([document.text for document in documents])
+    titles = [len(spans) for spans in _token_spans([each.title for each in documents], encoder)]
+    tokens = _token_spans([document.text for document in documents], encoder)
     lengths = [title + len(spans) for title, spans in zip(titles, tokens, strict=True)]
     available = [max(room - title, room - room // 2) for title in titles]
     passages_of = [
@@ -202,24 +201,34 @@ def cut_documents(
 def passage_texts(passages: Sequence[tuple[Document, Span]], encoder: TextEncoder) -> list[str]:
     """The texts to encode for passages of `cut_documents`: each with its document's title.
 
-    A title may take half of what the encoder reads, or all that the passage leaves; a longer one
-    loses its end.
+    They are normalized; the offsets are of texts as they are stored. A title may take half of what
+    the encoder reads, or all that the passage leaves; a longer one loses its end.
     """
     room = _room(encoder)
     titles = list({document.title: None for document, _ in passages})
     long = {
         title: spans
-        for title, spans in zip(titles, encoder.token_spans(titles), strict=True)
+        for title, spans in zip(titles, _token_spans(titles, encoder), strict=True)
         if len(spans) > room // 2
     }
     texts = []
     for document, (start, end) in passages:
         title = document.title
         if title in long:
-            tokens = len(encoder.token_spans([document.text[start:end]])[0])
+            tokens = len(_token_spans([document.text[start:end]], encoder)[0])
             title = title[: cut(title, long[title], max(room // 2, room - tokens), 0)[0][1]]
-        texts.append(_joined(title, document, (start, end)))
+        texts.append(normalized(f"{title} {document.text[start:end]}".strip()))
     return texts
+
+
+def _token_spans(texts: Sequence[str], encoder: TextEncoder) -> list[Offsets]:
+    """The offsets in each text of the tokens that it has when it is normalized."""
+    plain = [aligned(text) for text in texts]
+    spans_of = list(encoder.token_spans([text for text, _ in plain]))
+    for i, (text, place) in enumerate(plain):
+        if text is not texts[i] and len(spans_of[i]):
+            spans_of[i] = np.array([place(*span) for span in spans_of[i].tolist()], np.int64)
+    return spans_of
 
 
 def _bounds_of(document: Document) -> list[int]:
@@ -242,10 +251,6 @@ def _cut(document: Document, spans: Offsets, size: int, overlap: int) -> list[Sp
             parts = cut(document.text[start:end], inside, size, overlap)
             passages += [(start + low, start + high) for low, high in parts]
     return passages or [(0, len(document.text))]
-
-
-def _joined(title: str, document: Document, span: Span) -> str:
-    return f"{title} {document.text[slice(*span)]}".strip()
 
 
 def _room(encoder: TextEncoder) -> int:

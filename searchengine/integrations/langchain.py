@@ -60,7 +60,7 @@ class EngineEmbeddings(Embeddings):
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """A unit vector for each text."""
-        vectors: list[list[float]] = self._engine.encoder.encode(texts, role="document").tolist()
+        vectors: list[list[float]] = self._engine.encode_documents(texts).tolist()
         return vectors
 
     def embed_query(self, text: str) -> list[float]:

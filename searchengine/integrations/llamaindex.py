@@ -60,7 +60,7 @@ class EngineEmbedding(BaseEmbedding):
         return self._get_text_embeddings([text])[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        vectors: list[list[float]] = self._engine.encoder.encode(texts, role="document").tolist()
+        vectors: list[list[float]] = self._engine.encode_documents(texts).tolist()
         return vectors
 
 

@@ -102,8 +102,7 @@ def collection_dataset(
         if not snapshot.rows:
             raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
         texts = engine.to_encode([each.to_encode for each in read], mode)
-        encoded = engine.encoder.encode(texts, role="query")
-        vectors = np.asarray(encoded, np.float32)
+        vectors = engine.encode_questions(texts)
         segments = tuple(snapshot.segments.values())
         live = tuple(snapshot.live[row] for row in snapshot.segments)
         judge = None

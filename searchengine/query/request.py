@@ -14,6 +14,7 @@ import numpy.typing as npt
 from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.folder.documents.questions import phrases, unquoted
 from searchengine.backends.mode import CANDIDATES, Mode
+from searchengine.corpus.normalization import normalized
 from searchengine.errors import OPTIONS, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
@@ -110,7 +111,8 @@ class Query:
         return tuple(phrase.text for phrase in phrases(question) if all_required or phrase.required)
 
     def to_encode(self, questions: Sequence[str]) -> Sequence[str]:
-        """The questions without the marks around phrases, where words count too."""
+        """The questions, normalized, without the marks around phrases where words count too."""
+        questions = [*map(normalized, questions)]
         if self.mode != Mode.HYBRID:
             return questions
         return [unquoted(question) if phrases(question) else question for question in questions]

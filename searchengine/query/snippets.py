@@ -13,6 +13,7 @@ from typing import NamedTuple
 from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
 from searchengine.corpus.function_words import function_words
 from searchengine.corpus.language_traits import OTHER_UNSPACED, language_of
+from searchengine.corpus.normalization import aligned, normalized
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 
 Span = tuple[int, int]
@@ -43,7 +44,7 @@ _COMMON_PARTS = frozenset(  # words of questions and particles, whose parts tell
 )
 _ENDINGS = "(?:ies|ing|ed|es|ly|s|y|e)"
 _ENDING = re.compile(rf"(?<=\w{{3}}){_ENDINGS}\Z")
-_GROWING = re.compile("[ßİŉǰΐΰևẖ-ẚẞὐ-\u1fffﬀ-ﬗ]")  # their casefold may be longer
+_GROWING = re.compile("[ßİŉǰΐΰևẖ-ẚẞὐ-\u1fff]")  # their casefold may be longer
 _LINE_END = re.compile("\n")
 _SPACE = re.compile(r"\s")
 _JUDGED, _LONGEST = 4000, 160  # characters of a passage, and of a line, that show if it is code
@@ -209,6 +210,7 @@ def _places(text: str, question: str) -> list[_Place]:
     like them, because its words end in particles. Function words have no weight, unless the text
     has no others.
     """
+    question, (text, place) = normalized(question), aligned(text)
     language = language_of(text)
     stem, (telling, common) = _stemmer(language), _asked(question, language)
     wanted = telling | common
@@ -224,7 +226,7 @@ def _places(text: str, question: str) -> list[_Place]:
     weights = {
         term: 0 if term in silent else 1000 * len(term) // count for term, count in counts.items()
     }
-    return [_Place(start, end, term, weights[term]) for start, end, term in matches]
+    return [_Place(*place(start, end), term, weights[term]) for start, end, term in matches]
 
 
 @lru_cache(64)  # the hits of a question need the same
@@ -314,7 +316,7 @@ def _looked_up(text: str, wanted: Set[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _folded(word: str) -> str:
-    """A word without case and accents, with wide forms as narrow ones: as the index folds it."""
+    """A word without case and accents: as the index folds it."""
     folded = word.casefold()
     if folded.isascii():
         return folded
@@ -324,8 +326,8 @@ def _folded(word: str) -> str:
 
 @cache
 def _plain_letters() -> dict[int, str]:
-    """Accented and wide letters that fold to one letter: the text keeps its length."""
-    codes = (*range(0xC0, 0x250), *range(0x1E00, 0x1F00), *range(0xFF10, 0xFF5B))
+    """Accented letters that fold to one letter: the text keeps its length."""
+    codes = (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))
     plain = {code: _folded(chr(code)) for code in codes}
     return {code: letter for code, letter in plain.items() if len(letter) == 1}
 

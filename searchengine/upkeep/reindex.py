@@ -36,6 +36,7 @@ from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
+from searchengine.corpus.normalization import normalized
 from searchengine.encoders.loading import (
     CollectionEncoder,
     EncoderArgument,
@@ -701,7 +702,7 @@ def preview(
 ) -> list[list[str]]:
     """The keys of the k hits of each question after a reindex; the encoded documents are kept."""
     chosen = _chosen(collection, encoder, runtime)
-    vectors = QuestionEncoder(chosen).encode(questions)
+    vectors = QuestionEncoder(chosen).encode([*map(normalized, questions)])
     path, wait = collection.path, collection.wait
     with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
         reindexing.encode()

@@ -477,8 +477,8 @@ def _scan(
     count = "1.0 * (length(body) - length(replace(body, lower(?), ''))) / ?"
     score = " + ".join([f"(1 - 1.2 / (1.2 + {count}))"] * len(words))
     texts = (
-        "SELECT documents.id AS id, lower(documents.title || ' ' || documents.text) AS body "
-        f"FROM documents WHERE {condition}"
+        "SELECT documents.id AS id, lower(text_words.title || ' ' || text_words.text) AS body "
+        f"FROM documents JOIN text_words USING (id) WHERE {condition}"
     )
     sql = (
         f"SELECT id, score FROM (SELECT id, {score} AS score FROM ({texts})) "

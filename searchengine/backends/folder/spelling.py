@@ -26,6 +26,7 @@ from searchengine.backends.folder.lexical import WordIndex
 from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
 from searchengine.corpus.function_words import function_words
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
+from searchengine.corpus.normalization import normalized
 from searchengine.indexer.search.near_terms import EDIT, MOST_LETTERS, distance
 
 ONE, TWO = 4, 8
@@ -268,7 +269,7 @@ class Speller:
         return [(term, word, folded) for word, folded, its in found for term in its & wanted]
 
     def _texts(self, terms: Sequence[bytes]) -> list[str]:
-        """Titles and texts of some documents with the terms."""
+        """Titles and texts of some documents with the terms, normalized."""
         passages: dict[int, None] = {}
         for term in terms:
             rows = (
@@ -281,7 +282,7 @@ class Speller:
         columns = f"substr(title, 1, {_TEXT}) || ' ' || substr(text, 1, {_TEXT})"
         marks = ", ".join("?" * len(ids))
         sql = f"SELECT {columns} FROM documents WHERE id IN ({marks})"
-        return [text for (text,) in self.store.scan(sql, ids)]
+        return [normalized(text) for (text,) in self.store.scan(sql, ids)]
 
     # --------------------------------------------------------------------- words joined and split
 

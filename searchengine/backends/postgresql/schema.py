@@ -23,6 +23,7 @@ import numpy as np
 from searchengine.backends.filters.sql import Field
 from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
 from searchengine.corpus.language_traits import UNSPACED_LANGUAGES
+from searchengine.corpus.normalization import ACCENTS, FRACTIONS, SIGNS
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import FLAT_BELOW
@@ -68,6 +69,15 @@ def words_config(settings: Mapping[str, Any]) -> str | None:
         return None  # its parser cuts words at spaces only
     first = next((name for name in analyzer.languages if name in _STEMMERS), None)
     return "simple" if first is None else ALGORITHMS[first][0]
+
+
+def normalized_sql(text: str) -> str:
+    """The expression for a text `normalized`, where signs always have spaces around them."""
+    apart = f"[{SIGNS}{FRACTIONS}]"
+    spaced = (
+        f"regexp_replace(regexp_replace({text}, '[{ACCENTS}]', ' ', 'g'), '{apart}', ' \\& ', 'g')"
+    )
+    return f"normalize({spaced}, NFKC)"
 
 
 def prefix_sql(vector: str, prefix: int) -> str:
@@ -130,7 +140,7 @@ def create(connection: "Connection", connections: "Connections", settings: dict[
             "name after the #"
         )
     config = words_config(settings)
-    text = f"title || ' ' || left(text, {INDEXED_TEXT})"
+    text = normalized_sql(f"title || ' ' || left(text, {INDEXED_TEXT})")
     words = f"to_tsvector('pg_catalog.{config}', {text})" if config else "NULL::tsvector"
     if spread := installed(connection, "citus"):
         _check_cluster(connection, name)

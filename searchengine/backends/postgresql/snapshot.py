@@ -34,6 +34,7 @@ from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.backends.unrelated import SAMPLE, MeanCosine, spread, unrelated
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
+from searchengine.corpus.normalization import normalized
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.config import ALL_ROWS
@@ -397,8 +398,8 @@ class PostgresSnapshot(Snapshot):
 
 
 def storable(question: str) -> str:
-    """A question without the characters that no stored text has."""
-    return question.encode("utf-8", "replace").decode().replace("\0", " ")
+    """A question, normalized, without the characters that no stored text has."""
+    return normalized(question).encode("utf-8", "replace").decode().replace("\0", " ")
 
 
 def _best(inner: str, parameters: Sequence[Any], k: int, shown: int) -> "Statement":

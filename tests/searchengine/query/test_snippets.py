@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.function_words import function_words
+from searchengine.corpus.normalization import aligned
 from searchengine.corpus.sentences import sentence_ends
 from searchengine.query.snippets import (
     _among_ascii,
@@ -283,6 +284,7 @@ def test_of_a_long_text_only_the_part_around_the_words_is_looked_at() -> None:
     )
 )
 def test_words_are_found_in_long_texts_as_in_short_ones(text: str) -> None:
+    text, _ = aligned(text)
     for wanted in ({"whale", "sleep"}, {"鯨", "鯨鯨", "고래"}, {"a", "sea", "strass", "fix", "xx"}):
         assert sorted(_looked_up(text, wanted)) == sorted(_matches(text, wanted))
         if text.isascii():

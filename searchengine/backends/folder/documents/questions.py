@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from searchengine.corpus.analyzer import Analyzer, is_letter, runs
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
+from searchengine.corpus.normalization import normalized
 
 WORDS = 1024
 """Maximum distinct words of a query; the first ones are used."""
@@ -53,6 +54,7 @@ def phrases(question: str) -> tuple[Phrase, ...]:
     A straight mark opens a phrase where no word ends, and closes one where none begins: those of
     7" and 12" are inches. A mark without a second one has no meaning.
     """
+    question = normalized(question)
     if _ALL_MARKS.isdisjoint(question):
         return ()
     required: dict[str, bool] = {}
@@ -93,8 +95,8 @@ def _joins(character: str) -> bool:
 
 
 def unquoted(question: str) -> str:
-    """The question with spaces in place of the marks around phrases."""
-    return question.replace('+"', '"').translate(_MARKS).strip()
+    """The question, normalized, with spaces in place of the marks around phrases."""
+    return normalized(question).replace('+"', '"').translate(_MARKS).strip()
 
 
 def stems(

@@ -17,6 +17,7 @@ from searchengine.backends.folder.documents.connections import guarded, inherit
 from searchengine.backends.folder.documents.questions import Word
 from searchengine.backends.folder.documents.text_index import TITLE_WEIGHT, TOKENIZE, Read, analyzer
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.normalization import VERSION, normalized
 from searchengine.indexer.arrays import RowNumbers
 from searchengine.indexer.building.words_file import (
     Counted,
@@ -42,7 +43,7 @@ _ENDS = 2 * _END
 def notes(used: Analyzer) -> dict[str, str]:
     """What a words file notes: how its terms were made."""
     tokenize = TOKENIZE[used.tokenizer].replace("''", "'")
-    noted = {"tokenizer": tokenize, "title": repr(TITLE_WEIGHT)}
+    noted = {"tokenizer": tokenize, "title": repr(TITLE_WEIGHT), "normalization": str(VERSION)}
     if used.tokenizer is Tokenizer.STEM:
         return noted | {"terms": used.label}
     return noted | {"ends": _ENDS} if used.tokenizer is Tokenizer.TRIGRAM else noted
@@ -120,7 +121,7 @@ class Terms:
         begins = self._kind is Tokenizer.TRIGRAM  # with fewer letters than a term has
         ended = [begins and word.unfinished for word in words]
         texts = (
-            (i, "", word.text + _ENDS * end)
+            (i, "", normalized(word.text) + _ENDS * end)
             for i, (word, end) in enumerate(zip(words, ended, strict=True))
         )
         terms: list[list[bytes]] = [[] for _ in words]

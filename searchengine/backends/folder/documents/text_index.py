@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
+from searchengine.corpus.normalization import normalized
 from searchengine.errors import QueryError
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
@@ -53,30 +54,27 @@ MISSING = (
 
 
 def connect(connection: sqlite3.Connection) -> None:
-    """Let a connection write the terms of the tokenizer stem: the triggers call search_terms."""
+    """Let a connection write terms: the triggers call search_terms."""
     connection.create_function("search_terms", 2, _search_terms, deterministic=True)
 
 
 def create(connection: sqlite3.Connection, analyzer: Analyzer) -> None:
     """Index the words of all present and future documents, in place of an older index.
 
-    Runs in the caller's transaction, if there is one. With the tokenizer stem FTS5 reads terms, in
-    place of texts, through a view; the view names the analyzer.
+    Runs in the caller's transaction, if there is one. FTS5 reads normalized texts, or with the
+    tokenizer stem terms, through a view; the view names the analyzer.
     """
     drop(connection)
     if analyzer.tokenizer is Tokenizer.NONE:
         return
-    content = "documents"
-    if analyzer.tokenizer is Tokenizer.STEM:
-        content = "text_words"
-        connect(connection)
-        title, text = (_terms(analyzer, column) for column in ("title", "text"))
-        connection.execute(
-            f"CREATE VIEW {content} AS SELECT id, {title} AS title, {text} AS text FROM documents"
-        )
+    connect(connection)
+    title, text = (_terms(analyzer, column) for column in ("title", "text"))
+    connection.execute(
+        f"CREATE VIEW text_words AS SELECT id, {title} AS title, {text} AS text FROM documents"
+    )
     connection.execute(
         "CREATE VIRTUAL TABLE text_index USING fts5 (title, text, "
-        f"content='{content}', content_rowid='id', tokenize='{TOKENIZE[analyzer.tokenizer]}')"
+        f"content='text_words', content_rowid='id', tokenize='{TOKENIZE[analyzer.tokenizer]}')"
     )
     connection.execute("CREATE VIRTUAL TABLE text_terms USING fts5vocab (text_index, row)")
     for name in _TRIGGERS:
@@ -93,8 +91,6 @@ def trigger(name: str, analyzer: Analyzer) -> str:
 
 def _terms(analyzer: Analyzer, column: str) -> str:
     """SQL for what FTS5 reads of a column."""
-    if analyzer.tokenizer is not Tokenizer.STEM:
-        return column
     return f"search_terms('{analyzer.label}', {column})"
 
 
@@ -188,10 +184,10 @@ def containing(used: Analyzer, phrases: Sequence[str]) -> tuple[str, list[str]]:
         if kind is Tokenizer.STEM:
             matches.append(_stemmed(phrase, used))
             continue
-        text = phrase if kind is Tokenizer.TRIGRAM else " ".join(runs(phrase))
+        text = normalized(phrase) if kind is Tokenizer.TRIGRAM else " ".join(runs(phrase))
         text = "".join(c if c != "\0" and unicodedata.category(c) != "Cs" else " " for c in text)
         if kind is Tokenizer.TRIGRAM and len(text) < 3:  # FTS5 has no term for it
-            columns = ("documents.title", "documents.text")
+            columns = (_terms(used, f"documents.{name}") for name in ("title", "text"))
             contained = " OR ".join(f"instr(lower({column}), lower(?))" for column in columns)
             conditions.append(f"({contained})")
             parameters += [text, text]
