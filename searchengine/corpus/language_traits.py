@@ -165,6 +165,11 @@ def _tell(result: list[Traits], positions: Sequence[int], text: str) -> None:
             result[position] = Traits(language)
 
 
+def language_probabilities(text: str) -> dict[str, float]:
+    """How likely a text is in each of the languages that py3langid knows."""
+    return dict(_identifier().rank(text))
+
+
 def _letters(text: str) -> int:
     return sum(character.isalpha() for character in text)
 

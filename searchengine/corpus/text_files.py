@@ -1,8 +1,9 @@
 """Bytes of files → texts, lines and JSON, and errors about those that cannot be read.
 
 Memory stays bounded: no line or text may be longer than 64 MiB. The encoding of a whole text is a
-byte order mark, UTF-8, a declared one, or else the most likely one; where several are equally
-likely, the text is refused and they are named. Files that are read line by line must be UTF-8.
+byte order mark, UTF-8, a declared one, or else the most likely one: of Latin letters as
+latin_encodings.py says, of other scripts by charset-normalizer. Where several are equally likely,
+the text is refused and they are named. Files that are read line by line must be UTF-8.
 """
 
 import codecs
@@ -17,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from searchengine.corpus.latin_encodings import latin_encoding, mixes_letters
 from searchengine.errors import FORBIDDEN, CorpusError, UnreadableFile
 from searchengine.trainer.errors import install_line
 
@@ -28,12 +30,11 @@ LONGEST = 1 << 26
 """Bytes of a line, row or text; as JSON, the worst line takes 27 times as much memory."""
 
 _MESSAGE = 900  # characters of a message
-# Without the many that differ from these in a few signs only: a guess among all of them is wrong
-# more often.
-_LIKELY = [
-    "cp949", "cp932", "euc_jp", "gb18030", "big5", "cp1250", "cp1251", "cp1252", "cp1253",
-    "cp1254", "cp1255", "cp1256", "koi8_r",
-]  # fmt: skip
+_CYRILLIC = ("cp1251", "koi8_r")  # small letters of one are capitals of the other
+_ONE_BYTE = (*_CYRILLIC, "cp1253", "cp1255", "cp1256")
+# Of scripts other than Latin. Without the many that differ from these in a few signs only: a guess
+# among all of them is wrong more often.
+_LIKELY = ["cp949", "cp932", "euc_jp", "gb18030", "big5", *_ONE_BYTE]
 _SAMPLE = 1 << 20  # bytes to detect by
 _MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -255,13 +256,19 @@ def detected(data: bytes) -> list[str]:
         return [name]
     if b"\0" in data or find_spec("charset_normalizer") is None:
         return []
+    sample = data[:_SAMPLE]
+    if latin := latin_encoding(sample):
+        return [latin]
     from charset_normalizer import from_bytes
 
-    matches = list(from_bytes(data[:_SAMPLE], cp_isolation=_LIKELY))
+    matches = list(from_bytes(sample, cp_isolation=_LIKELY))
+    matches = [m for m in matches if m.encoding not in _ONE_BYTE or not mixes_letters(str(m))]
     best = [
         m for m in matches if (m.chaos, m.coherence) == (matches[0].chaos, matches[0].coherence)
     ]
     texts = {str(match): match.encoding for match in best}
+    if any(name in _CYRILLIC and text.upper() == text for text, name in texts.items()):
+        return sorted({*texts.values(), *_CYRILLIC})  # small letters of the other one
     return sorted(texts.values())
 
 

@@ -1,0 +1,267 @@
+"""Files that are not UTF-8: read as what they are, or refused; never as another language.
+
+A table of languages, their encodings and lengths of text.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from searchengine.corpus.files import read_corpus
+from searchengine.corpus.text_files import detected
+from searchengine.errors import CorpusError
+
+pytest.importorskip("charset_normalizer", reason="needs the extra formats")
+
+TEXTS = {
+    "pt": (
+        "Prezado João, escrevo para informar que a reunião de amanhã será às três horas. Não "
+        "se esqueça de trazer os relatórios e as previsões para o próximo mês. Depois podemos"
+        " almoçar juntos na praça e falar sobre as férias da família no litoral. O avô já "
+        "comprou pães e maçãs."
+    ),
+    "es": (
+        "El niño comió una manzana después de la lección y salió corriendo hacia el jardín. "
+        "Mañana vendrá su tío con los regalos de cumpleaños. ¿Cuándo llegará el próximo "
+        "autobús? Según el conductor, habrá más de quince minutos de espera en la estación."
+    ),
+    "fr": (
+        "L'été dernier, nous avons déjeuné près de la forêt où les élèves préparaient leur "
+        "théâtre. Ma sœur a reçu une lettre très étrange qui disait que le château était à "
+        "vendre. Où êtes-vous allés après la fête du village ? Ça coûte cher, mais c'est une "
+        "idée géniale."
+    ),
+    "de": (
+        "Die Bürger grüßten den König, während draußen die Glocken läuteten. Später öffnete "
+        "er die schwere Tür und ging über die Brücke zum Fluss. Für Übungen an der frischen "
+        "Luft wäre genügend Zeit gewesen, doch die Straße war gesperrt und es schneite "
+        "heftig."
+    ),
+    "it": (
+        "La città è più bella quando cade la neve, perché il rumore si spegne. Però domani "
+        "sarà già lunedì e tornerò in ufficio. Così è la vita, diceva mio nonno, e nessuno "
+        "può cambiarla. Chissà se verrà anche lui a prendere un caffè."
+    ),
+    "nl": (
+        "De zoölogische tuin heeft een nieuwe directeur, één van de beste van Europa. Hij gaf"
+        " een toespraak over ideeën voor de beëdiging van vrijwilligers. In het café vertelde"
+        " hij dat de coöperatie financiële steun krijgt voor het geïsoleerde gebouw."
+    ),
+    "da": (
+        "Søren købte en gammel båd og sejlede til øen, hvor han fandt små æbler under "
+        "træerne. Det var næsten mørkt, da han gik hjem gennem skoven på stranden. Hans "
+        "søster blev også glad for de røde bær, som hun kogte til grød."
+    ),
+    "sv": (
+        "Försäljningen av båten gick över förväntan, så de åkte till ön för att fira. Där "
+        "väntade släkten med smörgåsar och kaffe på bryggan. På kvällen började det blåsa, "
+        "men ingen ville gå in förrän månen hade gått ner bakom träden."
+    ),
+    "no": (
+        "Været på fjellet ble dårlig, så vi måtte gå tilbake før kvelden. Det var lørdag, og "
+        "bare én hytte hadde åpent for små grupper. Å gå på ski over vidda krever både øvelse"
+        " og tålmodighet, sa den gamle læreren fra bygda."
+    ),
+    "fi": (
+        "Tänään menemme järvelle kävelemään, koska sää on lämmin ja kesä lähestyy. Äiti pyysi"
+        " meitä ostamaan leipää, öljyä ja vähän hedelmiä. Illalla syömme yhdessä pihalla ja "
+        "kerromme tarinoita siitä, mitä eilen tapahtui metsässä."
+    ),
+    "ca": (
+        "L'àvia coneixia bé aquell camí que baixava fins a la platja, però mai no hi anava "
+        "sola. Després de dinar, el nen va dir que la lluna era més gran aquí. Això és una "
+        "cançó antiga que també es canta a les festes del març."
+    ),
+    "is": (
+        "Það var kalt þegar við fórum út að leita að hestinum við ána. Enginn vissi hvert "
+        "hann hafði farið, en bóndinn sagði að hann kæmi aftur um kvöldið. Börnin léku sér í "
+        "garðinum á meðan móðir þeirra eldaði súpu úr fiski."
+    ),
+    "et": (
+        "Õhtul läksime mööda jõe äärt koju ja rääkisime sellest, mida üks vana mees oli "
+        "öelnud. Tema jutt oli väga lühike, kuid täis tarkust. Hommikul ärkasime vara, et "
+        "püüda kala enne päikesetõusu."
+    ),
+    "pl": (
+        "Wczoraj wieczorem poszliśmy nad rzekę, żeby zobaczyć łódź, którą kupił nasz wujek. "
+        "Było już późno i wszędzie panowała cisza. Książka leżała na stole, ale nikt nie "
+        "chciał jej czytać, bo wszyscy myśleli o jutrzejszej podróży."
+    ),
+    "cs": (
+        "Včera večer jsme šli k řece, abychom viděli loď, kterou koupil náš strýc. Bylo už "
+        "pozdě a všude panovalo ticho. Kniha ležela na stole, ale nikdo ji nechtěl číst, "
+        "protože všichni přemýšleli o zítřejší cestě."
+    ),
+    "sk": (
+        "Včera večer sme išli k rieke, aby sme videli čln, ktorý kúpil náš strýko. Bolo už "
+        "neskoro a všade vládlo ticho. Kniha ležala na stole, ale nikto ju nechcel čítať, "
+        "lebo všetci rozmýšľali o zajtrajšej ceste."
+    ),
+    "hu": (
+        "Tegnap este lementünk a folyóhoz, hogy megnézzük a csónakot, amelyet a nagybátyánk "
+        "vett. Már késő volt, és mindenütt csend uralkodott. A könyv az asztalon feküdt, de "
+        "senki sem akarta elolvasni, mert mindenki a holnapi utazásról gondolkodott. Az idő "
+        "hűvös lett, a fű nedves."
+    ),
+    "ro": (
+        "Aseară am mers la râu ca să vedem barca pe care a cumpărat-o unchiul nostru. Era "
+        "deja târziu şi peste tot domnea liniştea. Cartea stătea pe masă, dar nimeni nu voia "
+        "să o citească, pentru că toţi se gândeau la călătoria de mâine."
+    ),
+    "hr": (
+        "Jučer navečer otišli smo do rijeke kako bismo vidjeli čamac koji je kupio naš ujak. "
+        "Već je bilo kasno i svuda je vladala tišina. Knjiga je ležala na stolu, ali je nitko"
+        " nije htio čitati, jer su svi razmišljali o sutrašnjem putovanju. Kući ćemo doći "
+        "pješice, možda već u četvrtak."
+    ),
+    "sl": (
+        "Včeraj zvečer smo šli k reki, da bi videli čoln, ki ga je kupil naš stric. Bilo je "
+        "že pozno in povsod je vladala tišina. Knjiga je ležala na mizi, vendar je nihče ni "
+        "hotel brati, ker so vsi razmišljali o jutrišnjem potovanju. Želimo še več časa."
+    ),
+    "tr": (
+        "Dün akşam amcamızın aldığı kayığı görmek için nehre gittik. Artık geç olmuştu ve her"
+        " yerde sessizlik vardı. Kitap masanın üzerinde duruyordu ama kimse okumak "
+        "istemiyordu, çünkü herkes yarınki yolculuğu düşünüyordu. Işıklar söndü."
+    ),
+    "lt": (
+        "Vakar vakare ėjome prie upės pažiūrėti valties, kurią nusipirko mūsų dėdė. Buvo jau "
+        "vėlu ir visur tvyrojo tyla. Knyga gulėjo ant stalo, bet niekas nenorėjo jos "
+        "skaityti, nes visi galvojo apie rytojaus kelionę."
+    ),
+    "lv": (
+        "Vakar vakarā mēs gājām pie upes, lai apskatītu laivu, ko nopirka mūsu tēvocis. Bija "
+        "jau vēls, un visur valdīja klusums. Grāmata gulēja uz galda, bet neviens negribēja "
+        "to lasīt, jo visi domāja par rītdienas ceļojumu."
+    ),
+    "ru": (
+        "Вчера вечером мы пошли к реке, чтобы посмотреть на лодку, которую купил наш дядя. "
+        "Было уже поздно, и повсюду царила тишина. Книга лежала на столе, но никто не хотел "
+        "её читать, потому что все думали о завтрашнем путешествии."
+    ),
+    "uk": (
+        "Учора ввечері ми пішли до річки, щоб подивитися на човен, який купив наш дядько. "
+        "Було вже пізно, і всюди панувала тиша. Книжка лежала на столі, але ніхто не хотів її"
+        " читати, бо всі думали про завтрашню подорож."
+    ),
+    "bg": (
+        "Снощи отидохме до реката, за да видим лодката, която купи нашият чичо. Беше вече "
+        "късно и навсякъде цареше тишина. Книгата лежеше на масата, но никой не искаше да я "
+        "чете, защото всички мислеха за утрешното пътуване."
+    ),
+    "el": (
+        "Χθες το βράδυ πήγαμε στο ποτάμι για να δούμε τη βάρκα που αγόρασε ο θείος μας. Ήταν "
+        "ήδη αργά και παντού επικρατούσε ησυχία. Το βιβλίο βρισκόταν στο τραπέζι, αλλά κανείς"
+        " δεν ήθελε να το διαβάσει."
+    ),
+    "he": (
+        "אתמול בערב הלכנו אל הנהר כדי לראות את הסירה שקנה הדוד שלנו. כבר היה מאוחר ובכל מקום "
+        "שרר שקט. הספר היה מונח על השולחן אבל איש לא רצה לקרוא אותו."
+    ),
+    "ar": (
+        "ذهبنا مساء أمس إلى النهر لنرى القارب الذي اشتراه عمنا. كان الوقت متأخرا وساد الهدوء "
+        "كل مكان. كان الكتاب على الطاولة لكن لم يرغب أحد في قراءته لأن الجميع كانوا يفكرون في"
+        " رحلة الغد."
+    ),
+    "ja": (
+        "昨日の夜、私たちは叔父が買った舟を見るために川へ行きました。もう遅い時間で、どこ"
+        "も静かでした。本は机の上に置いてありましたが、誰も読みたがりませんでした。みんな"
+        "明日の旅のことを考えていたからです。"
+    ),
+    "zh": (
+        "昨天晚上我们去河边看叔叔买的船。天已经很晚了，到处都很安静。书放在桌子上，但是没"
+        "有人想读，因为大家都在想明天的旅行。早上我们还要准备行李，然后坐火车去北方。"
+    ),
+    "tw": (
+        "昨天晚上我們去河邊看叔叔買的船。天已經很晚了，到處都很安靜。書放在桌子上，但是沒"
+        "有人想讀，因為大家都在想明天的旅行。早上我們還要準備行李，然後坐火車去北方。"
+    ),
+    "ko": (
+        "어제 저녁 우리는 삼촌이 산 배를 보러 강으로 갔습니다. 이미 늦은 "
+        "시간이었고 어디나 조용했습니다. 책은 책상 위에 놓여 있었지만 아무도 "
+        "읽으려 하지 않았습니다. 모두가 내일의 여행을 생각하고 있었기 "
+        "때문입니다."
+    ),
+}
+WESTERN = ("pt", "es", "fr", "de", "it", "nl", "da", "sv", "no", "fi", "ca", "is", "et")
+LATIN = [
+    *((language, "cp1252") for language in WESTERN),
+    *(
+        (language, encoding)
+        for language in ("pl", "cs", "sk", "hu", "ro", "hr", "sl")
+        for encoding in ("cp1250", "iso8859_2")
+    ),
+    ("tr", "cp1254"),
+    ("lt", "cp1257"),
+    ("lv", "cp1257"),
+]
+OTHERS = [
+    ("ru", "cp1251"), ("ru", "koi8_r"), ("uk", "cp1251"), ("bg", "cp1251"), ("el", "cp1253"),
+    ("he", "cp1255"), ("ar", "cp1256"), ("ja", "cp932"), ("ja", "euc_jp"), ("zh", "gb18030"),
+    ("tw", "big5"), ("ko", "cp949"),
+]  # fmt: skip
+
+
+def windows(language: str, length: int) -> list[str]:
+    """Parts of the text of a language that begin at words and have other letters than ASCII."""
+    text = TEXTS[language]
+    if length > len(text):
+        return [" ".join([text] * (1 + length // len(text)))[:length]]
+    begins = [0, *(i + 1 for i, letter in enumerate(text) if letter == " ")]
+    parts = [text[begin : begin + length] for begin in begins if begin + length <= len(text)]
+    return [part for part in parts if not part.isascii()]
+
+
+def read_as(text: str, encoding: str) -> str:
+    """What a text in an encoding is read as; "" where it is refused."""
+    data = text.encode(encoding)
+    names = detected(data)
+    return data.decode(names[0]) if len(names) == 1 else ""
+
+
+@pytest.mark.parametrize(("language", "encoding"), LATIN)
+def test_latin_letters_are_read_in_their_encoding(language: str, encoding: str) -> None:
+    for length in (80, 200, 2000):
+        for text in windows(language, length):
+            assert read_as(text, encoding) == text
+    for length in (20, 40):
+        short = windows(language, length)
+        right = sum(read_as(text, encoding) == text for text in short)
+        assert right >= len(short) * (1.0 if language in WESTERN else 0.8)
+
+
+@pytest.mark.parametrize(("language", "encoding"), OTHERS)
+def test_other_scripts_are_read_in_their_encoding_or_refused(language: str, encoding: str) -> None:
+    for length in (40, 80, 200, 2000):
+        for text in windows(language, length):
+            assert read_as(text, encoding) in (text, "") if length < 80 else (text,)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig", "utf-16-le", "utf-16-be"])
+def test_unicode_is_read_by_its_mark_or_refused(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(TEXTS["cs"].encode(encoding))
+    if encoding.endswith("e"):  # without a mark
+        with pytest.raises(CorpusError, match="it holds a zero byte"):
+            list(read_corpus(tmp_path))
+    else:
+        (document,) = read_corpus(tmp_path)
+        assert document.text == TEXTS["cs"]
+
+
+@pytest.mark.parametrize("text", ["Zürich", "café", "“quoted” – text", "Price: 5 € or 3 £", "25°"])
+def test_a_few_signs_are_western(text: str) -> None:
+    assert read_as(text, "cp1252") == text
+
+
+@pytest.mark.parametrize("encoding", ["mac_roman", "cp850", "cp437"])
+def test_old_encodings_are_not_taken_for_others(encoding: str) -> None:
+    for language in ("fr", "de", "es", "pt"):
+        text = TEXTS[language].replace("œ", "oe").replace("ã", "a").replace("õ", "o")
+        assert read_as(text, encoding) in (text, "")
+
+
+def test_a_letter_in_portuguese(tmp_path: Path) -> None:
+    (tmp_path / "carta.txt").write_bytes(TEXTS["pt"].encode("cp1252"))
+    (document,) = read_corpus(tmp_path / "carta.txt")
+    assert document.text == TEXTS["pt"]
+    assert document.metadata["encoding"] == "cp1252"
