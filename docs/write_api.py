@@ -32,8 +32,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "searchengine.encoders.functions:FunctionEncoder",
             "searchengine.encoders.functions:SentenceTransformerEncoder",
             "searchengine.encoders.http:HttpEncoder",
-            "searchengine.server.client:Client",
-            "searchengine.server.client:Job",
             "searchengine.corpus.files",
             "searchengine.errors",
         ),

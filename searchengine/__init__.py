@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from searchengine.engine import Hit, Hits, SearchEngine, Stats
     from searchengine.errors import SearchEngineError
     from searchengine.indexer.tuning.goal import Goal
-    from searchengine.server.client import Client
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.training.loop import train
     from searchengine.trainer.training.train_config import TrainConfig
@@ -25,7 +24,6 @@ if not Path(__file__).with_name("indexer").is_dir():
 
 __version__ = "1.0.0.dev0"
 _MODULES = {
-    "Client": "searchengine.server.client",
     "Document": "searchengine.corpus.documents",
     "Encoder": "searchengine.trainer.encoder",
     "FunctionEncoder": "searchengine.encoders.functions",
@@ -41,7 +39,6 @@ _MODULES = {
     "train": "searchengine.trainer.training.loop",
 }
 __all__ = [
-    "Client",
     "Document",
     "Encoder",
     "FunctionEncoder",

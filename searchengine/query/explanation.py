@@ -7,7 +7,7 @@ print(engine.explain("how do whales sleep", "whales.txt"))
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any
 
 PLACES = {
     "collection": "not in the collection",
@@ -39,9 +39,6 @@ _FLAGS = {
     "where": "--where",
     "exact": "--exact",
 }
-
-
-_PLAIN = ("key", "lost", "rank", "settings", "start", "end", "replaced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +95,6 @@ class Explanation:
     def as_dict(self) -> dict[str, Any]:
         """The fields, and the sentence as `text`, for JSON."""
         return {**asdict(self), "stages": [asdict(each) for each in self.stages], "text": str(self)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `as_dict`."""
-        stages = tuple(Stage(**stage) for stage in values["stages"])
-        known = {name: values[name] for name in _PLAIN}
-        return cls(stages=stages, **known)
 
     def __str__(self) -> str:
         instead = ", ".join(f"{new!r} instead of {word!r}" for word, new in self.replaced.items())

@@ -27,8 +27,8 @@ class Phrases(StrEnum):
     REQUIRED = "required"  # only documents that contain all of them are found
 
 
-class CommonOptions(TypedDict, total=False):
-    """The keywords of a search, in an engine and on a server: see SearchEngine.search."""
+class Options(TypedDict, total=False):
+    """The keywords of SearchEngine.search."""
 
     shortlist: int | None
     where: str | None
@@ -41,11 +41,6 @@ class CommonOptions(TypedDict, total=False):
     phrases: Phrases | str
     typo_tolerance: bool
     candidates: int
-
-
-class Options(CommonOptions, total=False):
-    """The keywords of SearchEngine.search."""
-
     layers: int | None
     cross_encoder: str | Path | None
     timeout: float | None

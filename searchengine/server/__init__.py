@@ -10,5 +10,4 @@ served            what the routes share; one collection: its engine, threads, re
 counting          numbers of all worker processes: limits, metrics
 models            requests and responses
 server_settings   what a server is started with, tokens, limits of a request
-client            the other end
 """

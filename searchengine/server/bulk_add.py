@@ -20,7 +20,6 @@ from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, QueryError, SearchEngineError
 from searchengine.indexer.arrays import Floats
 from searchengine.query.request import as_array, check_vectors
-from searchengine.server.client import COUNTS
 from searchengine.server.refusals import INTERNAL, Refused, code_of, error_body, of_engine
 from searchengine.server.served import Served, State
 from searchengine.server.server_settings import MAX_KEY
@@ -36,6 +35,8 @@ MAX_ERRORS = 1000
 MAX_PENDING = 32 << 20
 """Bytes of lines that wait for a commit."""
 _log = logging.getLogger(__name__)
+COUNTS = ("added", "changed", "metadata_updated", "unchanged")
+"""Possible outcomes for a document that is added."""
 VECTOR = "_vector"
 """Field of a record that holds the document's vector, if it comes with one."""
 

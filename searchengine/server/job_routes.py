@@ -19,8 +19,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from searchengine.server.bulk_add import BulkAdd, Message, lines
-from searchengine.server.client import COUNTS
+from searchengine.server.bulk_add import COUNTS, BulkAdd, Message, lines
 from searchengine.server.document_routes import LINES, Name
 from searchengine.server.models import ErrorModel, JobList, JobModel
 from searchengine.server.refusals import RESPONSES, RETRY, Refused

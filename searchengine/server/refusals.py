@@ -1,6 +1,7 @@
 """Errors as a client sees them: a status, a type, one sentence and the id of the request."""
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import compile_path
 
+from searchengine import errors
 from searchengine.errors import (
     OPTIONS,
     BackendUnavailable,
@@ -24,7 +26,6 @@ from searchengine.errors import (
     UnknownKey,
 )
 from searchengine.indexer.errors import IndexerError
-from searchengine.server.client import ERRORS
 from searchengine.server.models import ErrorModel
 from searchengine.trainer.errors import TrainerError
 
@@ -49,7 +50,11 @@ UNKNOWN_KEY = "unknown_key"
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
 """Header of a refusal before anything was done, so that any request may be sent again."""
-_CODES = {kind: code for code, kind in ERRORS.items()}
+_CODES = {
+    kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, SearchEngineError)
+}
 _MEANINGS = {
     400: "The body is not JSON.",
     401: "The token is missing or unknown.",

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 from server_app import DOCUMENTS, Serve
-from server_process import TOKEN, running, vectors_collection
+from server_process import running, vectors_collection
 from starlette.testclient import TestClient
 from tiny_model import write_cross_encoder, write_plain
 
-from searchengine import Client, SearchEngine
+from searchengine import SearchEngine
 from searchengine.engine import CrossEncoding
-from searchengine.errors import QueryError
 from searchengine.server import server_settings as limits
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
@@ -115,20 +114,21 @@ def test_collections_share_one(serve: Serve, words: Path, model: str) -> None:
 
 @pytest.mark.long
 def test_a_real_server(tmp_path: Path, model: str) -> None:
-    """The command's options, and Client; the collection has no encoder, so words rank."""
+    """The command's options; the collection has no encoder, so words rank."""
     collection = vectors_collection(tmp_path / "v.index", 5)
     options = ["--cross-encoder", model, "--candidates", 3, "--precision", "fp32"]
     with running(tmp_path, [collection], *options) as server:
-        with Client(server.url, token=TOKEN) as client:
-            plain = client.search("w1", 3, mode="text")
-            again = client.search("w1", 3, mode="text", cross_encoder=True)
-            with pytest.raises(QueryError, match="must not exceed them, got 4"):
-                client.search("w1", 4, mode="text", cross_encoder=True)
+        with server.client() as client:
+            asked = {"query": "w1", "k": 3, "mode": "text"}
+            plain = client.post("/v1/search", json=asked).json()
+            asked["cross_encoder"] = True
+            again = client.post("/v1/search", json=asked).json()
+            refused = client.post("/v1/search", json={**asked, "k": 4})
+            assert refused.status_code == 422 and "must not exceed them, got 4" in refused.text
         assert server.stop() == 0
-    assert plain.timing is not None and plain.timing.cross_encode == 0
-    assert again.timing is not None and again.timing.cross_encode > 0
-    assert again[0].scores["text"] == plain[0].score
-    assert again[0].scores["cross_encoder"] == again[0].score
+    assert plain["timing"]["cross_encode"] == 0 < again["timing"]["cross_encode"]
+    assert again["hits"][0]["scores"]["text"] == plain["hits"][0]["score"]
+    assert again["hits"][0]["scores"]["cross_encoder"] == again["hits"][0]["score"]
 
 
 def test_a_model_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import numpy as np
 import pytest
 from command_line import COMMAND, run
 from lazy import Lazy, needs
@@ -19,7 +18,7 @@ from server_process import READER, TOKEN, running, vectors_collection
 from starlette.testclient import TestClient
 from tiny_model import static_table, write_cross_encoder, write_model2vec
 
-from searchengine import Client, SearchEngine
+from searchengine import SearchEngine
 from searchengine.engine import CrossEncoding
 from searchengine.errors import QueryError
 from searchengine.server.server_settings import Token
@@ -299,8 +298,11 @@ def test_a_client_calls_tools_of_a_server(path: Path, tmp_path: Path, mode: str)
             assert [hit["key"] for hit in found["hits"]] == ["owls"]
             result = await client.call_tool("search", {"query": "x", "where": "year >"})
             assert result.is_error and result.content[0].text.startswith("in the filter: expected")
-            with Client(url, "notes", token=TOKEN) as remote:
-                remote.add([{"_id": "new", "text": "Moths fly by night."}], np.float32([[0, 1]]))
+            httpx2.put(
+                f"{url}/v1/collections/notes/documents/new",
+                json={"text": "Moths fly by night.", "_vector": [0, 1]},
+                headers={"Authorization": f"Bearer {TOKEN}"},
+            ).raise_for_status()
             near = (await client.call_tool("similar", {"key": "new"})).structured_content
             assert near["hits"][0]["key"] == "owls"
         async with _over_http(f"{url}/mcp/notes", TOKEN, mode=mode) as client:

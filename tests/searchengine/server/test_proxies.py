@@ -19,7 +19,6 @@ from conftest import REPOSITORY
 from server_process import TOKEN, running, vectors_collection
 from starlette.testclient import TestClient
 
-from searchengine import Client
 from searchengine.cli import cli
 from searchengine.errors import QueryError
 from searchengine.server.server_settings import ServerSettings
@@ -147,10 +146,12 @@ def test_nginx_as_the_docs_set_it(tmp_path: Path, slash: str) -> None:
         assert httpx2.get(f"{url}/search/").text.startswith("<!doctype html>")
         assert httpx2.get(f"{url}/search/page/main.js").status_code == 200
         assert httpx2.get(f"{url}/search").status_code in (301, 308)
-        with Client(f"{url}/search", token=TOKEN) as client:
-            documents = ({"_id": f"a/{i} ü", "text": "x"} for i in range(20))
-            assert client.add(documents, [[1.0] * 8] * 20).added == 20
-            assert client.get("a/7 ü") is not None
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        with httpx2.Client(base_url=f"{url}/search", headers=headers, timeout=60) as client:
+            for i in range(20):
+                put = client.put(f"{AT}/a%2F{i}%20ü", json={"text": "x", "_vector": [1.0] * 8})
+                assert put.json() == {"key": f"a/{i} ü", "result": "added"}
+            assert client.get(f"{AT}/a%2F7%20ü").json()["_id"] == "a/7 ü"
         assert server.stop() == 0
     assert any(line.split()[1:3] == ["127.0.0.1", "writer"] for line in server.log)
     assert sys.platform != "linux" or not path.exists()

@@ -8,14 +8,12 @@ import httpx2
 import numpy as np
 import postgres_server
 import psycopg
-import pytest
 from click.testing import CliRunner
 from postgres_server import new_url
 from server_process import DIM, TOKEN, running
 
-from searchengine import Client, SearchEngine
+from searchengine import SearchEngine
 from searchengine.cli import cli
-from searchengine.errors import ServerError
 
 DEADLINE = 30  # seconds
 
@@ -25,6 +23,16 @@ def collection() -> str:
     with SearchEngine.create(url, None, dim=DIM) as engine:
         engine.add([{"_id": str(i), "text": f"t{i}"} for i in range(DIM)], np.eye(DIM))
     return url
+
+
+def put(client: httpx2.Client, key: str, vector: Any) -> httpx2.Response:
+    document = {"text": "t", "_vector": vector.tolist()}
+    return client.put(f"/v1/collections/notes/documents/{key}", json=document)
+
+
+def nearest(client: httpx2.Client, vector: Any) -> list[str]:
+    answer = client.post("/v1/search", json={"vector": vector.tolist(), "k": 1})
+    return [hit["key"] for hit in answer.raise_for_status().json()["hits"]]
 
 
 def wait_for(server: Any, status: int) -> dict[str, Any]:
@@ -45,12 +53,11 @@ def test_two_servers_share_a_collection_and_follow_the_database(tmp_path: Path) 
     with (
         running(folders[0], [f"notes={url}"]) as one,
         running(folders[1], [f"notes={url}"]) as two,
-        Client(one.url, token=TOKEN) as writer,
-        Client(two.url, token=TOKEN) as reader,
+        one.client() as writer,
+        two.client() as reader,
     ):
-        writer.add([{"_id": "new", "text": "t", "_vector": np.ones(DIM).tolist()}])
-        hits = reader.search(np.ones(DIM).tolist(), k=1)
-        assert [hit.key for hit in hits] == ["new"]
+        put(writer, "new", np.ones(DIM)).raise_for_status()
+        assert nearest(reader, np.ones(DIM)) == ["new"]
         server = postgres_server._server()
         postgres_server.kill(server)
         problems = wait_for(one, 503)["problems"]
@@ -64,7 +71,7 @@ def test_two_servers_share_a_collection_and_follow_the_database(tmp_path: Path) 
         postgres_server.restart(server)
         wait_for(one, 200)
         wait_for(two, 200)
-        assert [hit.key for hit in writer.search(np.ones(DIM).tolist(), k=1)] == ["new"]
+        assert nearest(writer, np.ones(DIM)) == ["new"]
 
 
 def test_a_server_that_cannot_be_opened_is_named_without_its_password() -> None:
@@ -87,26 +94,26 @@ def test_two_servers_read_from_a_replica_that_takes_over(tmp_path: Path) -> None
         with (
             running(folders[0], [f"notes={both}"]) as one,
             running(folders[1], [f"notes={both}"]) as two,
-            Client(one.url, token=TOKEN) as writer,
-            Client(two.url, token=TOKEN) as reader,
+            one.client() as writer,
+            two.client() as reader,
         ):
             for each in (one, two):
                 wait_for(each, 200)
-            writer.add([{"_id": "new", "text": "t", "_vector": np.ones(DIM).tolist()}])
+            put(writer, "new", np.ones(DIM)).raise_for_status()
             deadline = time.monotonic() + DEADLINE
-            while [hit.key for hit in reader.search(np.ones(DIM).tolist(), k=1)] != ["new"]:
+            while nearest(reader, np.ones(DIM)) != ["new"]:
                 assert time.monotonic() < deadline  # until the replica has received it
                 time.sleep(0.02)
             postgres_server.kill(server)
             # Searches go on, by the replica; nothing can be written, and the error says so.
             for client in (writer, reader):
-                assert [hit.key for hit in client.search(np.ones(DIM).tolist(), k=1)] == ["new"]
-            with pytest.raises(ServerError, match="cannot be reached; try again"):
-                writer.add([{"_id": "late", "text": "t", "_vector": np.eye(DIM)[0].tolist()}])
+                assert nearest(client, np.ones(DIM)) == ["new"]
+            refused = put(writer, "late", np.eye(DIM)[0])
+            assert refused.status_code == 503 and "cannot be reached; try again" in refused.text
             with psycopg.connect(uri.replace(str(server.pgdata), replica)) as connection:
                 assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
-            writer.add([{"_id": "late", "text": "t", "_vector": (-np.ones(DIM)).tolist()}])
+            put(writer, "late", -np.ones(DIM)).raise_for_status()
             for client in (writer, reader):
-                assert [h.key for h in client.search((-np.ones(DIM)).tolist(), k=1)] == ["late"]
+                assert nearest(client, -np.ones(DIM)) == ["late"]
             for each in (one, two):
                 wait_for(each, 200)

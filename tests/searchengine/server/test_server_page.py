@@ -38,7 +38,9 @@ def test_curl_and_python(tmp_path: Path) -> None:
         port = server.url.rsplit(":", 1)[1]
 
         def mine(program: str) -> str:
-            program = program.replace(":8080", f":{port}").replace('token="…"', f"token='{TOKEN}'")
+            program = program.replace(":8080", f":{port}").replace(
+                "Bearer TOKEN", f"Bearer {TOKEN}"
+            )
             return program.replace("curl ", f'curl -sS -H "Authorization: Bearer {TOKEN}" ')
 
         commands = [block for block in blocks("bash") if block.startswith("curl")]
@@ -62,7 +64,7 @@ def test_curl_and_python(tmp_path: Path) -> None:
         assert json.loads(answers[1]) == {"key": "owls", "result": "added"}
         assert [json.loads(line) for line in answers[2].splitlines()][-1]["errors"] == 1
         assert "202 Accepted" in answers[3] and '"state":"queued"' in answers[3]
-        (program,) = (block for block in blocks("python") if "import Client" in block)
+        (program,) = (block for block in blocks("python") if "import httpx2" in block)
         done = subprocess.run(
             [sys.executable, "-c", mine(program)], capture_output=True, text=True, check=True
         )

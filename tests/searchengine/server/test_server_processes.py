@@ -18,9 +18,9 @@ from click.testing import CliRunner
 from server_process import DIM, READER, TOKEN, TOKENS, Server, running, vectors_collection
 from tiny_model import static_table, write_model2vec
 
-from searchengine import Client, SearchEngine
+from searchengine import SearchEngine
 from searchengine.cli import cli
-from searchengine.errors import CorpusError, QueryError
+from searchengine.errors import QueryError
 from searchengine.server import running as running_module
 from searchengine.server.server_settings import ServerSettings
 
@@ -133,11 +133,6 @@ def test_workers_are_one_server(tmp_path: Path, vectors: Path) -> None:
         with server.client() as client:
             text = client.get("/metrics").text
             assert _sum(text, 'method="PUT"') == 6 and 'worker="' not in text
-        with Client(server.url, token=TOKEN) as remote:
-            assert remote.add([{"_id": "c", "text": "x"}], [np.ones(DIM)]).added == 1
-            assert remote.search(np.ones(DIM), 1)[0].key == "c"
-            with pytest.raises(CorpusError, match="cannot be written as JSON"):
-                remote.add([{"_id": "x", "text": "x", "n": object()}])
         killed, other = sorted(pids)
         os.kill(killed, signal.SIGKILL)
         (fresh,) = _answering(server, 2, without=killed) - {other}
