@@ -1,6 +1,5 @@
 """A real server process on loopback, and a collection of vectors for it to serve."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import numpy as np
@@ -105,8 +103,3 @@ def running(
     finally:
         if server.process.poll() is None:
             server.kill()
-
-
-def lines(response: httpx2.Response) -> list[dict[str, Any]]:
-    """The lines of a bulk add's response."""
-    return [json.loads(line) for line in response.text.splitlines()]

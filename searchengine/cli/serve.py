@@ -35,7 +35,7 @@ _SUFFIX = ".index"
         {
             "Where": "host port unix_socket root_path trust_proxy workers",
             "For whom": "tokens origins log slow",
-            "Limits": "max_requests max_body timeout bulk_idle max_spooled rate",
+            "Limits": "max_requests max_body timeout rate",
             "What is shown and searched": "benches query_encoders cross_encoder candidates",
             "The encoder": RUNNING,
         }
@@ -104,7 +104,7 @@ _SUFFIX = ".index"
     "--max-body",
     type=Bytes(),
     default="8MiB",
-    help="Size of a request, or of a line of a bulk add.",
+    help="Size of a request.",
 )
 @click.option(
     "--timeout",
@@ -112,19 +112,6 @@ _SUFFIX = ".index"
     default=30,
     metavar="SECONDS",
     help="Seconds a request may take.",
-)
-@click.option(
-    "--bulk-idle",
-    type=click.FloatRange(1, 86_400),
-    default=60,
-    metavar="SECONDS",
-    help="Seconds a bulk add waits for more to come.",
-)
-@click.option(
-    "--max-spooled",
-    type=Bytes(),
-    default="1GiB",
-    help="Size of the bodies of all jobs, which wait on the disk.",
 )
 @click.option(
     "--rate", type=click.FloatRange(1), help="Requests per second of each token [default: any]."

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import current_thread, main_thread
 from typing import Any
 
@@ -25,7 +24,6 @@ from searchengine.engine import CrossEncoders
 from searchengine.errors import FieldWarning
 from searchengine.server import (
     document_routes,
-    job_routes,
     mcp_routes,
     openai_routes,
     page_routes,
@@ -68,7 +66,6 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         search_routes,
         openai_routes,
         document_routes,
-        job_routes,
         status_routes,
         page_routes,
         mcp_routes,
@@ -78,9 +75,6 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
     _describe(app, settings)
     guarded: Any = Guard(app, settings, shared, here.metrics, slots)
     here.reload = guarded.reload
-    if numbers is not None:
-        here.jobs = numbers.with_name("jobs")
-        here.jobs.mkdir(exist_ok=True)
     if numbers is not None:  # a worker may begin long after the server was started
         here.reload()
     if settings.origins:
@@ -112,12 +106,8 @@ async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
     refreshing = asyncio.create_task(_refresh(here))
     if settings.workers == 1:
         notify("READY=1")
-    with TemporaryDirectory(prefix="searchengine-") as folder:
-        if settings.workers == 1:
-            here.jobs = Path(folder)
-        yield
-        here.stopping.set()
-        await asyncio.gather(*here.running)
+    yield
+    here.stopping.set()
     for task in (refreshing, warming):
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -151,7 +141,7 @@ async def _refresh(here: State) -> None:
 
 
 def _on_signal(here: State) -> None:
-    """Set `stopping` at once when the server begins to stop: long streams must end then."""
+    """Set `stopping` at once when the server begins to stop, for /readyz."""
     if current_thread() is not main_thread():
         return
     loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""Routes of documents: get, list, put, update, delete, and bulk add."""
+"""Routes of documents: get, list, put, update, delete."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request
@@ -8,15 +8,17 @@ from pydantic_core import to_json
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
+from searchengine.corpus.documents import Document
+from searchengine.corpus.text_files import bad
 from searchengine.engine import SearchEngine, Tables
-from searchengine.errors import UnknownKey
-from searchengine.server.bulk_add import BulkAdd, incoming, write
+from searchengine.errors import CorpusError, QueryError, UnknownKey
+from searchengine.indexer.arrays import Floats
+from searchengine.query.request import as_array, check_vectors
 from searchengine.server.models import (
     Deleted,
     DocumentList,
     DocumentModel,
     Documents,
-    ErrorModel,
     KeyList,
     KeysRequest,
     NewDocument,
@@ -30,7 +32,7 @@ from searchengine.server.models import (
 from searchengine.server.refusals import RESPONSES
 from searchengine.server.responses import Content, as_json, json_response
 from searchengine.server.served import collection_of, state
-from searchengine.server.server_settings import MAX_COMMIT, MAX_KEY, MAX_OFFSET, MAX_PAGE
+from searchengine.server.server_settings import MAX_KEY, MAX_OFFSET, MAX_PAGE
 
 
 class _AnyKey(PathConvertor):
@@ -49,6 +51,10 @@ Key = Annotated[
     str, Path(min_length=1, max_length=MAX_KEY, description="A key.", examples=["whales"])
 ]
 T = TypeVar("T")
+VECTOR = "_vector"
+"""Field of a record that holds the document's vector, if it comes with one."""
+RESULTS = ("added", "changed", "metadata_updated", "unchanged")
+"""Possible outcomes for a document that is put."""
 Where = Annotated[UrlFilter | None, Query(description="Metadata filter.")]
 After = Annotated[
     int | None,
@@ -56,29 +62,6 @@ After = Annotated[
 ]
 _PAGE = 8 << 20  # bytes of a page of documents, after which the next one begins
 _BLOCK = 10  # documents read at a time
-LINES: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "description": "A document on each line, as `put` takes it, with its `_id`.",
-        "content": {
-            "application/x-ndjson": {
-                "schema": {"type": "string", "minLength": 1},
-                "example": '{"_id": "whales", "text": "A whale rests half of its brain."}\n',
-            }
-        },
-    }
-}
-_ACKNOWLEDGED = {
-    "description": "A line for each bad line and for each commit, and one at the end.",
-    "content": {
-        "application/x-ndjson": {
-            "schema": {"type": "string"},
-            "example": '{"line": 2, "error": "line 2: not JSON (…)"}\n'
-            '{"committed": 3, "added": 2, "changed": 0, "metadata_updated": 0, "unchanged": 0}\n'
-            '{"done": true, "lines": 3, "documents": 2, "errors": 1}\n',
-        }
-    },
-}
 
 
 @router.get("", response_model=DocumentList)
@@ -202,32 +185,6 @@ async def update_documents(request: Request, name: Name, body: PatchesRequest) -
     return Response(status_code=204)
 
 
-@router.post(
-    "",
-    response_class=Response,
-    responses={
-        200: _ACKNOWLEDGED,
-        408: {"model": ErrorModel, "description": "Nothing came for --bulk-idle seconds."},
-    },
-    openapi_extra=LINES,
-)
-async def add_documents(
-    request: Request,
-    name: Name,
-    commit_every: Annotated[
-        int, Query(ge=1, le=MAX_COMMIT, description="Documents in a commit.")
-    ] = 1000,
-) -> Response:
-    """Add or replace documents, one JSON object a line, as a stream of any length.
-
-    A line that is wrong is reported by its number and left out. After each commit a line says up to
-    which line everything is stored: `committed`. After an interruption, send the lines after it
-    again.
-    """
-    here = state(request)
-    return BulkAdd(here, collection_of(request, name), commit_every)
-
-
 @router.delete("", response_model=Deleted)
 async def delete_documents(
     request: Request,
@@ -257,10 +214,10 @@ async def put_document(request: Request, name: Name, key: Key, new: NewDocument)
     """
     here, served = state(request), collection_of(request, name)
     dim = served.engine.collection.settings["encoder"]["dim"]
-    record = incoming(new.model_dump(), f"document {key!r:.80}", dim, key)
-    counts = await served.write(lambda engine: write(engine, [record]))
+    document, vector = _checked(new.model_dump(), f"document {key!r:.80}", dim, key)
+    result = await served.write(lambda engine: _add(engine, document, vector))
     here.metrics.documents.labels(served.name).inc()
-    return as_json({"key": key, "result": max(counts, key=lambda name: counts[name])})
+    return as_json({"key": key, "result": result})
 
 
 @router.patch("/{key:any_key}", response_model=DocumentModel)
@@ -303,6 +260,49 @@ def _in_blocks(
         if content.size >= _PAGE:
             return
         yield from read(keys[start : start + _BLOCK])
+
+
+def _checked(
+    record: Mapping[str, Any], place: str, dim: int, key: str
+) -> tuple[Document, Floats | None]:
+    """A document, and its vector (1, D) if it came with one. Raises CorpusError.
+
+    Args:
+        record: `_id` (or `key`), `title`, `text`, `_vector`, and metadata.
+        place: begins the message.
+        dim: width of the collection's vectors.
+        key: that of the address.
+    """
+    rest = dict(record)
+    row = rest.pop(VECTOR, None)
+    vector = None
+    if row is not None:
+        try:
+            vector = check_vectors(as_array([row]), dim)
+        except QueryError as error:
+            needed = f"{VECTOR} must be a list of {dim} finite numbers, not all zeros"
+            raise bad(place, needed) from error
+    document = Document.from_mapping(rest, place, key, needs_text=False)
+    if len(document.key) > MAX_KEY:
+        raise bad(place, f"a key has at most {MAX_KEY} characters, got {len(document.key)}")
+    if document.key != key:
+        raise bad(place, f"the _id is {document.key!r:.80}, but the address names {key!r:.80}")
+    if not document.full_text and vector is None:
+        raise bad(place, "the document has neither text nor title nor a vector")
+    return document, vector
+
+
+def _add(engine: SearchEngine, document: Document, vector: Floats | None) -> str:
+    """Commit a document; returns which of RESULTS it was.
+
+    In a collection without an encoder, one without a vector is found by its words.
+    """
+    encoded = engine.encodes and vector is None
+    rows = None if encoded else [None if vector is None else vector[0]]
+    summary = engine.add([document], rows)
+    if summary.bad.count or summary.without_text.count or summary.repeated.count:
+        raise CorpusError("a document was left out that had been checked")
+    return max(RESULTS, key=lambda name: int(getattr(summary, name)))
 
 
 def _unknown(key: str) -> UnknownKey:

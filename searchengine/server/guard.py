@@ -159,7 +159,7 @@ class Passing:
         # Whether the body has been read; that of a GET or DELETE is nobody's.
         self._complete = scope["method"] in ("GET", "HEAD", "DELETE")
         self._refused: Refused | None = None  # while the body was read
-        self._streams = self._awaits_continue = False
+        self._awaits_continue = False
         self._entered = False  # whether it counts as a request under way
         self._timer: asyncio.TimerHandle | None = None
         self._token: Token | None = None
@@ -174,7 +174,7 @@ class Passing:
             self._awaits_continue = b"expect" in headers
             self._token = self._scope["token"] = self._guard.admit(self._scope, headers)
             self._check_body(headers)
-            if self._complete or self._streams:
+            if self._complete:
                 self._enter()
             await self._answer()
             if self._refused is not None and not self._status:
@@ -198,7 +198,7 @@ class Passing:
         """Count the request as under way. Raises Refused if too many are.
 
         From the end of its body on, which may come slowly, to the beginning of its response, which
-        may be read slowly; those of a bulk add are one stream.
+        may be read slowly.
         """
         if not self._scope["path"].startswith(("/v1/", "/mcp")):
             return
@@ -216,8 +216,7 @@ class Passing:
         if (coding := headers.get(b"content-encoding", b"identity").lower()) != b"identity":
             raise Refused(415, f"send the body as it is, not by Content-Encoding: {coding!r:.80}")
         length = headers.get(b"content-length", b"0")
-        self._streams = is_stream(self._scope)
-        if not self._streams and length.isdigit() and int(length) > self._settings.max_body:
+        if length.isdigit() and int(length) > self._settings.max_body:
             raise self._too_large()
 
     def _too_large(self) -> Refused:
@@ -230,9 +229,6 @@ class Passing:
         if not self._scope["path"]:  # the page names its parts relative to a folder
             redirect = RedirectResponse(f"{self._settings.root_path}/", 308)
             await redirect(self._scope, self._receive, self._sending)
-            return
-        if self._streams:
-            await self._guard.app(self._scope, self._receive, self._sending)
             return
         self._task = asyncio.current_task()
         self._scope["abandon"] = self._abandon
@@ -315,8 +311,7 @@ class Passing:
             ]
             if self._awaits_continue and not self._complete:  # the body may come, or may not
                 message["headers"].append((b"connection", b"close"))
-            if not self._streams:
-                self._leave()
+            self._leave()
         elif self._method == "HEAD":
             message = {**message, "body": b""}
         await self._send(message)
@@ -366,13 +361,3 @@ class Passing:
         stages = {} if timing is None else {name: getattr(timing, name) for name in STAGES}
         stages["rest"] = seconds - sum(stages.values())
         return {name: round(1e3 * value, 1) for name, value in stages.items()}
-
-
-def is_stream(scope: MutableMapping[str, Any]) -> bool:
-    """Whether a request is a bulk add: its body may have any length and take any time."""
-    path: str = scope["path"]
-    return (
-        scope["method"] == "POST"
-        and path.startswith("/v1/collections/")
-        and path.endswith(("/documents", "/documents:bulk"))
-    )

@@ -620,44 +620,6 @@ class Deleted(BaseModel):
     deleted: int
 
 
-class LeftOutLine(BaseModel):
-    """A line that was left out, and why."""
-
-    line: int
-    error: str
-
-
-class JobModel(BaseModel):
-    """A bulk add that goes on without its caller.
-
-    `lines`: everything up to this line is stored. `errors`: lines left out, of which `left_out` has
-    the first 1,000. Times are of UTC. `worker`: the process that runs it.
-    """
-
-    id: str
-    collection: str
-    state: Literal["queued", "running", "done", "failed", "cancelled"]
-    created: str
-    started: str | None
-    ended: str | None
-    error: str | None
-    lines: int
-    documents: int
-    added: int
-    changed: int
-    metadata_updated: int
-    unchanged: int
-    errors: int
-    left_out: list[LeftOutLine]
-    worker: int
-
-
-class JobList(BaseModel):
-    """Jobs, newest first; without `left_out`, which each job by itself has."""
-
-    jobs: list[JobModel]
-
-
 class CollectionModel(BaseModel):
     """A collection of the server."""
 

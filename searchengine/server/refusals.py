@@ -35,7 +35,6 @@ TYPES = {
     403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
-    408: "request_timeout",
     413: "too_large",
     415: "unsupported_media_type",
     421: "wrong_host",

@@ -75,7 +75,6 @@ class Served:
         self._seen = shared.changes(position)
         self._readers = ThreadPoolExecutor(READERS, f"read {name}")
         self._writer = ThreadPoolExecutor(1, f"write {name}")
-        self._bulk_writer = ThreadPoolExecutor(1, f"bulk add {name}")
         self._refreshing = asyncio.Lock()
         self._retiring: dict[SearchEngine, asyncio.Task[None]] = {}
         self._counted: dict[str, int] = {}  # vectors of questions at the last count
@@ -208,18 +207,15 @@ class Served:
         function: Callable[[SearchEngine], Result],
         *,
         limited: bool = False,
-        bulk: bool = False,
     ) -> Result:
         """Run a function that changes the collection; its result.
 
-        It goes on if the caller is cancelled. Single writes run one at a time, and so do the blocks
-        of bulk adds (`bulk`), beside them: the engine encodes a block before it takes the lock of
-        the collection. `limited`: for as long as a request may take.
+        It goes on if the caller is cancelled. Writes run one at a time. `limited`: for as long as a
+        request may take.
         """
         loop = asyncio.get_running_loop()
         function = self._limited(function) if limited else function
-        writer = self._bulk_writer if bulk else self._writer
-        result = await loop.run_in_executor(writer, function, self.engine)
+        result = await loop.run_in_executor(self._writer, function, self.engine)
         self._shared.changed(self._position)
         return result
 
@@ -262,8 +258,8 @@ class Served:
     async def _retire(self, former: SearchEngine) -> None:
         """Close an engine when no request can use it, so that its encoder takes no memory."""
         await asyncio.sleep(self._settings.timeout + _LATE)
-        for writer in (self._writer, self._bulk_writer):  # what waits there has no time limit
-            await asyncio.get_running_loop().run_in_executor(writer, int)
+        # What waits to be written has no time limit.
+        await asyncio.get_running_loop().run_in_executor(self._writer, int)
         await asyncio.to_thread(former.close)
         del self._retiring[former]
 
@@ -292,7 +288,7 @@ class Served:
         retiring = list(self._retiring.items())
         for _, task in retiring:
             task.cancel()
-        for threads in (self._bulk_writer, self._writer, self._readers):
+        for threads in (self._writer, self._readers):
             await asyncio.to_thread(threads.shutdown)
         for engine in (*(former for former, _ in retiring), self._engine):
             if engine is not None:
@@ -309,9 +305,6 @@ class State:
     collections: Mapping[str, Served] = field(default_factory=dict)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     reload: Callable[[], None] = lambda: None
-    jobs: Path = Path()  # folder of the jobs of all workers
-    running: set[asyncio.Task[None]] = field(default_factory=set)  # jobs of this worker
-    job_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def options(self, body: SearchOptions, questions: int = 1) -> dict[str, Any]:
         """The keywords of SearchEngine.search that a request means. Raises QueryError."""

@@ -36,7 +36,6 @@ MAX_EXAMPLES = 100  # stored documents in place of a question
 MAX_PAGE = 1000  # documents in one list
 MAX_DIMENSIONS = 8192
 MAX_KEY = 4096  # characters
-MAX_COMMIT = 10_000  # documents
 
 _MIN_CHARACTERS = 16  # characters
 _SCOPES = ("read", "write")
@@ -86,12 +85,10 @@ class ServerSettings:
         tokens: who may read and write; none: everyone on this machine may read.
         tokens_file: where they come from, to be read again; None: they stay.
         workers: processes that answer.
-        max_body: bytes of a request, and of a line of a bulk add.
+        max_body: bytes of a request.
         max_requests: requests under way in the whole server, from the end of their body to the
             beginning of their response; others get 429.
         timeout: seconds that a request may take.
-        bulk_idle: seconds that a bulk add waits for its caller to send more.
-        max_spooled: bytes of the bodies of all jobs that wait or run.
         rate: requests per second for each token, over all workers; None: no limit.
         wait: seconds that a change waits for another writer.
         origins: web origins that browsers may call from (CORS).
@@ -118,8 +115,6 @@ class ServerSettings:
     max_body: int = 8 << 20
     max_requests: int = 64
     timeout: float = 30.0
-    bulk_idle: float = 60.0
-    max_spooled: int = 1 << 30
     rate: float | None = None
     wait: float = 30.0
     origins: tuple[str, ...] = ()

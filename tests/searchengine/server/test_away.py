@@ -63,7 +63,7 @@ def test_a_damaged_collection_does_not_stop_the_others(
     assert ready.status_code == 503 and "vectors" in ready.json()["problems"]
     for response in (
         client.get("/v1/collections/vectors/documents/1"),
-        client.post("/v1/collections/vectors/documents", content=b"{}"),
+        client.put("/v1/collections/vectors/documents/1", json={"text": "x"}),
         client.post("/v1/search", json=search | {"collection": "vectors"}),
     ):
         assert response.status_code == 503 and response.headers["retry-after"]

@@ -1,24 +1,18 @@
-"""Documents over HTTP: get, list, put, update, delete, and bulk add."""
+"""Documents over HTTP: get, list, put, update, delete."""
 
-import asyncio
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from server_process import TOKEN, lines, vectors_collection
+from server_process import vectors_collection
 from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionBusy
-from searchengine.ingest.passages import PassageReader
-from searchengine.server import bulk_add, document_routes
-from searchengine.server.server_settings import ServerSettings
+from searchengine.server import document_routes
 
 AT = "/v1/collections/words/documents"
 Serve = Callable[..., TestClient]
@@ -152,153 +146,10 @@ def test_a_document_with_its_vector(client: TestClient) -> None:
     )
 
 
-def test_bulk_add_reports_lines_and_commits(client: TestClient) -> None:
-    body = (
-        b'{"_id": "1", "text": "one1"}\n'
-        b"not json\n"
-        b"\n"
-        b'{"_id": "2", "text": "two22", "n": 2}\r\n'
-        b'{"_id": "2", "text": "two22", "n": 3}\n'
-        b'{"_id": "3"}\n'
-        b'[1]\n\xff\n{"_id": "4", "text": "x", "n": NaN}\n'
-        b'{"_id": "bee", "text": "a bee", "year": 2016, "lang": "en"}\n'
-        b'{"_id": "5", "title": "no newline at the end"}'
-    )
-    answer = lines(client.post(f"{AT}?commit_every=2", content=body))
-    errors = {line["line"]: line["error"] for line in answer if "error" in line}
-    assert list(errors) == [2, 6, 7, 8, 9]
-    assert "not JSON" in errors[2] and "neither text" in errors[6] and "object" in errors[7]
-    commits = [line for line in answer if "committed" in line]
-    same = {"changed": 0, "metadata_updated": 0}
-    assert commits == [
-        {"committed": 4, "added": 2, "unchanged": 0, **same},
-        {"committed": 10, "added": 0, "unchanged": 1, **same, "metadata_updated": 1},
-        {"committed": 11, "added": 1, "unchanged": 0, **same},
-    ]
-    assert answer[-1] == {"done": True, "lines": 11, "documents": 5, "errors": 5}
-    assert client.get(f"{AT}/2").json()["n"] == 3
-    assert client.get(AT).json()["total"] == 6
-
-
-def test_bulk_add_in_small_chunks(client: TestClient) -> None:
-    body = b"".join(b'{"_id": "%d", "text": "t%d"}\n' % (i, i) for i in range(20))
-    chunks = iter([body[i : i + 3] for i in range(0, len(body), 3)])
-    answer = lines(client.post(AT, content=chunks))
-    assert answer[-1] == {"done": True, "lines": 20, "documents": 20, "errors": 0}
-    empty = client.post(AT, content=b"")
-    assert empty.status_code == 422 and "the body is empty" in empty.text
-
-
-def test_single_writes_go_on_while_a_block_is_encoded(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit of the block compares again: it is the last one, and wins."""
-    begun, go_on, encode = Event(), Event(), PassageReader.encode
-
-    def slow(reader: PassageReader, passages: Any, texts: Any, *rest: Any) -> Any:
-        if any("slow" in text for text in texts):
-            begun.set()
-            assert go_on.wait(30)
-        return encode(reader, passages, texts, *rest)
-
-    monkeypatch.setattr(PassageReader, "encode", slow)
-    for key in ("gone", "same"):
-        client.put(f"{AT}/{key}", json={"text": "before"})
-    body = b"".join(b'{"_id": "%s", "text": "slow"}\n' % key for key in (b"gone", b"same", b"new"))
-    with ThreadPoolExecutor(1) as thread:
-        adding = thread.submit(client.post, AT, content=body)
-        try:
-            assert begun.wait(30)
-            assert client.delete(f"{AT}/gone").json() == {"deleted": 1}
-            assert client.put(f"{AT}/same", json={"text": "put"}).json()["result"] == "changed"
-            assert client.put(f"{AT}/new", json={"text": "put"}).json()["result"] == "added"
-            assert client.patch(f"{AT}/new", json={"n": 1}).json()["text"] == "put"
-            assert not adding.done()
-        finally:
-            go_on.set()
-        counts = lines(adding.result())[0]
-    assert counts["added"] == 1 and counts["changed"] == 2
-    texts = [client.get(f"{AT}/{key}").json()["text"] for key in ("gone", "same", "new")]
-    assert texts == 3 * ["slow"]
-
-
-def test_a_bulk_add_without_lines_ends(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_add, "PATIENCE", 0.01)
-    client = serve(bulk_idle=0.1)
-
-    def post(*parts: bytes) -> tuple[int, list[dict[str, Any]]]:
-        """The status and the lines of the response to a caller that sends parts, then nothing."""
-        waiting, sent = list(parts), []
-
-        async def receive() -> dict[str, Any]:
-            if not waiting:
-                await asyncio.Event().wait()
-            return {"type": "http.request", "body": waiting.pop(0), "more_body": True}
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]
-        scope = {"type": "http", "method": "POST", "path": AT, "headers": headers}
-        assert client.portal is not None
-        client.portal.call(client.app, scope | {"query_string": b""}, receive, send)
-        answer = b"".join(message.get("body", b"") for message in sent)
-        return sent[0]["status"], [json.loads(line) for line in answer.splitlines()]
-
-    status, (refused,) = post(b'{"_id": "0", ')
-    assert status == 408 and refused["error"]["type"] == "request_timeout"
-    assert "0 documents are stored" in refused["error"]["message"]
-    status, answer = post(b'{"_id": "1", "text": "x"}\n{"_i')
-    assert status == 200 and answer[-1]["done"] is False and answer[-1]["documents"] == 1
-    assert "1 documents are stored; send the lines after 1 again" in answer[-1]["error"]
-
-
-def test_the_time_of_a_commit_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller may wait for what it has sent to be stored."""
-    monkeypatch.setattr(bulk_add, "PATIENCE", 0.01)
-
-    async def read() -> list[bytes | None]:
-        here: Any = SimpleNamespace(
-            settings=ServerSettings({}, bulk_idle=0.3), stopping=asyncio.Event()
-        )
-        stored, messages = asyncio.Event(), [(b"1\n", True), (b"2\n", False)]
-
-        async def receive() -> dict[str, Any]:
-            if len(messages) == 1:
-                await stored.wait()
-            body, more = messages.pop(0)
-            return {"type": "http.request", "body": body, "more_body": more}
-
-        found = []
-        async for line in bulk_add.lines(receive, here):
-            found.append(line)
-            if line is None:
-                await asyncio.sleep(0.4)  # a commit
-                asyncio.get_running_loop().call_later(0.02, stored.set)
-        return found
-
-    assert [line for line in asyncio.run(read()) if line] == [b"1", b"2"]
-
-
-def test_a_line_that_is_too_long_is_left_out(serve: Serve) -> None:
-    client = serve(max_body=100)
-    body = b'{"_id": "a", "text": "%s"}\n{"_id": "b", "text": "y"}\n' % (1000 * b"x")
-    answer = lines(client.post(AT, content=iter([body[:500], body[500:]])))
-    assert "at most 100 bytes" in answer[0]["error"] and answer[-1]["documents"] == 1
-
-
-def test_only_so_many_errors_are_listed(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bulk_add, "MAX_ERRORS", 3)
-    answer = lines(client.post(AT, content=10 * b"x\n"))
-    assert len(answer) == 4 and answer[-1]["errors"] == 10
-
-
 def test_vectors_without_an_encoder(serve: Serve, tmp_path: Path) -> None:
     client = serve(collections={"words": vectors_collection(tmp_path / "v.index", 1)})
-    body = b'{"_id": "a", "_vector": [0,0,0,0,0,0,0,1]}\n{"_id": "b", "text": "only words"}\n'
-    assert lines(client.post(AT, content=body))[0]["added"] == 2
+    for key, document in (("a", {"_vector": 7 * [0] + [1]}), ("b", {"text": "only words"})):
+        assert client.put(f"{AT}/{key}", json=document).json()["result"] == "added"
     hits = client.post("/v1/search", json={"vector": 7 * [0] + [1]}).json()["hits"]
     assert [hit["key"] for hit in hits] == ["a", "0"]
     hits = client.post("/v1/search", json={"query": "words", "mode": "text"}).json()["hits"]
@@ -312,18 +163,15 @@ def test_a_failed_commit_is_not_acknowledged(
         raise CollectionBusy("pid 1 is writing")
 
     monkeypatch.setattr(SearchEngine, "add", busy)
-    (line,) = lines(client.post(AT, content=b'{"_id": "1", "text": "x"}\n'))
-    assert line["error"]["type"] == "unavailable" and "another process" in line["error"]["message"]
     response = client.put(f"{AT}/x", json={"text": "x"})
     assert response.status_code == 503 and response.headers["retry-after"] == "1"
+    assert response.json()["error"]["type"] == "unavailable" and "another process" in response.text
 
 
 def test_keys_and_batches_have_limits(client: TestClient) -> None:
     assert client.put(f"{AT}/{'k' * 4096}", json={"text": "x"}).status_code == 200
     too_long = client.put(f"{AT}/{'k' * 4097}", json={"text": "x"})
     assert too_long.status_code == 422 and "at most 4096" in too_long.text
-    (refused, _) = lines(client.post(AT, content=b'{"_id": "%s", "text": "x"}' % (b"k" * 4097)))
-    assert "at most 4096 characters" in refused["error"]
     assert client.get(AT, params={"limit": 1001}).status_code == 422
     for queries, status in (256, 200), (257, 422):
         body = {"queries": ["a bee"] * queries, "k": 1, "texts": False}
