@@ -113,7 +113,7 @@ def kinds(data: Path) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
     yield "sample", f"{collection}/documents:sample?n=1000", None
     yield "facets of all", f"{collection}/facets?field=tags&field=group&field=year", None
     yield "stats", f"{collection}/stats", None
-    yield "overview", f"{collection}/overview", None
+    yield "fields", f"{collection}/fields", None
 
 
 def beside(server: serving, target: str, body: dict[str, Any] | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import re
 import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -23,9 +23,6 @@ from searchengine.cli.options import (
 from searchengine.errors import QueryError
 from searchengine.trainer.errors import install_line
 
-if TYPE_CHECKING:
-    from searchengine.measure.results import Results
-
 _NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
 _SUFFIX = ".index"
 
@@ -36,7 +33,7 @@ _SUFFIX = ".index"
             "Where": "host port unix_socket root_path trust_proxy workers",
             "For whom": "tokens origins log slow",
             "Limits": "max_requests max_body timeout rate",
-            "What is shown and searched": "benches query_encoders cross_encoder candidates",
+            "What is shown and searched": "query_encoders cross_encoder candidates",
             "The encoder": RUNNING,
         }
     )
@@ -78,13 +75,6 @@ _SUFFIX = ".index"
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="File of tokens, a line NAME SCOPE TOKEN [COLLECTION…] each; the scope is read or write.",
-)
-@click.option(
-    "--bench",
-    "benches",
-    multiple=True,
-    metavar="[NAME=]DIR",
-    help="Report of `searchengine bench` to show on the page; repeatable.",
 )
 @click.option(
     "--query-encoder",
@@ -148,7 +138,6 @@ _SUFFIX = ".index"
 def serve(
     collections: tuple[str, ...],
     tokens: Path | None,
-    benches: tuple[str, ...],
     query_encoders: tuple[str, ...],
     runtime: Any,
     **options: Any,
@@ -174,7 +163,6 @@ def serve(
         collections=named,
         tokens=() if tokens is None else read_tokens(tokens),
         tokens_file=None if tokens is None else tokens.absolute(),
-        benches=named_benches(benches, named),
         query_encoders=of_collections("--query-encoder", query_encoders, named),
         runtime=runtime,
         **options,
@@ -243,19 +231,6 @@ def named_collections(arguments: Iterable[str]) -> dict[str, Path | str]:
     return named
 
 
-def named_benches(
-    arguments: Iterable[str], collections: Mapping[str, Path | str]
-) -> dict[str, dict[str, Any]]:
-    """Collection → BenchResponse, from NAME=FOLDER; the only collection needs no name.
-
-    FOLDER is what `searchengine bench --out` has written. Raises QueryError.
-    """
-    from searchengine.measure.results import Results
-
-    folders = of_collections("--bench", arguments, collections)
-    return {name: _bench(Results.read(Path(folder))) for name, folder in folders.items()}
-
-
 def of_collections(
     option: str, arguments: Iterable[str], collections: Mapping[str, Path | str]
 ) -> dict[str, str]:
@@ -278,27 +253,3 @@ def of_collections(
             raise QueryError(f"{option} {argument}: the collections are {names}, got {name!r}")
         values[name] = value
     return values
-
-
-def _bench(results: "Results") -> dict[str, Any]:
-    """A BenchResponse."""
-    from searchengine.measure.recommend import recommend
-
-    points = [
-        {
-            "name": row.name,
-            "kind": str(row.kind),
-            "recall": row.recall,
-            "recall_low": row.recall_low,
-            "recall_high": row.recall_high,
-            "ms": row.p50_ms.median,
-        }
-        for row in results.rows
-    ]
-    return {
-        "measured_at": results.measured_at,
-        "k": results.subject["k"],
-        "target": results.target,
-        "recommended": recommend(results).name,
-        "points": points,
-    }

@@ -496,19 +496,10 @@ class PageField(BaseModel):
     high: float | str | None
 
 
-class NewestDocument(BaseModel):
-    """The beginning of a document."""
-
-    key: str
-    title: str
-    snippet: str
-
-
-class OverviewResponse(BaseModel):
-    """What the page shows before a question, from a sample of at most 200 documents."""
+class FieldsResponse(BaseModel):
+    """Fields to filter by, of a sample of at most 200 documents."""
 
     fields: list[PageField]
-    examples: list[str] = Field(description="Titles of documents, as questions.")
 
 
 class CountRequest(Strict):
@@ -535,30 +526,6 @@ class CountResponse(BaseModel):
         description="The values are of so many best documents for the question; null: of all."
     )
     facets: dict[str, list[FacetValue]]
-    newest: list[NewestDocument] = Field(
-        description="The newest five that match; none for a question."
-    )
-
-
-class BenchPoint(BaseModel):
-    """An operating point; `ms`: median latency of a question. The recall has a 95 % interval."""
-
-    name: str
-    kind: str
-    recall: float
-    recall_low: float
-    recall_high: float
-    ms: float
-
-
-class BenchResponse(BaseModel):
-    """What `searchengine bench` measured. Without --bench all is null and there are no points."""
-
-    measured_at: str | None = None
-    k: int | None = None
-    target: float | None = None
-    recommended: str | None = None
-    points: list[BenchPoint] = []
 
 
 class NewDocument(BaseModel):

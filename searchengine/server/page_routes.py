@@ -1,4 +1,4 @@
-"""The search page, and what only it asks for: values to filter by, a map, results of a bench."""
+"""The search page, and what only it asks for: values to filter by, and a map."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,22 +12,21 @@ from starlette.responses import Response
 from searchengine.engine import SearchEngine
 from searchengine.server.document_routes import Name
 from searchengine.server.models import (
-    BenchResponse,
     CountRequest,
     CountResponse,
     FacetsResponse,
     FieldName,
+    FieldsResponse,
     MapRequest,
     MapResponse,
-    OverviewResponse,
     Route,
     UrlFilter,
 )
-from searchengine.server.overview import count, overview
+from searchengine.server.page_filters import count, fields
 from searchengine.server.projection import Projection, current_version
 from searchengine.server.refusals import RESPONSES, Refused
 from searchengine.server.responses import Compressible, Content, as_json, json_response
-from searchengine.server.served import collection_of, state
+from searchengine.server.served import collection_of
 from searchengine.server.server_settings import MAX_FACETS
 
 router = APIRouter(route_class=Route, tags=["page"], responses=RESPONSES)
@@ -123,24 +122,14 @@ async def locate(request: Request, name: Name, body: MapRequest) -> Response:
     return as_json(await served.read(work))
 
 
-@router.get("/v1/collections/{name}/overview", response_model=OverviewResponse)
-async def survey(request: Request, name: Name) -> Response:
-    """Fields to filter by, and titles as examples of questions."""
-    return as_json(await collection_of(request, name).read(overview))
+@router.get("/v1/collections/{name}/fields", response_model=FieldsResponse)
+async def list_fields(request: Request, name: Name) -> Response:
+    """Fields to filter by."""
+    return as_json(await collection_of(request, name).read(fields))
 
 
 @router.post("/v1/collections/{name}/count", response_model=CountResponse)
 async def count_matches(request: Request, name: Name, body: CountRequest) -> Response:
-    """How many documents match a question, and the values of fields of the best 100 of them.
-
-    Without a question, the newest documents too.
-    """
+    """How many documents match a question, and the values of fields of the best 100 of them."""
     work = partial(count, request=body)
     return as_json(await collection_of(request, name).read(work))
-
-
-@router.get("/v1/collections/{name}/bench", response_model=BenchResponse)
-async def bench(request: Request, name: Name) -> Response:
-    """Recall and latency of operating points, as `searchengine bench` measured them."""
-    bench = state(request).settings.benches.get(collection_of(request, name).name)
-    return as_json(BenchResponse().model_dump() if bench is None else bench)

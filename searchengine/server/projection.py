@@ -8,7 +8,7 @@ import numpy as np
 
 from searchengine.engine import SearchEngine, contract
 from searchengine.indexer.arrays import Floats
-from searchengine.server.overview import sample_ids
+from searchengine.server.page_filters import sample_ids
 
 _PASSAGES = 64  # of a document, whose mean is its place
 _DOCUMENTS = 50  # whose passages are listed at a time

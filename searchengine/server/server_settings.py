@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from searchengine.errors import QueryError
 from searchengine.query.cross_encoding import CrossEncoding
@@ -96,7 +96,6 @@ class ServerSettings:
         slow: milliseconds from which on a request is logged with the times of its stages, even if
             others are not logged; None: none is.
         runtime: runs the encoders.
-        benches: collection → BenchResponse, as the page shows it.
         cross_encoding: the cross-encoder that requests may ask for, or None.
         query_encoders: collection → folder or hub name of its question encoder.
 
@@ -121,7 +120,6 @@ class ServerSettings:
     log: Literal["text", "json", "none"] = "text"
     slow: float | None = None
     runtime: RuntimeConfig | None = field(default=None)
-    benches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     cross_encoding: CrossEncoding | None = None
     query_encoders: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-// The cards of documents: hits, documents like one, and the newest.
+// The cards of documents: hits, and documents like one.
 
 import { byId, highlighted, make } from "./dom.js";
 
@@ -95,7 +95,7 @@ function item(hit, rank, actions) {
   const whole = make("button", { type: "button", class: "whole", "aria-expanded": "false", "aria-label": `Whole text of ${title}` }, "Whole text");
   whole.addEventListener("click", () => toggle(element, hit, actions));
   const like = make("button", { type: "button", class: "like", "aria-label": `More like ${title}`, onclick: () => actions.onLike(key, given) }, "More like this");
-  const [why, table] = rank === null ? ["", ""] : details(hit, rank);
+  const [why, table] = details(hit, rank);
   element.append(make("div", { class: "actions" }, whole, like, why), table);
   element.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && event.target === element) toggle(element, hit, actions);
@@ -108,19 +108,6 @@ export function showHits(hits, actions, first = 0) {
   if (first) byId("hits").append(...items);
   else byId("hits").replaceChildren(...items);
   return items;
-}
-
-/** What is shown before a question: examples, and the newest documents. */
-export function showExamples(examples, actions) {
-  byId("examples").replaceChildren(...examples.map((text) =>
-    make("li", {}, make("button", { type: "button", dir: "auto", onclick: () => actions.onExample(text) }, text))));
-  byId("examples-part").hidden = !examples.length;
-}
-
-export function showNewest(newest, actions) {
-  byId("newest").replaceChildren(...newest.map((document) =>
-    item({ ...document, metadata: {}, scores: {}, start: 0, end: 0, heading: "", highlights: [] }, null, actions)));
-  byId("newest-part").hidden = !newest.length;
 }
 
 /** Why there are no hits, and the ways out. */

@@ -3,8 +3,8 @@
 import { ApiError, call, hasToken, useToken } from "./api.js";
 import { byId, make, number } from "./dom.js";
 import { addValue, clearFilters, counted, filters, fromAddress, showChips, showFields, toAddress, useFields, where } from "./filters.js";
-import { showExamples, showHits, showNewest, showNothing } from "./hits.js";
-import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } from "./panels.js";
+import { showHits, showNothing } from "./hits.js";
+import { mapVersion, showMap, showMissed, showStages } from "./panels.js";
 
 const PAGE = 10;
 const [DEBOUNCE, RETRY] = [80, 5000]; // milliseconds
@@ -91,7 +91,7 @@ async function search() {
     const received = performance.now();
     state.asked = asked;
     state.hits = result.hits;
-    byId("error").hidden = byId("start").hidden = true;
+    byId("error").hidden = true;
     showHits(result.hits, actions);
     showReplaced(result.replaced, question);
     byId("more").hidden = !mayHaveMore(result);
@@ -111,10 +111,7 @@ async function search() {
     if (state.asking !== asking) return; // another question has been answered meanwhile
     await Promise.all([count(question || null, asking.signal), locate(question, result.hits, asking.signal)]);
   } catch (error) {
-    if (error.name !== "AbortError") {
-      showList([]);
-      byId("start").hidden = true;
-    }
+    if (error.name !== "AbortError") showList([]);
     showError(error);
   } finally {
     if (state.asking === asking) setBusy(false);
@@ -146,9 +143,7 @@ async function showIdle(signal) {
   state.asked = null;
   showList([]);
   byId("cascade").hidden = byId("error").hidden = true;
-  byId("start").hidden = false;
-  const [{ newest }] = await Promise.all([count(null, signal), locate("", [], signal)]);
-  showNewest(newest, actions);
+  await Promise.all([count(null, signal), locate("", [], signal)]);
 }
 
 /** How many documents match, and which values they have; after the hits, which do not wait for it. */
@@ -157,7 +152,6 @@ async function count(query, signal) {
   showFields(found, controlsChanged);
   state.found = found;
   showStatus(found);
-  return found;
 }
 
 const documents = (n) => `${number(n)} document${n === 1 ? "" : "s"}`;
@@ -299,13 +293,8 @@ async function addFilter(filter) {
   return true;
 }
 
-function onExample(text) {
-  byId("query").value = text;
-  controlsChanged();
-}
-
 const actions = {
-  textOf, showError, onExample, onLike: showSimilar,
+  textOf, showError, onLike: showSimilar,
   onValue: (field, value, inList) => { addValue(field, value, inList); controlsChanged(); },
 };
 
@@ -313,17 +302,13 @@ async function openCollection() {
   clearTimeout(state.retry);
   state.stats = null;
   try {
-    const [stats, overview, bench] = await Promise.all(["stats", "overview", "bench"].map((path) => call(`${at()}/${path}`)));
+    const [stats, { fields }] = await Promise.all(["stats", "fields"].map((path) => call(`${at()}/${path}`)));
     state.stats = stats;
     byId("error").hidden = true;
     byId("map-panel").hidden = false;
-    useFields(overview.fields);
-    showExamples(overview.examples, actions);
-    showNewest([], actions);
+    useFields(fields);
     byId("name").textContent = byId("collection").value;
     byId("size").textContent = documents(stats.documents);
-    showTuning(stats.tuning, stats.index_config);
-    showBench(bench);
     state.usual = stats.encoder === null && stats.mode !== "vector" ? "text" : stats.mode;
     if (!new URLSearchParams(location.hash.slice(1)).has("mode")) check(state.usual);
     chips();
@@ -332,7 +317,7 @@ async function openCollection() {
     showError(error);
     if (state.stats) return;
     showList([]);
-    for (const id of ["start", "facets-panel", "map-panel", "cascade", "curve-panel", "bench-panel"]) byId(id).hidden = true;
+    for (const id of ["facets-panel", "map-panel", "cascade"]) byId(id).hidden = true;
     setBusy(false);
     byId("size").textContent = "";
     if (error.status === 503) state.retry = setTimeout(openCollection, RETRY);

@@ -1,4 +1,4 @@
-// What the cascade did, the map of the collection, and the curve of the last tuning.
+// What the cascade did, and the map of the collection.
 
 import { byId, draw, make } from "./dom.js";
 
@@ -73,60 +73,4 @@ export function showMap(answer, open) {
   byId("map-note").textContent =
     `${map.count} documents; similar ones are close (${(100 * answer.explained).toFixed(0)} % of the variance is shown). ` +
     "Blue: hits. Ring: the question. Click a dot for documents like it.";
-}
-
-/**
- * Recall against milliseconds (a logarithmic axis) in the panel `id`, which is hidden without points.
- * A point has ms, recall, text (shown by the pointer) and cls; `goal` is a dashed line.
- */
-function showPoints(id, points, goal, note) {
-  byId(`${id}-panel`).hidden = !points.length;
-  if (!points.length) return;
-  const [width, height, margin] = [320, 200, 34];
-  const times = points.map((point) => Math.log10(point.ms));
-  const [left, right] = [Math.min(...times), Math.max(...times)];
-  const low = Math.min(...points.map((point) => point.recall), goal);
-  const x = (value) => margin + ((value - left) / (right - left || 1)) * (width - margin - 10);
-  const y = (value) => 8 + ((1 - value) / (1 - low || 1)) * (height - margin - 16);
-  const axis = (x1, x2, y1, y2, dashes) => draw("line", { class: "axis", x1, x2, y1, y2, "stroke-dasharray": dashes });
-  const text = (at, content, anchor) => draw("text", { ...at, "text-anchor": anchor }, content);
-  byId(id).replaceChildren(draw("svg", {
-    viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Recall and milliseconds of ${points.length} operating points`,
-  },
-  axis(margin, width, height - margin, height - margin),
-  axis(margin, margin, 0, height - margin),
-  axis(margin, width, y(goal), y(goal), "4 4"),
-  text({ x: margin, y: height - 18 }, `${(10 ** left).toPrecision(2)} ms`),
-  text({ x: width - 6, y: height - 18 }, `${(10 ** right).toPrecision(2)} ms`, "end"),
-  text({ x: margin - 4, y: 12 }, "1.00", "end"),
-  text({ x: margin - 4, y: y(low) + 4 }, low.toFixed(2), "end"),
-  ...points.map((point) => draw("circle", { class: point.cls, cx: x(Math.log10(point.ms)), cy: y(point.recall), r: point.cls === "chosen" ? 6 : 3.5 },
-    draw("title", {}, `${point.text}: recall ${point.recall.toFixed(3)}, ${point.ms.toPrecision(3)} ms`)))));
-  byId(`${id}-note`).textContent = note;
-}
-
-const CONFIG = ["prefix", "structure", "code", "shortlist", "effort"];
-
-/** The curve of the last tuning, with the operating point that it chose. */
-export function showTuning(tuning, config) {
-  const points = (tuning?.curve || []).map((point) => ({
-    ...point,
-    text: `prefix ${point.prefix}, ${point.structure} ${point.code}, shortlist ${point.shortlist}`,
-    cls: CONFIG.every((name) => point[name] === config[name]) ? "chosen" : "dot",
-  }));
-  const goal = tuning?.goal;
-  showPoints("curve", points, goal?.recall, goal && `Recall@${goal.k} against milliseconds of a search, as the last tuning ` +
-    `measured them. Dashed: the goal, ${goal.recall}. Large dot: the operating point in use.`);
-}
-
-/** What `searchengine bench` measured: exact search, cascades and peers. */
-export function showBench(bench) {
-  const points = bench.points.map((point) => ({
-    ...point,
-    text: point.name,
-    cls: point.name === bench.recommended ? "chosen" : point.kind === "cascade" ? "dot" : "other",
-  })).sort((one, other) => (one.cls === "chosen") - (other.cls === "chosen")); // the chosen one on top
-  showPoints("bench", points, bench.target, `Recall@${bench.k} against the median milliseconds of a search, ` +
-    `measured on ${bench.measured_at?.slice(0, 10)}. Dashed: the target, ${bench.target}. ` +
-    `${bench.recommended ? `Large dot: the recommended one, ${bench.recommended}. ` : ""}Rings: other kinds of search.`);
 }

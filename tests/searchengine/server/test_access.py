@@ -11,7 +11,7 @@ import pytest
 from server_process import READER, TOKEN, vectors_collection
 from starlette.testclient import TestClient
 
-from searchengine.cli.serve import named_benches, named_collections
+from searchengine.cli.serve import named_collections
 from searchengine.errors import QueryError
 from searchengine.server import counting
 from searchengine.server.counting import Shared
@@ -147,7 +147,7 @@ def test_a_token_is_for_some_collections(serve: Serve, words: Path, tmp_path: Pa
     assert client.put(DOCUMENT, json={"text": "x"}).status_code == 200
     search = {"vector": [1.0] * 8, "collection": "vectors"}
     at = "/v1/collections/vectors"
-    routes = [("GET", part) for part in ("stats", "documents", "documents/1", "bench")]
+    routes = [("GET", part) for part in ("stats", "documents", "documents/1", "fields")]
     routes += [
         ("GET", "facets?field=n"),
         ("DELETE", "documents?where=n"),
@@ -188,18 +188,6 @@ def test_names_of_collections(tmp_path: Path) -> None:
         named_collections([str(tmp_path / "a=b")])
     with pytest.raises(QueryError, match="two collections are named 'a'"):
         named_collections(["x/a.index", "y/a"])
-
-
-def test_names_of_benches(tmp_path: Path) -> None:
-    one, two = {"a": tmp_path}, {"a": tmp_path, "b": tmp_path}
-    for arguments, collections, message in (
-        (["x"], two, "name its collection, one of a, b"),
-        (["c=x"], two, "the collections are a, b, got 'c'"),
-        (["b=x"], two, "x: no such file"),
-        (["x"], one, "x: no such file"),
-    ):
-        with pytest.raises(QueryError, match=message):
-            named_benches(arguments, collections)
 
 
 def test_a_body_has_a_limit(serve: Serve) -> None:

@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import pytest
-from click.testing import CliRunner
 from server_process import TOKEN, Server, running
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.cli import cli
 
 CHROMIUM = shutil.which("chromium")
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
@@ -184,13 +181,9 @@ def test_a_cross_encoder_is_asked_for_by_a_box(page: Any) -> None:
 
 
 def test_filters_are_chips(page: Any) -> None:
-    page.wait_for_selector("#newest > li")
-    assert page.is_visible("#examples-part") and page.locator("#newest > li").count() == 5
     page.click("#facets label:has-text('land')")
-    page.wait_for_selector("#newest > li:first-child:has-text('Title 28')")  # not 29, which is air
+    page.wait_for_selector("#status:has-text('10 documents match the filters.')")
     assert page.locator("#chips button").inner_text() == "topic: land ×"
-    assert page.inner_text("#status") == "10 documents match the filters."
-    assert page.is_hidden("#examples-part")
     ask(page, "whale")
     settle(page)
     assert len(titles(page)) == 10 and all(int(title.split()[1]) % 3 == 1 for title in titles(page))
@@ -285,36 +278,6 @@ def test_map_cascade_and_theme(page: Any) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_curves_of_tuning_and_bench(browser: Any, tmp_path: Path) -> None:
-    """Every operating point is a dot; the one in use and the recommended one are large."""
-    rows = np.random.default_rng(0).normal(size=(800, 16)).astype(np.float32)
-    with SearchEngine.create(tmp_path / "tuned.index", None, dim=16) as engine:
-        engine.add(vectors=rows)
-        points = len(engine.tune().curve)
-    np.save(tmp_path / "rows.npy", rows)
-    bench = ["bench", "--vectors", "rows.npy", "--structures", "flat", "--shortlists", "20,50"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        options = ["--prefixes", "8", "--repeats", "1", "--cold", "0", "--out", "r"]
-        assert CliRunner().invoke(cli, [*bench, *options]).exit_code == 0
-    measured = json.loads((tmp_path / "r" / "results.json").read_text())["rows"]
-    with running(tmp_path, [tmp_path / "tuned.index"], "--bench", tmp_path / "r") as server:
-        context = browser.new_context()
-        page = context.new_page()
-        page.add_init_script(f"sessionStorage.setItem('searchengine-token', '{TOKEN}')")
-        page.goto(server.url)
-        page.wait_for_selector("#bench-panel summary")
-        for panel, number in (("curve", points), ("bench", len(measured))):
-            page.click(f"#{panel}-panel summary")
-            assert page.locator(f"#{panel} circle").count() == number > 2
-            assert page.locator(f"#{panel} circle.chosen").count() == 1
-        titles = page.locator("#bench circle title").all_text_contents()
-        exact = next(row for row in measured if row["kind"] == "exact")
-        assert any(title.startswith(f"{exact['name']}: recall 1.000") for title in titles)
-        assert "Recall@10" in page.inner_text("#bench-note")
-        context.close()
-
-
 def test_the_mode_of_the_collection_is_chosen(browser: Any, tmp_path: Path) -> None:
     """Another one is kept in the address."""
     with SearchEngine.create(
@@ -347,8 +310,7 @@ def test_documents_like_one(browser: Any, tmp_path: Path) -> None:
             page = context.new_page()
             page.add_init_script(f"sessionStorage.setItem('searchengine-token', '{TOKEN}')")
             page.goto(server.url)
-            page.wait_for_selector("#newest > li")
-            assert page.locator("#newest .like").count() == 5
+            page.wait_for_selector("#map svg", state="attached")
             ask(page, "whale sea ")
             assert page.is_checked("input[value=hybrid]")
             assert titles(page) == [hit.title for hit in engine.search("whale sea", 10)]
@@ -374,19 +336,18 @@ def test_documents_like_one(browser: Any, tmp_path: Path) -> None:
             page.wait_for_function("() => document.querySelectorAll('#chips li').length === 1")
             ask(page, "whale ")  # another question begins without
             assert page.locator("#chips li").count() == 0 and page.is_hidden("#error")
-            page.fill("#query", "")
-            page.click("#newest .like >> nth=0")
+            with page.expect_response("**/v1/search/similar"):
+                page.click("#hits .like >> nth=0")
             page.wait_for_selector("#status:has-text('most like it')")
             settle(page)
-            assert titles(page) == [hit.title for hit in engine.similar("d29", 10)]
             page.click("#chips button >> nth=0")
-            page.wait_for_selector("#newest > li")
+            page.wait_for_function("() => !document.querySelector('#hits > li')")
             assert page.locator("#chips li").count() == 0 and "like" not in page.url
             context.close()
 
 
 def test_nothing_shifts_while_one_types(page: Any) -> None:
-    """The first hits take the place of the examples at once."""
+    """The first hits take their place at once."""
     page.evaluate(
         """() => { window.shifts = []; new PerformanceObserver((list) => shifts.push(
           ...list.getEntries().map((each) => each.value))).observe({type: "layout-shift"}); }"""
@@ -507,10 +468,8 @@ def test_a_missing_document(page: Any) -> None:
 
 def test_five_tasks(page: Any) -> None:
     """Find; filter by two values; open; find similar; understand why there is nothing."""
-    page.click("#examples button >> nth=0")  # find
-    settle(page)
-    assert page.locator("#hits mark").count() and page.locator("#start").is_hidden()
-    ask(page, "whale")
+    ask(page, "whale")  # find
+    assert page.locator("#hits mark").count()
     page.check("#facets label:has-text('land') input")  # filter: either of two values
     page.wait_for_function(
         "() => document.querySelector('#status').textContent === '10 documents match'"

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
-from server_app import DOCUMENTS
 from server_process import READER
 from starlette.testclient import TestClient
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry
-from searchengine.server import overview
+from searchengine.server import page_filters
 
 Serve = Callable[..., TestClient]
 FOLDER = files("searchengine.server") / "page"
@@ -72,24 +71,10 @@ def test_facets(client: TestClient) -> None:
     assert client.get(f"{AT}/facets", params={"field": "a b"}).status_code == 422
 
 
-def test_an_overview(client: TestClient) -> None:
-    answer = client.get(f"{AT}/overview").json()
+def test_fields(client: TestClient) -> None:
+    answer = client.get(f"{AT}/fields").json()
     fields = {field["name"]: field for field in answer["fields"]}
     assert fields["lang"]["kind"] == "choice" and fields["lang"]["lists"]
-    assert all(
-        client.post("/v1/search", json={"query": q}).json()["hits"] for q in answer["examples"]
-    )
-
-
-def test_the_start_of_long_texts(serve: Serve, tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "long.index", None, dim=1) as engine:
-        engine.add([{"_id": "a", "text": "Owls  hear mice. " + "Then " * 200}], [[1]])
-    client = serve(READER, collections={"words": tmp_path / "long.index"})
-    (shown,) = client.post(f"{AT}/count", json={}).json()["newest"]
-    examples = client.get(f"{AT}/overview").json()["examples"]
-    assert shown["snippet"].startswith("Owls hear mice. Then") and len(shown["snippet"]) <= 160
-    assert shown["snippet"].endswith("…")
-    assert examples == ["Owls hear mice"]
 
 
 def test_counts_are_of_the_question(client: TestClient) -> None:
@@ -100,12 +85,7 @@ def test_counts_are_of_the_question(client: TestClient) -> None:
 
     everything = count(fields={"lang": None})
     assert everything["total"] == 3 and everything["best"] is None
-    keys = [document["_id"] for document in reversed(DOCUMENTS)]
-    assert [each["key"] for each in everything["newest"]] == keys
-    others = count(where=f"_id != '{keys[0]}'")["newest"]
-    assert [each["key"] for each in others] == keys[1:]
     words = count(query="bee", mode="text", fields={"lang": None, "year": "year > 3000"})
-    assert words["newest"] == []
     assert words["total"] == 1 and not words["at_least"]
     assert sum(value["count"] for value in words["facets"]["lang"]) == 1
     assert words["facets"]["year"] == []
@@ -120,7 +100,7 @@ def test_counts_are_of_the_question(client: TestClient) -> None:
 def test_it_is_said_that_counts_are_of_the_best(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "BEST", 2)
+    monkeypatch.setattr(page_filters, "BEST", 2)
     body = {"query": "bee", "mode": "vector", "fields": {"lang": None}, "where": "year = 2016"}
     answer = client.post(f"{AT}/count", json=body).json()  # the field is counted without the filter
     assert (answer["total"], answer["best"]) == (1, 2)
@@ -166,11 +146,6 @@ def test_a_map_shows_the_main_directions(client: TestClient, words: Path) -> Non
     client.put(f"{AT}/documents/new", json={"text": "seven77"})
     later = client.post(f"{AT}/map", json={"version": answer["version"]}).json()
     assert len(later["points"]) == 4 and later["version"] != answer["version"]
-
-
-def test_a_server_without_a_bench_has_no_points(client: TestClient) -> None:
-    answer = client.get(f"{AT}/bench").json()
-    assert answer.pop("points") == [] and set(answer.values()) == {None}
 
 
 def test_a_map_of_nothing(serve: Serve, tmp_path: Path) -> None:

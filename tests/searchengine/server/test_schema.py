@@ -26,7 +26,7 @@ from server_process import TOKEN
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 AT = "/v1/collections/words/documents"
-OPERATIONS = 31
+OPERATIONS = 30
 
 # A DELETE of documents that match a filter leaves the list of documents, which schemathesis takes
 # for what was deleted.

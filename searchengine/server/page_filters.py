@@ -1,4 +1,4 @@
-"""What the page shows beside hits: fields to filter by, examples, newest documents, counts."""
+"""What the page shows beside hits: fields to filter by, and counts."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,26 +16,19 @@ from searchengine.server.server_settings import MAX_FACETS, MAX_OFFSET
 BEST = 100
 """Documents that a question is about: the values of those are counted."""
 _VALUES = 50  # of a field that are counted
-_SAMPLE, _EXAMPLES, _NEWEST = 200, 4, 5  # documents
-_CHARACTERS = 4 << 20  # of documents that are read for an overview
-_BEGINNING = 160  # characters of a new document
+_SAMPLE = 200  # documents
+_CHARACTERS = 4 << 20  # of documents that are read for their fields
 _FEW = 12  # values of a field that are a choice, however small the sample
 _NAME = 60  # characters of a value that is a name, not prose
 _SHOWN = 200  # characters of a value that a hit can show
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s|(?<=。)|\n\s*\n")
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d.*)?)?")
 
 
 def sample_ids(store: Any, n: int) -> list[int]:
     """Ids of n documents drawn at random, ascending; all if they are few. Reads all ids."""
-    ids = _ids(store)
+    ids = np.concatenate([np.zeros(0, np.int64), *listing.ids(store, None)])
     chosen = sorted(Random(0).sample(range(len(ids)), min(n, len(ids))))
     return [int(i) for i in ids[chosen]]
-
-
-def _ids(store: Any, where: str | None = None) -> Any:
-    """Ids of the documents that match a filter, ascending (n,) int64."""
-    return np.concatenate([np.zeros(0, np.int64), *listing.ids(store, where)])
 
 
 def _read_some(store: Any, ids: Iterable[int]) -> Iterator[Document]:
@@ -49,21 +42,16 @@ def _read_some(store: Any, ids: Iterable[int]) -> Iterator[Document]:
         yield document
 
 
-def overview(engine: SearchEngine) -> dict[str, Any]:
-    """The fields of a sample of documents, and titles as examples."""
+def fields(engine: SearchEngine) -> dict[str, Any]:
+    """The fields of a sample of documents."""
     with engine.collection.reading() as snapshot:
         store = snapshot.store
         documents = list(_read_some(store, sample_ids(store, _SAMPLE)))
-    return {
-        "fields": _fields(documents),
-        "examples": list(dict.fromkeys(filter(None, map(_question, documents))))[:_EXAMPLES],
-    }
+    return {"fields": _fields(documents)}
 
 
 def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
-    """How many documents match, and the values of fields: of the best ones for a question.
-
-    Without a question the newest documents, too."""
+    """How many documents match, and the values of fields: of the best ones for a question."""
     mode = engine.default_mode if request.mode == "auto" else Mode(request.mode)
     if mode == Mode.HYBRID and not engine.encodes:
         mode = Mode.TEXT
@@ -87,7 +75,6 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
                 for value, number in list(values.items())[:_VALUES]
             ]
     total = engine.count(request.where)
-    newest = _newest(engine, request.where) if request.query is None else []
     if searched is not None and mode == Mode.TEXT:
         with engine.collection.reading() as snapshot:
             required = engine.required_phrases(searched.question)
@@ -105,22 +92,7 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
         "at_least": at_least,
         "best": best,
         "facets": facets,
-        "newest": newest,
     }
-
-
-def _newest(engine: SearchEngine, where: str | None) -> list[dict[str, str]]:
-    """The documents added last of those that match a filter, the last one first."""
-    with engine.collection.reading() as snapshot:
-        ids = _ids(snapshot.store, where)[: -_NEWEST - 1 : -1].tolist()
-        return [
-            {
-                "key": document.key,
-                "title": document.title,
-                "snippet": _beginning(document.text),
-            }
-            for document in _read_some(snapshot.store, ids)
-        ]
 
 
 def _best(engine: SearchEngine, read: Searched, mode: Mode, where: str | None) -> Sequence[str]:
@@ -136,19 +108,6 @@ def _among(keys: Sequence[str]) -> str:
     """A filter for the documents with these keys."""
     quoted = ("'{}'".format(key.replace("'", "''")) for key in keys)
     return f"_id in ({', '.join(quoted)})" if keys else "_id = ''"
-
-
-def _beginning(text: str) -> str:
-    """The first characters of a text, on one line; "…" for the rest."""
-    line = " ".join(text[: 2 * _BEGINNING].split())
-    return line if len(line) <= _BEGINNING else line[: _BEGINNING - 1].rstrip() + "…"
-
-
-def _question(document: Document) -> str:
-    """A title as a question, or the first sentence of a text; "" if it is long."""
-    text = document.title or _SENTENCE_END.split(document.text[: 4 * _NAME], maxsplit=1)[0]
-    question = " ".join(text.split()).rstrip(".。")
-    return question if len(question) <= 2 * _NAME else ""
 
 
 def _fields(documents: Sequence[Document]) -> list[dict[str, Any]]:
