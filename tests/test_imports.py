@@ -41,7 +41,6 @@ FUNCTIONS = {
     "searchengine/corpus/formats/code.py": "code",
     "searchengine/corpus/text_files.py": "formats",
     "searchengine/ingest/bulk.py": "ray",
-    "searchengine/server/mcp_routes.py": "serve mcp",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",
     "trainer/training/example_files.py": "datasets",

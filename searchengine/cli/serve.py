@@ -146,7 +146,7 @@ def serve(
 
     COLLECTION is a folder, or NAME=FOLDER; or the URL of one on PostgreSQL, which several servers
     may share, and which is named after its #. Without --tokens, everyone on this machine may search
-    and nobody may write. Assistants find tools (MCP) at /mcp/NAME.
+    and nobody may write.
 
     \b
     Example:
@@ -181,7 +181,7 @@ def mcp(collection: Path | str, **options: Any) -> None:
 
     The tools are search, get, similar and facets, over stdin and stdout, by
     the Model Context Protocol. They only read, and show what other processes
-    commit. `searchengine serve` offers them over HTTP.
+    commit.
 
     \b
     Example:

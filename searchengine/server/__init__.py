@@ -3,7 +3,7 @@
 running           sockets, worker processes, signals
 app               the ASGI application: routes, start, stop, OpenAPI
 guard             what every request passes: id, token, limits, time, log line
-mcp_server        a collection as tools of an assistant, over stdio too
+mcp_server        a collection as tools of an assistant, over stdio
 …_routes          what answers at each address
 refusals          exceptions as one sentence
 served            what the routes share; one collection: its engine, threads, refresh

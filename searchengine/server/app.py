@@ -24,7 +24,6 @@ from searchengine.engine import CrossEncoders
 from searchengine.errors import FieldWarning
 from searchengine.server import (
     document_routes,
-    mcp_routes,
     openai_routes,
     page_routes,
     search_routes,
@@ -68,7 +67,6 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         document_routes,
         status_routes,
         page_routes,
-        mcp_routes,
     ):
         app.include_router(routes.router, dependencies=[Depends(known_parameters)])
     add_handlers(app)
@@ -82,7 +80,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
             guarded,
             settings.origins,
             allow_methods=["*"],
-            allow_headers=["*"],  # of assistants, mcp-protocol-version and others
+            allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
     if settings.trust_proxy:

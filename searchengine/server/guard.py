@@ -38,8 +38,7 @@ OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths without a token."""
 # Of all that is not GET, only this reads.
 _READS = re.compile(
-    r"/mcp(/[^/]+)?"
-    r"|/v1/(search(/batch|/similar|/explain)?|embeddings|collections/[^/]+/(map|count|documents:(get|vectors)))"
+    r"/v1/(search(/batch|/similar|/explain)?|embeddings|collections/[^/]+/(map|count|documents:(get|vectors)))"
 )
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _SMALL = 1 << 16  # bytes of a body that is received however many others are
@@ -108,7 +107,7 @@ class Guard:
         settings, path = self.settings, scope["path"]
         if not settings.tokens:
             self._check_host(headers)
-        if path in OPEN or not path.startswith(("/v1/", "/mcp", "/metrics")):
+        if path in OPEN or not path.startswith(("/v1/", "/metrics")):
             return None
         writes = scope["method"] not in ("GET", "HEAD") and not _READS.fullmatch(path)
         if not settings.tokens:
@@ -200,7 +199,7 @@ class Passing:
         From the end of its body on, which may come slowly, to the beginning of its response, which
         may be read slowly.
         """
-        if not self._scope["path"].startswith(("/v1/", "/mcp")):
+        if not self._scope["path"].startswith("/v1/"):
             return
         self._entered = self._guard.shared.enter(self._settings.max_requests)
         if not self._entered:

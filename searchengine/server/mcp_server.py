@@ -1,6 +1,6 @@
 """A collection as tools of an assistant: a server of the Model Context Protocol.
 
-Reads only. Over stdio, each call shows the newest commit of any process.
+Reads only. Each call shows the newest commit of any process.
 """
 
 import logging
@@ -15,8 +15,6 @@ from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, ValidationError
 from pydantic import Field as Described
@@ -254,10 +252,7 @@ class Opened:
 class Server(MCPServer[Any]):
     """A server that answers errors in one sentence and refuses unknown arguments."""
 
-    def __init__(
-        self, tools: Tools, adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    ) -> None:
-        """`adapt`: makes the function to call, perhaps a coroutine, of each tool."""
+    def __init__(self, tools: Tools) -> None:
         logging.basicConfig(level=logging.WARNING, format="%(message)s")  # else mcp chooses
         super().__init__(
             "searchengine",
@@ -270,23 +265,8 @@ class Server(MCPServer[Any]):
         reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
         for tool in (tools.search, tools.get, tools.similar, tools.facets):
             about = cleandoc(tool.__doc__ or "")
-            called = tool if adapt is None else adapt(tool)
-            self.add_tool(called, description=about, annotations=reads, structured_output=True)
+            self.add_tool(tool, description=about, annotations=reads, structured_output=True)
             self._arguments[tool.__name__] = list(signature(tool).parameters)
-
-    def exchange(self, max_body: int) -> StreamableHTTPSessionManager:
-        """Answers one HTTP request, of at most `max_body` bytes, within its `run`.
-
-        It has no sessions, so that any worker may answer the next request.
-        """
-        self.streamable_http_app(
-            stateless_http=True,
-            json_response=True,
-            max_request_body_size=max_body,
-            # the callers of this method have checked the headers
-            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-        )
-        return self.session_manager
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """Call a tool. Raises ToolError, with a message for the assistant."""

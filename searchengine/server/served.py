@@ -43,7 +43,6 @@ class Served:
         problem: why it is not ready; None: it is.
         away: why its folder, or its database, cannot be read now; None: it can.
         projection: the map of the page, of some commit; None: nobody has asked for it.
-        assistants: the version of a commit and the mcp_server.Server for it; None: likewise.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class Served:
         self.name, self.path = name, path
         self._settings, self._cross_encoders = settings, cross_encoders
         self.projection: Projection | None = None
-        self.assistants: tuple[str, Any] | None = None
         self.problem: str | None = "the encoder is being loaded"
         self.away: str | None = None
         self._engine: SearchEngine | None = None

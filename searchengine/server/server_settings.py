@@ -28,7 +28,6 @@ MAX_HITS = 25_600  # questions of a batch times the hits of each, with those to 
 MAX_TEXT = 32 << 20  # characters of the documents that one request reads
 MAX_RESPONSE = 32 << 20  # bytes
 MAX_BUFFERED = 64 << 20  # bytes of large requests that are being received at a time
-MAX_RESULT = 4 << 20  # bytes of what a tool returns to an assistant
 MAX_UNSENT = 128 << 20  # bytes of large responses that are being sent at a time
 SPARE_TOKENS = 64  # tokens that a reload may add
 MAX_FACETS = 20
@@ -41,7 +40,7 @@ _MIN_CHARACTERS = 16  # characters
 _SCOPES = ("read", "write")
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~][A-Za-z0-9_.~-]*)+")
 # Of the addresses here.
-_TOPS = ("v1", "mcp", "page", "metrics", "healthz", "readyz", "openapi.json")
+_TOPS = ("v1", "page", "metrics", "healthz", "readyz", "openapi.json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,10 +44,9 @@ def test_the_programs(
                 names["engine"].close()
 
 
-def test_the_configurations_name_the_command_and_an_address() -> None:
-    texts = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-    server, remote = (json.loads(text)["mcpServers"]["notes"] for text in texts)
-    assert remote["url"].endswith("/mcp/notes")
+def test_the_configuration_names_the_command() -> None:
+    (text,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    server = json.loads(text)["mcpServers"]["notes"]
     assert server["command"] == "searchengine" and server["args"][0] in cli.commands
 
 

@@ -1,27 +1,23 @@
-"""A real client lists the tools and calls every one: of `searchengine mcp`, and of a server."""
+"""A real client lists the tools and calls every one: of `searchengine mcp`."""
 
 import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from command_line import COMMAND, run
 from lazy import Lazy, needs
-from server_process import READER, TOKEN, running, vectors_collection
 from starlette.testclient import TestClient
 from tiny_model import static_table, write_cross_encoder, write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.engine import CrossEncoding
 from searchengine.errors import QueryError
-from searchengine.server.server_settings import Token
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 pytestmark = needs("mcp", "mcp")
@@ -269,112 +265,3 @@ def test_a_cross_encoder_orders_the_hits_if_the_server_has_one(path: Path, tmp_p
         assert "A cross-encoder orders the best 2 hits" in tools.instructions()
     with pytest.raises(QueryError, match="no model at"):
         ours.serve(path, cross_encoding=CrossEncoding(str(tmp_path / "gone")))
-
-
-@asynccontextmanager
-async def _over_http(url: str, token: str, **options: Any) -> Any:
-    from mcp.client.streamable_http import streamable_http_client
-
-    headers = {"Authorization": f"Bearer {token}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
-        async with mcp.Client(streamable_http_client(url, http_client=http), **options) as client:
-            yield client
-
-
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_client_calls_tools_of_a_server(path: Path, tmp_path: Path, mode: str) -> None:
-    """With the newest protocol and with the handshake of the older ones; by any worker."""
-    other = vectors_collection(tmp_path / "other.index")
-    tokens = tmp_path / "limited.txt"
-    tokens.write_text(f"mine read {READER} notes\nall write {TOKEN}\n")
-
-    async def session(url: str) -> None:
-        async with _over_http(f"{url}/mcp", READER, mode=mode) as client:  # its only collection
-            assert "3 documents" in client.instructions and "year" in client.instructions
-            tools = (await client.list_tools()).tools
-            assert [tool.name for tool in tools] == ["search", "get", "similar", "facets"]
-            asked = {"query": "night", "mode": "text", "where": "year >= 2020", "k": 1}
-            found = (await client.call_tool("search", asked)).structured_content
-            assert [hit["key"] for hit in found["hits"]] == ["owls"]
-            result = await client.call_tool("search", {"query": "x", "where": "year >"})
-            assert result.is_error and result.content[0].text.startswith("in the filter: expected")
-            httpx2.put(
-                f"{url}/v1/collections/notes/documents/new",
-                json={"text": "Moths fly by night.", "_vector": [0, 1]},
-                headers={"Authorization": f"Bearer {TOKEN}"},
-            ).raise_for_status()
-            near = (await client.call_tool("similar", {"key": "new"})).structured_content
-            assert near["hits"][0]["key"] == "owls"
-        async with _over_http(f"{url}/mcp/notes", TOKEN, mode=mode) as client:
-            assert "4 documents" in client.instructions
-
-    options = ("--tokens", tokens, "--root-path", "/search", "--workers", 2)
-    with running(tmp_path, [path, other], *options) as server:
-        asyncio.run(session(server.url))
-        assert server.stop() == 0
-    assert not any("Traceback" in line for line in server.log), "".join(server.log)
-
-
-CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
-HEADERS = {"Accept": "application/json, text/event-stream"}
-
-
-def _asked(client: TestClient, name: str, at: str = "/mcp/words", **arguments: Any) -> Any:
-    body = CALL | {"params": {"name": name, "arguments": arguments}}
-    return client.post(at, json=body, headers=HEADERS)
-
-
-def test_tools_are_behind_the_tokens_of_the_server(
-    serve: Serve, words: Path, tmp_path: Path
-) -> None:
-    vectors = vectors_collection(tmp_path / "vectors.index")
-    reader = Token.from_secret("mine", "read", READER, ["words"])
-    every = Token.from_secret("all", "read", TOKEN)
-    both = {"words": words, "vectors": vectors}
-    client = serve(READER, collections=both, tokens=(reader, every))
-    for at in ("/mcp/words", "/mcp"):
-        (text,) = _asked(client, "get", at, keys=["bee"]).json()["result"]["content"]
-        assert "a bee" in text["text"]
-    refused = _asked(client, "get", "/mcp/vectors", keys=["1"])
-    assert refused.status_code == 404 and "there is no collection 'vectors'" in refused.text
-    client.headers["Authorization"] = f"Bearer {TOKEN}"
-    refused = _asked(client, "get", "/mcp", keys=["bee"])
-    assert refused.status_code == 422 and "name one of: words, vectors" in refused.text
-    for method in ("GET", "DELETE"):  # there are no sessions
-        refused = client.request(method, "/mcp/words", headers=HEADERS)
-        assert refused.status_code in (403, 405)
-    client.headers["Authorization"] = f"Bearer {READER}x"
-    for at in ("/mcp/words", "/mcp", "/mcp/none"):
-        assert _asked(client, "get", at, keys=["bee"]).status_code == 401
-
-
-def test_web_pages_of_other_servers_call_no_tools(serve: Serve) -> None:
-    client = serve(None, tokens=(), origins=("https://tools.example",))
-    statuses = {}
-    for origin in ("https://tools.example", "http://localhost", "https://other.example", "null"):
-        client.headers["Origin"] = origin
-        statuses[origin] = _asked(client, "get", keys=["bee"]).status_code
-    assert list(statuses.values()) == [200, 200, 403, 403]
-    del client.headers["Origin"]
-    client.headers["Host"] = "rebound.example"
-    assert _asked(client, "get", keys=["bee"]).status_code == 421
-
-
-def test_what_a_tool_of_a_server_returns_is_limited(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = serve()
-    monkeypatch.setattr("searchengine.server.mcp_routes.MAX_RESULT", 100)
-    result = _asked(client, "get", keys=["bee", "cat"]).json()["result"]
-    assert result["isError"] and "at most 100 bytes, got" in result["content"][0]["text"]
-    assert _asked(client, "get", keys=["bee"] * 101).json()["result"]["isError"]
-    samples = client.get("/metrics").text
-    assert 'route="/mcp/{name}"' in samples and 'collection="words"' in samples
-
-
-def test_a_server_without_mcp_says_what_to_install(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "searchengine.server.mcp_server", None)
-    refused = _asked(serve(), "get", keys=["bee"])
-    assert refused.status_code == 404 and "searchengine[mcp]" in refused.text
