@@ -299,27 +299,28 @@ class BatchResponse(BaseModel):
 
 Role = Literal["query", "document"]
 _Text = Annotated[str, Field(min_length=1, max_length=limits.MAX_INPUT, pattern=r"\S")]
-_Token = Annotated[int, Field(ge=0, lt=1 << 31)]
-_Tokens = Annotated[list[_Token], Field(min_length=1, max_length=limits.MAX_INPUT)]
 _INPUTS = Field(min_length=1, max_length=limits.MAX_INPUTS)
 
 
+def _only_texts(value: Any) -> Any:
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, int | list):
+        raise ValueError(
+            "send texts, not tokens; LangChain's OpenAIEmbeddings sends texts with "
+            "check_embedding_ctx_length=False"
+        )
+    return value
+
+
 def _kind(value: Any) -> str:
-    """Which of the four kinds of input is meant, so that an error is of that one alone."""
-    if not isinstance(value, list):
-        return "text"
-    first = value[0] if value else None
-    if isinstance(first, list):
-        return "token arrays"
-    return "tokens" if isinstance(first, int) else "texts"
+    """Which of the two kinds of input is meant, so that an error is of that one alone."""
+    return "texts" if isinstance(value, list) else "text"
 
 
 Input = Annotated[
-    Annotated[_Text, Tag("text")]
-    | Annotated[list[_Text], _INPUTS, Tag("texts")]
-    | Annotated[_Tokens, Tag("tokens")]
-    | Annotated[list[_Tokens], _INPUTS, Tag("token arrays")],
+    Annotated[_Text, Tag("text")] | Annotated[list[_Text], _INPUTS, Tag("texts")],
     Discriminator(_kind),
+    BeforeValidator(_only_texts),
 ]
 
 
@@ -332,9 +333,7 @@ class EmbeddingsRequest(Strict):
         }
     )
     model: Name | None = Field(None, description="The collection whose encoder is used.")
-    input: Input = Field(
-        description="A text or several; in place of a text its tokens in cl100k_base."
-    )
+    input: Input = Field(description="A text or several.")
     dimensions: Dimensions | None = Field(None, description="Prefix to keep, scaled to length 1.")
     encoding_format: Literal["float", "base64"] = "float"
     input_type: Role = Field(

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,8 +26,6 @@ from searchengine.server.served import Served, collection_of, readable
 
 router = APIRouter(route_class=Route, tags=["openai"], responses=RESPONSES)
 _BLOCK = 256  # texts encoded at a time; between blocks the time limit is checked
-ENCODING = "cl100k_base"
-"""The encoding of token arrays: LangChain's, for a model that OpenAI does not have."""
 
 
 @router.get("/v1/models", response_model=ModelList)
@@ -65,8 +62,7 @@ def _model(served: Served) -> dict[str, Any]:
 async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     """Vectors of texts, by the encoder of a collection.
 
-    With `dimensions`, their prefixes of that width, scaled to length 1. Texts may be arrays of
-    tokens of OpenAI's encoding cl100k_base if the server has tiktoken. `truncated` lists the
+    With `dimensions`, their prefixes of that width, scaled to length 1. `truncated` lists the
     inputs of which the encoder has read the beginning only.
     """
     served = collection_of(request, body.model)
@@ -74,7 +70,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     def work(engine: SearchEngine) -> Content:
         if not engine.encodes:
             raise QueryError("the collection has no encoder; its documents come with vectors")
-        texts = _texts(body)
+        texts = [body.input] if isinstance(body.input, str) else body.input
         tokens, cut, room = _read_tokens(engine, texts, body.input_type)
         content = Content()
         head = {
@@ -95,29 +91,6 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
         return content
 
     return json_response(await served.read(work))
-
-
-def _texts(body: EmbeddingsRequest) -> Sequence[str]:
-    """The inputs as texts. Raises QueryError."""
-    given: Any = body.input
-    inputs = [given] if isinstance(given, str) or isinstance(given[0], int) else given
-    if isinstance(inputs[0], str):
-        return list(inputs)
-    try:
-        decode = import_module("tiktoken").get_encoding(ENCODING).decode
-    except (ImportError, OSError, ValueError) as error:
-        lacks = "tiktoken" if isinstance(error, ImportError) else f"the table of {ENCODING}"
-        raise QueryError(
-            f"to read arrays of tokens the server needs {lacks}; send texts: LangChain's "
-            "OpenAIEmbeddings sends them with check_embedding_ctx_length=False"
-        ) from error
-    try:
-        texts = [decode(tokens) for tokens in inputs]
-    except KeyError as error:
-        raise QueryError(f"input: {error.args[0]}: no such token of {ENCODING}") from error
-    if not all(text.strip() for text in texts):
-        raise QueryError("input: an array of tokens is an empty text")
-    return texts
 
 
 def _read_tokens(
