@@ -1205,14 +1205,13 @@ class SearchEngine:
 
         Raises:
             CollectionBusy: another process is reindexing, or writing.
-            CollectionError: a document has vectors and no text, or another reindex is pending.
+            CollectionError: a document has vectors and no text, or another reindex is pending; or
+                the collection is on a server and has documents.
         """
         if self.collection.has_segments:
             return reindex.reindex(self.folder, self._encoder, encoder, passages, runtime, progress)
-        from searchengine.upkeep import reindex_on_server
-
         server = on_server(self.collection)
-        reindex_on_server.reindex(server, self._encoder, encoder, passages, runtime, progress)
+        reindex.change_empty(server, self._encoder, encoder, passages, runtime)
 
     def preview_reindex(
         self,
@@ -1246,19 +1245,11 @@ class SearchEngine:
 
     def reindex_pending(self) -> bool:
         """Whether a reindex is pending: another cannot begin."""
-        if not self.collection.has_segments:
-            from searchengine.upkeep import reindex_on_server
-
-            return reindex_on_server.is_pending(on_server(self.collection))
         with self.folder.own_store() as store:
             return reindex.current(store) is not None
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""
-        if not self.collection.has_segments:
-            from searchengine.upkeep import reindex_on_server
-
-            return reindex_on_server.discard(on_server(self.collection))
         return reindex.discard(self.folder)
 
     def stats(self) -> Stats:

@@ -251,19 +251,13 @@ class PostgresCollection(Backend):
             self._arrange(connection)
 
     @contextmanager
-    def looking(self) -> Iterator[Replacement]:
-        """What is being replaced, to look at."""
-        with self._connections.single() as connection:
-            yield Replacement(connection, self.path, self._spread)
-
-    @contextmanager
     def replacing(self) -> Iterator[Replacement]:
         """Write all passages again, as only one process does at a time. Raises CollectionBusy."""
         with self._connections.single() as connection:
             if not self._is_alone(connection):
                 raise CollectionBusy(
-                    f"{self.path}: another process encodes its documents, or builds the index of "
-                    "vectors; wait until it has finished, or end it"
+                    f"{self.path}: another process builds the index of vectors; wait until it has "
+                    "finished, or end it"
                 )
             yield Replacement(connection, self.path, self._spread)
         self.refresh()
@@ -373,8 +367,8 @@ class PostgresCollection(Backend):
         if _has_outgrown(settings, rows) or (before is None and schema.FITTED not in settings):
             rotation = self.fitted(self._sample(connection, before), config)
         replacement = Replacement(connection, self.path, self._spread)
-        if rotation is not None and (replacement.details() or {}).get("encoder") is None:
-            replacement.begin(int(settings["encoder"]["dim"]), {})
+        if rotation is not None:
+            replacement.begin(int(settings["encoder"]["dim"]))
             write = _rotating(replacement, before, rotation)
             self.replaced(replacement, write, dict, config, rotation)
         elif not indexed:

@@ -1,6 +1,6 @@
 """All passages of a collection written again, beside those that searches read, and swapped once.
 
-    passages_next   the new passages: a table like `passages`, by another rotation or encoder
+    passages_next   the new passages: a table like `passages`, by another rotation
     passages_done   the documents whose new passages are written, and the version that was read
 
 What must be written is every document without a row in `passages_done`, or with another version
@@ -12,7 +12,6 @@ so it waits for the readers too, and one that began before it, and comes after i
 and begins again (pool.py). Everybody else waits for a moment. If a reader lasts, it gives way.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from searchengine.backends.contract import Span
 from searchengine.backends.postgresql import schema, writing
-from searchengine.corpus.documents import Document
 from searchengine.errors import BackendUnavailable, CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.rotating import Rotation
@@ -37,15 +35,10 @@ _TRIES = 60
 
 
 class Pending(NamedTuple):
-    """A document that lacks new passages.
-
-    `supplied`: whether its vectors came with it.
-    """
+    """A document that lacks new passages."""
 
     id: int
     version: int
-    document: Document
-    supplied: bool
 
 
 Write = Callable[[Sequence[Pending]], None]
@@ -64,16 +57,10 @@ class Replacement:
         self.connection = connection
         self._name, self._spread = name, spread
 
-    def details(self) -> dict[str, Any] | None:
-        """What `begin` got; None: nothing has begun."""
-        sql = f"SELECT value FROM settings WHERE name = '{schema.NEXT}'"
-        row = self.connection.execute(sql).fetchone()
-        return row[0] if row else None
-
-    def begin(self, dim: int, details: Mapping[str, Any]) -> None:
+    def begin(self, dim: int) -> None:
         """Create the tables, in place of former ones, for vectors of width `dim`."""
         with self._transaction():
-            self._drop()
+            self.connection.execute(f"DROP TABLE IF EXISTS {NEXT}, {DONE}")
             schema.create_passages(self.connection, NEXT, dim, self._spread)
             self.connection.execute(
                 f"CREATE TABLE {DONE} (document bigint PRIMARY KEY "
@@ -82,37 +69,22 @@ class Replacement:
             if self._spread:
                 self.connection.execute(schema.spread_by(DONE, "document"))
             self._grant()
-            self.note(details)
-
-    def note(self, details: Mapping[str, Any]) -> None:
-        """Change what `details` returns."""
-        self.connection.execute(
-            "INSERT INTO settings VALUES (%s, %s) ON CONFLICT (name) DO UPDATE "
-            "SET value = excluded.value",
-            (schema.NEXT, json.dumps(details)),
-        )
-
-    def discard(self) -> None:
-        """Drop all of it."""
-        with self._transaction():
-            self._drop()
-            self.connection.execute("DELETE FROM settings WHERE name = %s", (schema.NEXT,))
 
     def left(self) -> int:
         """How many documents lack new passages; reads all ids."""
         row = self.connection.execute(f"SELECT count(*) FROM {_UNWRITTEN}").fetchone()
         return int(row[0]) if row else 0
 
-    def sample(self, size: int) -> list[Pending]:
-        """Random ones of the documents that lack new passages."""
-        return self._read("ORDER BY random() LIMIT %s", (size,))
-
     def unwritten(self) -> Iterator[list[Pending]]:
         """The documents that lack new passages, in their order, in blocks."""
         last = -1
-        while block := self._read("AND documents.id > %s ORDER BY 1 LIMIT %s", (last, _BLOCK)):
-            yield block
-            last = block[-1].id
+        sql = (
+            f"SELECT documents.id, documents.xmin::text::int8 FROM {_UNWRITTEN} "
+            "AND documents.id > %s ORDER BY 1 LIMIT %s"
+        )
+        while rows := self.connection.execute(sql, (last, _BLOCK)).fetchall():
+            yield [Pending(*row) for row in rows]
+            last = rows[-1][0]
 
     def record(
         self,
@@ -145,7 +117,7 @@ class Replacement:
             new = writing.stored(vectors[rows], rotation) if rows else []
             passages = [(n, *p, v) for n, p, v in zip(numbers, placed, new, strict=True)]
             writing.copy_passages(self.connection, NEXT, passages)
-            done = [(i, version) for i, version, *_ in written if present.get(i) == version]
+            done = [(i, version) for i, version in written if present.get(i) == version]
             writing.copy(self.connection, DONE, "document, version", ["int8", "int8"], done)
 
     def finish(
@@ -195,7 +167,7 @@ class Replacement:
                         f"{self._name}: documents cannot be given passages; the tables were "
                         "changed by hand, restore them from a backup"
                     )
-                for name, value in {**settings(), schema.NEXT: None}.items():
+                for name, value in settings().items():
                     schema.set_value(self.connection, name, value)
                 kept = run("SELECT name, value::text FROM settings").fetchall()
                 run("SELECT set_config('lock_timeout', %s, true)", (f"{_PATIENCE}s",))
@@ -224,9 +196,6 @@ class Replacement:
         """Until the transaction ends: all of them lock the row of the revision."""
         self.connection.execute("LOCK TABLE settings IN EXCLUSIVE MODE")
 
-    def _drop(self) -> None:
-        self.connection.execute(f"DROP TABLE IF EXISTS {NEXT}, {DONE}")
-
     def _grant(self) -> None:
         """Grant to others what they may do with `passages`."""
         from psycopg import sql
@@ -242,14 +211,6 @@ class Replacement:
                     sql.SQL(right), sql.Identifier(NEXT), sql.SQL(role)
                 )
             )
-
-    def _read(self, rest: str, parameters: Sequence[Any]) -> list[Pending]:
-        columns = "documents.id, documents.xmin::text::int8, key, text, title, vectors IS NOT NULL"
-        rows = self.connection.execute(f"SELECT {columns} FROM {_UNWRITTEN} {rest}", parameters)
-        return [
-            Pending(i, version, Document(key, text, title, origin="reindex"), supplied)
-            for i, version, key, text, title, supplied in rows.fetchall()
-        ]
 
 
 _UNWRITTEN = (

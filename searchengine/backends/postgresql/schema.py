@@ -43,8 +43,6 @@ INDEXED = (
 WORDS_RANKER = "BM25"
 FITTED = "fitted"
 """The setting with the number of passages that there were when the rotation was fitted."""
-NEXT = "next"
-"""The row of settings with what is being replaced (replacing.py); readers leave it out."""
 CITUS = "citus"
 """The setting of a collection with tables spread over the nodes of a cluster."""
 _FIELD_INDEXES = {"fields": "field", "dates": "date"}
@@ -288,7 +286,7 @@ def set_value(connection: "Connection", name: str, value: Any) -> None:
 def read_settings(connection: "Connection", name: str) -> dict[str, Any]:
     """All settings. Raises CollectionError for tables of another version."""
     settings: dict[str, Any] = dict(
-        connection.execute("SELECT name, value FROM settings WHERE name <> %s", (NEXT,)).fetchall()
+        connection.execute("SELECT name, value FROM settings").fetchall()
     )
     version = settings.get("version")
     if version != VERSION:
