@@ -2,16 +2,21 @@
 
 from collections.abc import Hashable, Mapping, Sequence, Set
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from searchengine.backends import limits
 from searchengine.backends.contract import Place, Snapshot
+from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.query.paging import MIN_FIRST, Label, Ranked, part_size
 from searchengine.query.request import Query
 
+_DECIMALS = 6
+"""Of a cosine in the mode hybrid: equal texts must tie, and the last bits depend on which rows are
+compared together."""
 _MAX_READ = 16384
 """Most passages of one question that are in memory at once while groups are sought among them."""
 
@@ -20,7 +25,8 @@ class Nearest(NamedTuple):
     """A part of the documents near a vector.
 
     Attributes:
-        documents: the first ones of the part, best first; all of them, if fewer than asked for.
+        documents: the first ones of the part, best first, and those as near as the last one; all
+            of them, if fewer than asked for.
         rows, cosines: all passages in the part, (n,) int64 and float32, best first.
         last: there are no more rows.
         exact: as in Hits.
@@ -74,10 +80,13 @@ def nearest(
     # Stored rows are rounded, so a computed cosine can exceed 1 slightly. The order stays that of
     # the computed scores.
     cosines = result.scores.clip(-1, 1)
+    if query.mode == Mode.HYBRID:
+        cosines = cosines.round(_DECIMALS)
     valid = (result.rows >= 0).sum(axis=1).tolist()
     no_more = count < wanted or snapshot.at_most(count + 1) == count
     found: list[dict[Hashable, Ranked]] = [{} for _ in vectors]
-    pending, start = list(range(len(vectors))), 0
+    lowest = [inf] * len(vectors)  # cosine of the last document found
+    pending, complete, start = list(range(len(vectors))), set[int](), 0
     while pending:
         limits.check()
         rows = [result.rows[i, start : min(enough, valid[i])] for i in pending]
@@ -88,10 +97,14 @@ def nearest(
         for i, group in zip(pending, read, strict=True):
             scores = cosines[i, start : start + len(group)].tolist()
             for passage, cosine in zip(group, scores, strict=True):
-                if len(found[i]) < depth and passage.document not in without:
+                if len(found[i]) >= depth and cosine < lowest[i]:
+                    complete.add(i)
+                    break
+                if passage.document not in without:
                     ranked = Ranked(cosine, passage, {"vector": cosine})
-                    found[i].setdefault(named[passage.document], ranked)
-        pending = [i for i in pending if len(found[i]) < depth and enough < valid[i]]
+                    if found[i].setdefault(named[passage.document], ranked) is ranked:
+                        lowest[i] = cosine
+        pending = [i for i in pending if i not in complete and enough < valid[i]]
         start, enough = enough, min(4 * enough, enough + _MAX_READ)
     return [
         Nearest(
@@ -148,5 +161,5 @@ def cosines_of(
     missing = [row for row, document in passages.items() if document not in best]
     if missing:
         result = snapshot.cosines(vector, np.array(missing, np.int64))
-        add(result.rows[0], result.scores[0].clip(-1, 1))
+        add(result.rows[0], result.scores[0].clip(-1, 1).round(_DECIMALS))
     return best

@@ -40,6 +40,7 @@ from searchengine.backends.folder.documents.text_index import MISSING, TITLE_WEI
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.function_words import function_words
 from searchengine.errors import QueryError
+from searchengine.indexer.arrays import Doubles
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import Words, weight
 from searchengine.indexer.segment import Segment
@@ -178,28 +179,39 @@ class Ranker:
         return [min(limit, self._count(term)) for term in terms]
 
     def best(self, terms: Mapping[Key, float], k: int) -> Scored:
-        """The k best documents with one of the terms: id and BM25, by (−score, id).
-
-        Of documents with equal scores at the end, those with the first passages.
-        """
+        """The k best documents with one of the terms: id and BM25, by (−score, id)."""
         weights = np.array(
             [times * weight(self.documents, self._count(term)) for term, times in terms.items()]
         )
-        best: list[tuple[float, int]] = []
+        passages, scores = self._best(terms, weights, k + 1)
+        if scores.size > k > 0 and scores[k] == scores[k - 1]:  # which are first, their ids tell
+            passages, scores = self._best(terms, weights, self.documents, float(scores[k]))
+        documents = np.array(self.documents_of(passages), np.int64)
+        order = np.lexsort((documents, -scores))[:k]
+        chosen = documents[order].tolist()
+        self.first.update(zip(chosen, passages[order].tolist(), strict=True))
+        return [*zip(chosen, scores[order].tolist(), strict=True)]
+
+    def _best(
+        self, terms: Mapping[Key, float], weights: Doubles, k: int, floor: float = -math.inf
+    ) -> tuple[Ids, Doubles]:
+        """The first passages of the k best documents and their scores, by (−score, passage).
+
+        `floor`: leave out lower scores.
+        """
+        passages, best = np.zeros(0, np.int64), np.zeros(0)
         for row, part in self.index.parts.items():
             numbers = [part.find(*term) for term in terms]
             if numbers.count(-1) == len(numbers):
                 continue
-            floor = -best[k - 1][0] if len(best) >= k else -math.inf
             only = None if self.allowed is None else self.allowed[row]
-            rows, scores = part.best(numbers, weights, self.index.average, k, only, floor)
-            listed = zip((-scores).tolist(), (rows + row.base).tolist(), strict=True)
-            best = sorted([*best, *listed])[:k]
-        passages = [passage for _, passage in best]
-        documents = self.documents_of(np.array(passages, np.int64))
-        self.first.update(zip(documents, passages, strict=True))
-        ranked = sorted(zip((score for score, _ in best), documents, strict=True))
-        return [(document, -score) for score, document in ranked]
+            least = max(floor, best[k - 1]) if best.size == k else floor
+            rows, scores = part.best(numbers, weights, self.index.average, k, only, least)
+            passages = np.concatenate([passages, rows + row.base])
+            best = np.concatenate([best, scores])
+            order = np.lexsort((passages, -best))[:k]
+            passages, best = passages[order], best[order]
+        return passages, best
 
     def _count(self, term: Key) -> int:
         return sum(part.count(part.find(*term)) for part in self.index.parts.values())
