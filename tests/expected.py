@@ -197,13 +197,19 @@ class State:
         return dict(zip(kept, (matrix @ wanted).tolist(), strict=True))
 
     @cached_property
-    def unrelated(self) -> float:
-        """The mean cosine of two documents; the sample of a snapshot holds as many as there are."""
+    def _unrelated(self) -> tuple[float, npt.NDArray[np.float64]]:
+        """The mean cosine of two documents, and the mean vector of all; a snapshot samples as many
+        as there are."""
         rows = [vector(f"{r.title} {r.text}", self.encoder) for r in self.records.values()]
         if len(rows) < 2:
-            return 0.0
+            return 0.0, np.zeros(DIM)
         total, count = np.sum(rows, axis=0), len(rows)
-        return min(float(total @ total - count) / (count * (count - 1)), 0.95)
+        return min(float(total @ total - count) / (count * (count - 1)), 0.9), total / count
+
+    def unrelated(self, wanted: npt.NDArray[np.float64]) -> float:
+        """The cosine to a question that counts as 0."""
+        mean, center = self._unrelated
+        return min(mean, 0.35 * mean + 0.65 * float(center @ wanted))
 
     def bm25(self, question: str, holds: Filter) -> tuple[dict[str, float], float]:
         """Key → BM25, of the documents that a filter lets through and that have a word of it.
@@ -239,14 +245,15 @@ class State:
         holds = FILTERS[question.filter]
         if question.mode == "text":
             return self.bm25(question.text, holds)[0], 1e-5
-        near = self.cosines(vector(question.text, self.encoder), holds)
+        wanted = vector(question.text, self.encoder)
+        near = self.cosines(wanted, holds)
         if question.mode == "vector":
             return near, _CLOSE
         worded, most = self.bm25(question.text, holds)
-        best, m = max(worded.values(), default=1.0), self.unrelated
+        best, m = max(worded.values(), default=1.0), self.unrelated(wanted)
         scale = max(best, most)
         scores = {
-            key: 0.6 * (near.get(key, m) - m) / (1 - m) + 0.4 * worded.get(key, 0.0) / scale
+            key: 0.6 * max(0.0, near.get(key, m) - m) / (1 - m) + 0.4 * worded.get(key, 0.0) / scale
             for key in near.keys() | worded.keys()
         }
         return scores, 2 * _CLOSE / (1 - m)

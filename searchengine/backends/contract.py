@@ -41,6 +41,7 @@ from searchengine.errors import CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats
 
 if TYPE_CHECKING:
+    from searchengine.backends.unrelated import Unrelated
     from searchengine.indexer.search.cascade import SearchResult
 
 Ids = npt.NDArray[np.int64]
@@ -302,8 +303,8 @@ class Snapshot(ABC):
 
     @property
     @abstractmethod
-    def unrelated(self) -> float:
-        """Mean cosine of passages of different documents, 0–0.95, from a sample."""
+    def unrelated(self) -> "Unrelated":
+        """A sample of passages of different documents: which cosines count as 0."""
 
     @abstractmethod
     def search(

@@ -1,42 +1,71 @@
-"""The mean cosine of passages that have nothing to do with each other, from a sample of them."""
+"""The cosine that counts as 0 in a fusion: that of passages that have nothing in common.
+
+It is measured on a sample. Passages that are similar have a high one with each other, and often a
+lower one with a question, so that it depends on both. Chosen in docs/quality.md.
+"""
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
-from searchengine.backends.contract import Ids
-from searchengine.indexer.arrays import Floats
+from searchengine.indexer.arrays import Floats, RowNumbers
 
 SAMPLE = 128
 """Passages in the sample."""
-MAX_UNRELATED = 0.95
-"""Maximum of the mean: among nearly equal texts, cosines would count without limit."""
+MAX_UNRELATED = 0.9
+"""Maximum of the mean: among nearly equal texts, cosines would count without limit. That of E5 is
+0.84 at most."""
+PASSAGES = 0.35
+"""Weight of the cosine between passages; that between question and passages has the rest."""
 
 
-def spread(count: int, size: int = SAMPLE) -> Ids:
+def spread(count: int, size: int = SAMPLE) -> RowNumbers:
     """At most `size` of the numbers below `count`, evenly spread, rising, always the same ones."""
     return np.unique(np.linspace(0, max(count - 1, 0), size).astype(np.int64))
 
 
-def unrelated(vectors: Floats) -> float:
-    """The mean cosine of two different rows of unit vectors (n, D), n ≥ 2: 0–0.95."""
-    total, count = vectors.sum(axis=0, dtype=np.float64), len(vectors)
-    squares = float(np.square(vectors, dtype=np.float64).sum())
-    mean = (float(total @ total) - squares) / (count * (count - 1))
-    return min(max(mean, 0.0), MAX_UNRELATED)
+@dataclass(frozen=True, slots=True, eq=False)
+class Unrelated:
+    """A sample of passages.
+
+    Attributes:
+        mean: the mean cosine of two of them, 0–0.9.
+        center: the mean of their vectors, (D,) float32; None: there are fewer than two.
+    """
+
+    mean: float = 0.0
+    center: Floats | None = None
+
+    @classmethod
+    def of(cls, vectors: Floats) -> Self:
+        """`vectors`: unit rows of the sample, (n, D)."""
+        if len(vectors) < 2:
+            return cls()
+        total, count = vectors.sum(axis=0, dtype=np.float64), len(vectors)
+        squares = float(np.square(vectors, dtype=np.float64).sum())
+        mean = (float(total @ total) - squares) / (count * (count - 1))
+        return cls(min(max(mean, 0.0), MAX_UNRELATED), (total / count).astype(np.float32))
+
+    def cosine(self, question: Floats) -> float:
+        """The cosine that counts as 0 for the vector of a question (D,): 0–0.9."""
+        if self.center is None:
+            return self.mean
+        mean = float(self.center @ question) / float(np.linalg.norm(question))
+        return max(0.0, min(self.mean, PASSAGES * self.mean + (1 - PASSAGES) * mean))
 
 
 @dataclass
 class MeanCosine:
-    """The mean as last measured, where it would be too much work to do so for every commit.
+    """The sample as last measured, where it would be too much work to do so for every commit.
 
     Attributes:
-        measured: the revision of the settings, the number of documents, and the mean.
+        measured: the revision of the settings, the number of documents, and the sample.
     """
 
-    measured: tuple[str, int, float] = ("", 0, 0.0)
+    measured: tuple[str, int, Unrelated] = ("", 0, Unrelated())
 
     def holds(self, revision: str, documents: int) -> bool:
-        """Whether the mean is still that of a collection in this state."""
+        """Whether the sample is still that of a collection in this state."""
         before, counted, _ = self.measured
         return revision == before and 8 * abs(documents - counted) <= counted

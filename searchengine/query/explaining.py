@@ -422,7 +422,8 @@ class _Trace:
 
     def _would_suffice(self, ranking: Ranking, ranked: Ranked, bm25: float) -> bool:
         """Whether it would be found if its BM25 counted, though others are better by words."""
-        _, scoring = worded(self.asked.snapshot, self.plain, self.asked.question or "")
+        question = self.asked.question or ""
+        _, scoring = worded(self.asked.snapshot, self.plain, question, self.vector[0])
         score = scoring.score(ranked.scores.get("vector"), bm25)
         return sum(other.score > score for other in ranking.documents) < self.plain.k
 

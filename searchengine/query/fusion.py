@@ -20,7 +20,7 @@ CONSTANT = 60.0
 class Fusion:
     """Cosine and BM25 of a document as one score; chosen in docs/quality.md.
 
-        weight · (cosine − unrelated) / (1 − unrelated) + (1 − weight) · BM25 / scale
+        weight · max(0, cosine − unrelated) / (1 − unrelated) + (1 − weight) · BM25 / scale
 
     A convex combination, as in Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid
     Retrieval", 2023. Both scales belong to the collection and the question, not to the result: an
@@ -28,7 +28,7 @@ class Fusion:
 
     Attributes:
         scale: the BM25 that counts as 1.
-        unrelated: mean cosine of unrelated passages, which counts as 0.
+        unrelated: the cosine of unrelated passages, which counts as 0, as does any below.
         weight: weight of the cosine, 0–1.
     """
 
@@ -37,9 +37,13 @@ class Fusion:
     weight: float = WEIGHT
 
     def score(self, cosine: float | None, bm25: float) -> float:
-        """The score of a document; None: it has no vector, and counts as unrelated."""
-        share = 0.0 if cosine is None else (cosine - self.unrelated) / (1 - self.unrelated)
-        return self.weight * share + (1 - self.weight) * bm25 / self.scale
+        """The score of a document, 0–1; None: it has no vector, and counts as unrelated.
+
+        A phrase can add more to BM25 than `scale`, hence the maximum of 1.
+        """
+        above = 0.0 if cosine is None else max(0.0, cosine - self.unrelated)
+        share = above / (1 - self.unrelated)
+        return min(1.0, self.weight * share + (1 - self.weight) * bm25 / self.scale)
 
     def all(self, cosines: Mapping[int, float], bm25: Mapping[int, float]) -> Scored:
         """The scores of ids, by (−score, −cosine, id). An id without BM25 has 0."""

@@ -126,10 +126,11 @@ def scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int)
 def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Floats) -> Part:
     """Both rankings fused, see query.fusion."""
     ungrouped = replace(query, group_by=None)
+    lowest: dict[int, float] = {}
 
     @cache
     def by_words(i: int) -> tuple[WordScores, fusion.Fusion]:
-        return worded(snapshot, ungrouped, questions[i])
+        return worded(snapshot, ungrouped, questions[i], vectors[i])
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
@@ -143,17 +144,25 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
                 fused = _fused(snapshot, by_vector, scored, scoring, vectors[i], enough)
                 if by_vector.last and len(fused.documents) < depth and len(scored) == FUSED:
                     fused = _with_all_by_words(snapshot, ungrouped, questions[i], fused, scoring)
+                most = lowest.get(i, np.inf) if number else np.inf
+                fused = _at_most(fused, most)
+                lowest[i] = fused.documents[-1].score if fused.documents else most
                 rankings[i] = _grouped(snapshot, query, fused)
         return [rankings[i] for i in positions]
 
     return part
 
 
-def worded(snapshot: Snapshot, query: Query, question: str) -> tuple[WordScores, fusion.Fusion]:
-    """The best documents by words, with their BM25, and what fuses it with cosines."""
+def worded(
+    snapshot: Snapshot, query: Query, question: str, vector: Floats
+) -> tuple[WordScores, fusion.Fusion]:
+    """The best documents by words, with their BM25, and what fuses it with cosines.
+
+    `vector`: of the question, (D,).
+    """
     scored = scored_by_words(snapshot, query, question, FUSED)
     weight = weight_of(snapshot.settings)
-    return scored, fusion.Fusion(scored.scale, snapshot.unrelated, weight)
+    return scored, fusion.Fusion(scored.scale, snapshot.unrelated.cosine(vector), weight)
 
 
 def rank_by_weights(
@@ -168,7 +177,7 @@ def rank_by_weights(
     for question, vector in zip(questions, vectors, strict=True):
         required = query.required(question)
         (match,) = nearest(snapshot, query, vector[None], 0, depth, texts=required)
-        scored, scoring = worded(snapshot, query, question)
+        scored, scoring = worded(snapshot, query, question, vector)
         cosines, _ = _with_words(snapshot, match, scored, vector)
         bm25 = dict(scored)
         alone = {0.0: list(bm25), 1.0: [found.passage.document for found in match.documents]}
@@ -226,6 +235,15 @@ def _fused(
         if (score, cosines.get(document, -np.inf)) >= lowest
     ]
     return Ranking(documents, last=by_vector.last)
+
+
+def _at_most(ranking: Ranking, most: float) -> Ranking:
+    """With scores that fall: a document that a part before missed has at most its last score."""
+    documents = []
+    for ranked in ranking.documents:
+        most = min(most, ranked.score)
+        documents.append(ranked if ranked.score == most else ranked._replace(score=most))
+    return replace(ranking, documents=documents)
 
 
 def _with_words(

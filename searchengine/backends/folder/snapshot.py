@@ -21,7 +21,7 @@ from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.lexical import WordIndex
 from searchengine.backends.folder.pending import Work, described, works
 from searchengine.backends.folder.spelling import Speller
-from searchengine.backends.unrelated import spread, unrelated
+from searchengine.backends.unrelated import Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -100,7 +100,7 @@ class Snapshot(contract.Snapshot):
         self._gains: dict[str, float] = {}
         self._filters: OrderedDict[_Filter, Mapping[SegmentRow, Allowed]] = OrderedDict()
         self._words: tuple[WordIndex | None] | None = None  # None: not opened yet
-        self._unrelated: float | None = None
+        self._unrelated: Unrelated | None = None
         self._store = Store(path / "documents.db", readers=READERS)
         try:
             self.store.hold()
@@ -371,11 +371,11 @@ class Snapshot(contract.Snapshot):
         return rows
 
     @property
-    def unrelated(self) -> float:
-        """The mean cosine of passages of different documents, 0–0.95; computed once."""
+    def unrelated(self) -> Unrelated:
+        """As in contract.Snapshot; measured once."""
         if self._unrelated is None:
             sample = self._sample()
-            self._unrelated = unrelated(self.vectors(sample)) if sample.size > 1 else 0.0
+            self._unrelated = Unrelated.of(self.vectors(sample)) if sample.size else Unrelated()
         return self._unrelated
 
     def _sample(self) -> Ids:

@@ -31,7 +31,7 @@ from searchengine.backends.folder.documents.synonyms import added as synonyms_of
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.tables import PostgresTables
-from searchengine.backends.unrelated import SAMPLE, MeanCosine, spread, unrelated
+from searchengine.backends.unrelated import SAMPLE, MeanCosine, Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.normalization import normalized
@@ -118,15 +118,15 @@ class PostgresSnapshot(Snapshot):
         return schema.shortlist_of(self.settings)
 
     @property
-    def unrelated(self) -> float:
+    def unrelated(self) -> Unrelated:
         """As of a folder; measured again when the number of documents has changed by an eighth."""
         if self._all_documents is None:
             self._all_documents = words.Index(self.transaction).documents
         state = self.settings["revision"], self._all_documents
         if not self._cosine.holds(*state):
             sample = self._sample()
-            mean = unrelated(self.vectors(sample)) if sample.size > 1 else 0.0
-            self._cosine.measured = *state, mean
+            measured = Unrelated.of(self.vectors(sample)) if sample.size else Unrelated()
+            self._cosine.measured = *state, measured
         return self._cosine.measured[2]
 
     def _sample(self) -> Ids:

@@ -653,12 +653,12 @@ def test_cosines_count_from_those_of_unrelated_passages_as_in_a_folder(
             with folder.collection.reading() as ours, engine.collection.reading() as theirs:
                 # 10 more documents are too few to measure again.
                 near = 0.01 if count == 310 else 5e-4
-                assert theirs.unrelated == pytest.approx(ours.unrelated, abs=near)
-                assert theirs.unrelated == pytest.approx(base if count > 1 else 0, abs=0.02)
+                assert theirs.unrelated.mean == pytest.approx(ours.unrelated.mean, abs=near)
+                assert theirs.unrelated.mean == pytest.approx(base if count > 1 else 0, abs=0.02)
         engine.collection.configure({"weight": 0.5})  # and so does any setting
         with engine.collection.reading() as theirs:
             measured = theirs._cosine.measured
-            assert theirs.unrelated == pytest.approx(0.3, abs=0.02)
+            assert theirs.unrelated.mean == pytest.approx(0.3, abs=0.02)
             assert theirs._cosine.measured[0] != measured[0]
 
 
@@ -674,7 +674,7 @@ def test_a_hybrid_search_scores_as_in_a_folder(url: str, tmp_path: Path) -> None
         folder.add(documents)
         engine.add(documents)
         with folder.collection.reading() as snapshot:
-            assert snapshot.unrelated > 0.2
+            assert snapshot.unrelated.mean > 0.2
         for question in ("whales sleep", "deep sea", "owls of the sea", "7 naïve"):
             expected = folder.search(question, 20, mode="hybrid")
             found = engine.search(question, 20, mode="hybrid")

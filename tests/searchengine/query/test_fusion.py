@@ -67,20 +67,20 @@ def test_unrelated_passages_have_the_cosine_of_the_encoder(tmp_path: Path, base:
             assert 100 < len(sample) == len({*documents}) <= 128
             cosines = np.float64(rows := snapshot.vectors(sample)) @ rows.T
             expected = cosines[~np.eye(len(rows), dtype=bool)].mean()
-            assert snapshot.unrelated == pytest.approx(max(expected, 0), abs=1e-6)
-            assert snapshot.unrelated == pytest.approx(base, abs=0.02)
+            assert snapshot.unrelated.mean == pytest.approx(max(expected, 0), abs=1e-6)
+            assert snapshot.unrelated.mean == pytest.approx(base, abs=0.02)
     with SearchEngine.open(tmp_path / "c", Narrow(base)) as again:  # the same sample
         with again.collection.reading() as reopened:
-            assert reopened.unrelated == snapshot.unrelated
+            assert reopened.unrelated.mean == snapshot.unrelated.mean
 
 
 def test_few_or_equal_documents(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", Narrow()) as engine:  # type: ignore[arg-type]
-        for count, expected in ((0, 0.0), (1, 0.0), (5, 0.95)):
+        for count, expected in ((0, 0.0), (1, 0.0), (5, 0.9)):
             if count:
                 engine.add({"_id": str(i), "text": "whale"} for i in range(count))
             with engine.collection.reading() as snapshot:
-                assert snapshot.unrelated == expected
+                assert snapshot.unrelated.mean == expected
             assert len(engine.search("whale")) == count
 
 
@@ -91,7 +91,7 @@ def test_passages_of_one_document_are_not_sampled_as_unrelated(tmp_path: Path) -
         documents = [{"_id": "long", "text": "whale"}, {"_id": "b", "text": "owl"}]
         engine.add(documents, vectors, passages=passages)
         with engine.collection.reading() as snapshot:
-            assert snapshot.unrelated == pytest.approx(0, abs=1e-6)
+            assert snapshot.unrelated.mean == pytest.approx(0, abs=1e-6)
 
 
 # ---------------------------------------------------------------------------------------- cosines
@@ -112,7 +112,8 @@ def test_cosines_that_begin_at_four_fifths_order_as_those_that_begin_at_zero(
                 assert low < hit.scores["vector"] <= 1
             with engine.collection.reading() as snapshot:
                 scored = snapshot.by_words("whale sleep night", FUSED)
-                scoring = Fusion(scored.scale, snapshot.unrelated)
+                vector = Narrow(base).encode(["whale sleep night"])[0]
+                scoring = Fusion(scored.scale, snapshot.unrelated.cosine(vector))
             parts = [(hit.scores["vector"], hit.scores.get("text", 0.0)) for hit in hits]
             scores = [scoring.score(*each) for each in parts]
             assert [hit.score for hit in hits] == pytest.approx(scores)
@@ -130,8 +131,8 @@ def test_little_of_a_long_question_does_not_have_the_full_share(tmp_path: Path) 
             hits = engine.search(question)
             hit = next(hit for hit in hits if hit.key == "whale")
             with engine.collection.reading() as snapshot:
-                m = snapshot.unrelated
-            cosine = WEIGHT * (hit.scores["vector"] - m) / (1 - m)
+                m = snapshot.unrelated.cosine(Narrow(0.0).encode([question])[0])
+            cosine = WEIGHT * max(0, hit.scores["vector"] - m) / (1 - m)
             shares[question] = (hit.score - cosine) / (1 - WEIGHT)
         assert 0.4 < shares["whale"] <= 1
         assert shares[" ".join(WORDS)] == pytest.approx(shares["whale"] / EXPECTED)
@@ -157,6 +158,39 @@ def test_the_most_is_that_of_the_rarest_words(tmp_path: Path) -> None:
             assert phrase[0][1] > plain[0][1] and phrase.scale == plain.scale  # a gain is above it
             where = snapshot.by_words(words[0], 5, "n = 1")
             assert where == [] and where.most == pytest.approx(one)
+
+
+# ------------------------------------------------------------------------------ similar documents
+
+
+@pytest.mark.parametrize("base", [0.9, 0.97])
+@pytest.mark.parametrize("letters", ["AB-1{:03}", "E{:03}", "request 7f{:03}c", "version {}"])
+def test_the_only_document_with_a_word_comes_first_among_similar_ones(
+    tmp_path: Path, base: float, letters: str
+) -> None:
+    """Their cosines differ by chance, and the question resembles none of them."""
+    names = [letters.format(n) for n in range(200)]
+    with SearchEngine.create(tmp_path / "c", Narrow(base), tokenizer="porter") as engine:  # type: ignore[arg-type]
+        engine.add({"_id": name, "text": f"Hex bolt {name}, stainless steel"} for name in names)
+        vectors = Narrow(base - 0.3).encode(names)
+        for name, vector in zip(names[::9], vectors[::9], strict=True):
+            engine.encoder.encode = lambda *_, vector=vector, **__: vector[None]  # type: ignore[method-assign]
+            hits = engine.search(f"bolt {name}", 200, mode="hybrid")
+            assert hits[0].key == name
+            scores = [hit.score for hit in hits]
+            assert 1 >= scores[0] > scores[1] and scores[-1] >= 0
+            assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 60])
+def test_equal_documents_have_scores_from_zero_to_one(tmp_path: Path, count: int) -> None:
+    with SearchEngine.create(tmp_path / "c", Narrow(0.99)) as engine:  # type: ignore[arg-type]
+        engine.add({"_id": f"{i:02}", "text": "the whale sleeps"} for i in range(count))
+        for question in ("whale", "sleeping whales", "bread", '"whale sleeps"'):
+            hits = engine.search(question, 60, mode="hybrid")
+            assert [hit.key for hit in hits] == [f"{i:02}" for i in range(count)]
+            assert {0 <= hit.score <= 1 for hit in hits} == {True}
+            assert len({hit.score for hit in hits}) == 1
 
 
 # ----------------------------------------------------------------------------------- one order

@@ -174,7 +174,8 @@ def fusing(engine: SearchEngine, question: str) -> Fusion:
         found = snapshot.by_words(question, FUSED)
         assert found.most >= found[0][1]
         weight = weight_of(snapshot.settings)
-        return Fusion(found.scale, snapshot.unrelated, weight)
+        vector = engine.encoder.encode([question])[0]
+        return Fusion(found.scale, snapshot.unrelated.cosine(vector), weight)
 
 
 @pytest.mark.parametrize("where", [None, "n > 0"])

@@ -68,6 +68,10 @@ def check_pages(
             for options in ({}, {"where": "n < 20"}, {"group_by": "g"}, {"min_score": 0.3}):
                 whole = engine.search(question, 1000, mode=mode, **options)
                 assert len({hit.key for hit in whole}) == len(whole)
+                if mode == "hybrid":
+                    scores = [hit.score for hit in whole]
+                    assert scores == sorted(scores, reverse=True)
+                    assert all(0 <= score <= 1 for score in scores)
                 for size in (3, 10):
                     pages: list[Any] = []
                     for offset in range(0, len(whole) + size, size):
