@@ -79,8 +79,7 @@ from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.indexer.tuning.tune import Goal, Tuning
 from searchengine.ingest import mirror
-from searchengine.ingest.encoded_folder import passage_reader
-from searchengine.ingest.ingestion import add
+from searchengine.ingest.ingestion import add, passage_reader
 from searchengine.ingest.languages import (
     choose_again,
     unread_language,
@@ -380,7 +379,7 @@ class SearchEngine:
     def add(
         self,
         documents: Iterable[Document | Mapping[str, Any]] | DataFrame | None = None,
-        vectors: VectorsArgument | Path | None = None,
+        vectors: VectorsArgument | None = None,
         *,
         passages: Iterable[Mapping[str, Any]] | None = None,
         skip_bad: bool = False,
@@ -400,10 +399,9 @@ class SearchEngine:
                 have a vector. None, with vectors: documents without text; their keys are numbers
                 that follow the highest stored one.
             vectors: an array (n, D), row i for document i, of any length but 0; may be mapped from
-                a file. None in a list: a document without a vector, which is found by its words. A
-                path: the folder that `encode_corpus` or `searchengine encode` wrote.
+                a file. None in a list: a document without a vector, which is found by its words.
             passages: key, start and end of the passage of each row, where documents have several
-                (or no) vectors; the lines of passages.jsonl of an export.
+                (or no) vectors; the lines of passages.jsonl of an export or of `encode`.
             skip_bad: leave out malformed documents and keys that occur twice.
             commit_every: new documents per commit; None: all or none. After an interruption the
                 same call continues after the last commit, but for vectors without documents.
@@ -436,12 +434,10 @@ class SearchEngine:
                 )
         options = AddOptions(skip_bad, commit_every, progress or None, building)
         readers = None
-        if vectors is None or isinstance(vectors, str | Path):
+        if vectors is None:
             if passages is not None:
                 raise QueryError("passages describe an array; pass vectors too, or leave them out")
-            if documents is None:
-                raise QueryError(f"{vectors} holds no documents; pass them too")
-            readers, vectors = partial(self._reader, vectors), None
+            readers = self._reader
         return add(
             self.collection, documents, options, readers=readers, vectors=vectors, passages=passages
         )
@@ -1030,9 +1026,9 @@ class SearchEngine:
         target = in_folder(self.collection, _MIRRORED)
         return mirror.watch(target, self._reader, folder, options, stop)
 
-    def _reader(self, encoded: str | Path | None = None) -> PassageReader:
-        reader = passage_reader(self.collection, self._encoder, encoded)
-        if self._is_undecided and encoded is None:
+    def _reader(self) -> PassageReader:
+        reader = passage_reader(self.collection, self._encoder)
+        if self._is_undecided:
             reader.instead = self._reader_of_many_languages
         return reader
 

@@ -40,7 +40,6 @@ FUNCTIONS = {
     "searchengine/cli/serve.py": "serve mcp",
     "searchengine/corpus/formats/code.py": "code",
     "searchengine/corpus/text_files.py": "formats",
-    "searchengine/ingest/bulk.py": "ray",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",
     "trainer/training/example_files.py": "datasets",
@@ -194,7 +193,7 @@ def test_the_closures_are_known() -> None:
     ("file", "source", "fault"),
     [
         ("trainer/a.py", "import openvino", "trainer/a.py:1 imports openvino: the base does not"),
-        ("trainer/a.py", "try:\n  import ray\nexcept ImportError:\n  ray = None", "a.py:2 imports"),
+        ("trainer/a.py", "try:\n  import mcp\nexcept ImportError:\n  mcp = None", "a.py:2 imports"),
         ("indexer/a.py", "class A:\n    from pandas import Series", "does not bring pandas"),
         ("indexer/a.py", "def f():\n    import pytest", "list the file"),
         ("trainer/a.py", "from sentence_transformers import X", "bring sentence-transformers"),

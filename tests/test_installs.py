@@ -222,7 +222,8 @@ def handles_documents(env: Environment, at: Path) -> None:
     data, encoder = sample(env), ("--encoder", "static")
     judged = ("--queries", data / "queries.jsonl", "--qrels", data / "qrels" / "test.tsv")
     done(env, at, "encode", data, "encoded", *encoder)
-    done(env, at, "index", data, "s.index", *encoder, "--vectors", "encoded")
+    files = ("--vectors", "encoded/vectors.npy", "--passages-from", "encoded/passages.jsonl")
+    done(env, at, "index", data, "s.index", *encoder, *files)
     for mode in ("vector", "text", "hybrid"):
         assert keys(env, at, "search", "s.index", "sleeping whales", "--mode", mode)
     done(env, at, "update", "s.index", "whales-01", "year=1900")
@@ -393,10 +394,6 @@ def reads_korean(env: Environment, at: Path) -> None:
     assert keys(env, at, *asked) == ["whale", "bank"]
 
 
-def encodes_on_ray(env: Environment, at: Path) -> None:
-    done(env, at, "encode", "notes", "encoded", "--encoder", "static", "--on", "ray")
-
-
 def imports(*modules: str) -> Check:
     """A check that the modules of this project or of others can be imported."""
 
@@ -430,7 +427,6 @@ EXTRAS: dict[str, list[Check]] = {
     "datasets": [reads_datasets],
     "mteb": [evaluates_with_mteb],
     "tensorboard": [logs_to_tensorboard],
-    "ray": [encodes_on_ray],
     "langchain": [imports("searchengine.integrations.langchain")],
     "llamaindex": [imports("searchengine.integrations.llamaindex")],
     "haystack": [imports("searchengine.integrations.haystack")],
@@ -471,7 +467,6 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
     ("mteb", ("evaluate", "mteb", "--sts", "sts.tsv", "--encoder", "tiny")),
     ("tensorboard", ("train", "pairs.tsv", "--out", "x", *few, "--tensorboard", "logs")),
     ("datasets", ("train", "hf:owner/name", "--out", "x", *few)),
-    ("ray", ("encode", "notes", "x", "--encoder", "static", "--on", "ray")),
 ]
 
 

@@ -52,7 +52,7 @@ from searchengine.corpus.files import read_corpus
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.segment import Segment
-from searchengine.ingest import encoded_folder, mirror, pipeline, watching
+from searchengine.ingest import ingestion, mirror, pipeline, watching
 from searchengine.ingest.ingestion import FolderIngestion
 from searchengine.ingest.mirror import Mirroring, MirrorOptions
 from searchengine.ingest.passages import PassageReader
@@ -78,7 +78,7 @@ POINTS: list[tuple[Any, str]] = [
     (CollectionEncoder, "questions"),
     (CollectionEncoder, "expect"),
     (CollectionEncoder, "settle"),
-    (encoded_folder, "passage_reader"),
+    (ingestion, "passage_reader"),
     (mirror, "_pass"),
     (FolderState, "look"),
     (FolderState, "done"),

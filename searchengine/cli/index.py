@@ -317,16 +317,15 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Vectors of the documents, which are then not encoded: a .npy file (one row per "
-    "document; without --encoder, a new collection has none), or the folder that "
-    "`searchengine encode` wrote.",
+    "document; without --encoder, a new collection has none).",
 )
 @click.option(
     "--passages-from",
     "passage_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` "
-    "writes it).",
+    help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` and "
+    "`encode` write it).",
 )
 @mirrors
 @LAYERS
@@ -361,7 +360,6 @@ def index(
         searchengine index papers.csv papers.index --text-field abstract
         searchengine index "sqlite:///app.db?table=posts" posts.index --text-field body
         searchengine index papers.jsonl papers.index --vectors vectors.npy
-        searchengine index papers.jsonl papers.index --vectors encoded/
     """
     from searchengine.corpus.documents import explaining
     from searchengine.corpus.files import Unread, check_corpus
@@ -370,9 +368,7 @@ def index(
     as_json, strict = options.pop("as_json"), options.pop("strict")
     skip_bad = options.pop("skip_bad") or strict
     fields, commit_every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
-    vectors, passages, encoded = supplied(
-        corpus, options.pop("vector_file"), options.pop("passage_file")
-    )
+    vectors, passages = supplied(corpus, options.pop("vector_file"), options.pop("passage_file"))
     if vectors is None:
         commit_every = commit_every or COMMIT_EVERY
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
@@ -385,16 +381,15 @@ def index(
     config = {name: value for name, value in options.items() if value is not None}
     if isinstance(collection, Path):
         _check_apart(check_corpus(corpus), collection)
-    wait = patience(mirror, corpus, vectors if encoded is None else encoded, wait)
+    wait = patience(mirror, corpus, vectors, wait)
     started = time.monotonic()
     is_new = isinstance(collection, Path) and not collection.exists()
     settings["dim"] = None if vectors is None else vectors.shape[1]
-    encoder = encoder_of(encoded, collection, encoder, settings)
     total = None
     with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
         try:
             total = _total(corpus, vectors, choice)
-            if vectors is None and encoded is None:
+            if vectors is None:
                 _check_encodes(engine)
             _configure(engine, fields, mode, synonyms)
             if mirror is not None and mirror.watch:
@@ -417,7 +412,7 @@ def index(
                     )
                     summary = engine.add(
                         documents,
-                        encoded or vectors,
+                        vectors,
                         passages=passages,
                         commit_every=commit_every,
                         **how,
@@ -590,25 +585,20 @@ def holds_vectors(corpus: str) -> bool:
     return Path(corpus).suffix == ".npy"
 
 
-def supplied(
-    corpus: str, vectors: Path | None, passages: Path | None
-) -> tuple[Any, Any, Path | None]:
-    """Return an array of vectors, their passages, and a folder of vectors; None without."""
+def supplied(corpus: str, vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
+    """Return an array of vectors and their passages; None without."""
     if holds_vectors(corpus):
         if vectors is not None:
             raise click.UsageError(
                 f"{corpus} holds vectors; leave --vectors out, or name the documents instead"
             )
         vectors = Path(corpus)
-    encoded = vectors is not None and vectors.is_dir() and vectors.suffix != ".npy"
-    if passages is not None and (vectors is None or encoded or holds_vectors(corpus)):
+    if passages is not None and (vectors is None or holds_vectors(corpus)):
         raise click.UsageError("--passages-from needs documents and --vectors FILE.npy")
-    if encoded:
-        return None, None, vectors
     if vectors is None:
-        return None, None, None
+        return None, None
     lines = None if passages is None else (line for _, line in read_jsonl(passages))
-    return _read_vectors(vectors, may_be_empty=passages is not None), lines, None
+    return _read_vectors(vectors, may_be_empty=passages is not None), lines
 
 
 def _read_vectors(path: Path, *, may_be_empty: bool = False) -> "npt.NDArray[Any]":
@@ -639,35 +629,6 @@ def _read_vectors(path: Path, *, may_be_empty: bool = False) -> "npt.NDArray[Any
     if not dim or not (rows or may_be_empty):
         raise bad(path, f"holds no vectors (shape {array.shape})")
     return array
-
-
-def encoder_of(
-    encoded: Path | None, collection: Path | str, encoder: str | None, settings: dict[str, Any]
-) -> str | None:
-    """Return the encoder to open or create a collection with.
-
-    If it is new, and its vectors are in a folder, the folder names the encoder, and completes
-    `settings`. Options that differ are refused when the vectors are read.
-    """
-    from searchengine.backends.opening import exists
-    from searchengine.ingest.encoded_folder import EncodedFolder
-    from searchengine.ingest.passages import PassageConfig
-
-    if encoded is None or exists(collection):
-        return encoder
-    folder = EncodedFolder(encoded)
-    if settings["passages"] is None:
-        cut = folder.passages
-        settings["passages"] = False if cut is None else PassageConfig.from_dict(cut)
-    if settings["layers"] is None:
-        settings["layers"] = folder.encoder.get("layers")
-    source = encoder or folder.encoder["source"]
-    if source is None:
-        raise QueryError(
-            f"{encoded} was encoded by {folder.encoder_title}, which only Python has: "
-            "SearchEngine.add(documents, vectors=…)"
-        )
-    return str(source)
 
 
 def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) -> None:
@@ -801,9 +762,9 @@ def first_lines(left_out: LeftOut) -> str:
 @click.command(
     cls=sectioned(
         {
-            "What is read": "text_field title_field id_field as_text ignore skip_bad prune",
+            "What is read": "text_field title_field id_field as_text ignore skip_bad",
             "Passages": "passages passage_tokens overlap",
-            "The encoder and where it runs": f"encoder layers {RUNNING} on cpus",
+            "The encoder and where it runs": f"encoder {RUNNING}",
         }
     )
 )
@@ -815,88 +776,48 @@ def first_lines(left_out: LeftOut) -> str:
     metavar="PATH",
     help="Model folder, hub name, or URL#MODEL of an endpoint.",
 )
-@click.option(
-    "--on",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    help="Encode in this process, or as tasks of a Ray cluster.",
-)
-@click.option("--cpus", type=click.FloatRange(0.1), default=1, help="Processors of a task on Ray.")
 @cuts
 @reads
-@click.option(
-    "--prune", is_flag=True, help="Remove vectors of files that have changed or are gone."
-)
-@LAYERS
 @runs
-@AS_JSON
-def encode(corpus: str, output: Path, as_json: bool, **options: Any) -> None:
-    """Encode the documents of CORPUS into the folder OUTPUT.
+def encode(
+    corpus: str, output: Path, encoder: str, runtime: Any, skip_bad: bool, **options: Any
+) -> None:
+    """Encode the documents of CORPUS into the new folder OUTPUT.
 
-    Then `searchengine index CORPUS COLLECTION --vectors OUTPUT` encodes nothing.
-    CORPUS is a file or folder, as for `index`. Each file of it is encoded as a
-    whole, a large file of JSON Lines in slices. After an interruption, or when
-    files have changed, the same command encodes the rest. With --on ray, tasks
-    run on the cluster of RAY_ADDRESS, on one that runs on this machine, or else
-    on a new one; all machines must have this package, CORPUS and OUTPUT at the
-    same paths. With --device cuda a task takes one GPU.
+    It holds vectors.npy and, in passages.jsonl, the key and place of the text of
+    each row. `index` takes them with the same CORPUS and encodes nothing.
+    docs/scale.md has recipes for several machines.
 
     \b
     Examples:
-        searchengine encode papers.jsonl encoded/
-        searchengine encode /shared/papers /shared/encoded --on ray --device cuda
-        searchengine index papers.jsonl papers.index --vectors encoded/
+        searchengine encode papers.jsonl encoded/ --device cuda
+        searchengine index papers.jsonl papers.index --encoder starter \\
+            --vectors encoded/vectors.npy --passages-from encoded/passages.jsonl
     """
-    from searchengine.corpus.files import count_records
-    from searchengine.ingest.bulk import EncodeOptions, Place, encode_corpus
+    from searchengine.corpus.documents import explaining
+    from searchengine.corpus.files import Unread, count_records, read_corpus
+    from searchengine.encoders.loading import load
+    from searchengine.ingest.passages import PassageReader
+    from searchengine.ingest.settings import CollectionSettings
+    from searchengine.ingest.supplied import write_vectors
 
-    columns, passages = columns_of(options, needs_text=True), passages_of(options)
-    choice = choice_of(options)
-    loading = {name: options.pop(name) for name in ("encoder", "runtime", "layers")}
-    on = Place(options.pop("on"))
-    started = time.monotonic()
-    try:
-        with progress("Encoding", count_records(corpus, choice)) as report:
-            how = EncodeOptions(
-                on=on,
-                passages=passages,
-                columns=columns,
-                choice=choice,
-                progress=report,
-                **options,
-            )
-            summary = encode_corpus(corpus, output, options=how, **loading)
-    except (KeyboardInterrupt, Terminated) as error:
-        note(f"Interrupted; the same command encodes what is missing in {output}")
-        status = error.status if isinstance(error, Terminated) else INTERRUPTED
-        raise click.exceptions.Exit(status) from None
-    seconds = round(time.monotonic() - started, 2)
-    if as_json:
-        show_json({"output": str(output), **_encoded_counts(summary), "seconds": seconds})
-        return
-    _show_encoded(summary, output, seconds)
-
-
-def _encoded_counts(summary: Any) -> dict[str, Any]:
-    values = asdict(summary)
-    unread = values.pop("unread")
-    return values | {"unreadable": unread["failed"], "skipped": dict(unread["kinds"])}
-
-
-def _show_encoded(summary: Any, output: Path, seconds: float) -> None:
-
-    note(
-        f"{counted(summary.documents, 'document')} in {counted(summary.passages, 'passage')} "
-        f"encoded in {output}; {summary.encoded} of {counted(summary.parts, 'part')} now, "
-        f"in {seconds} s"
-    )
-    for name, left_out in (("bad", summary.bad), ("unreadable", summary.unread.failed)):
+    columns, wanted, choice = columns_of(options, True), passages_of(options), choice_of(options)
+    if output.resolve().is_relative_to(Path(corpus).resolve()):
+        raise CorpusError(f"{output} is inside the corpus {corpus}; choose a folder elsewhere")
+    malformed, unread = LeftOut(), Unread()
+    on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
+    loaded = load(encoder, runtime)
+    cut = CollectionSettings.for_encoder(loaded, passages=True if wanted is None else wanted)
+    reader = PassageReader(loaded, cut.passages)
+    documents = read_corpus(corpus, on_bad, columns=columns, unread=unread, choice=choice)
+    with (
+        explaining(malformed, unread.failed),
+        progress("Encoding", count_records(corpus, choice)) as report,
+    ):
+        count, rows = write_vectors(documents, output.absolute(), reader, report)
+    note(f"{counted(count, 'document')} in {counted(rows, 'passage')} encoded in {output}")
+    for name, left_out in (("bad", malformed), ("unreadable", unread.failed)):
         if left_out.count:
             note(f"{left_out.count} {name}, left out:{first_lines(left_out)}")
-    if summary.others:
-        note(
-            f"{counted(summary.others, 'part')} of files that have changed, are gone, or are of "
-            "another corpus; --prune removes them"
-        )
-    if sentence := summary.unread.sentence():
+    if sentence := unread.sentence():
         note(sentence)

@@ -308,18 +308,6 @@ def read_corpus(
     return _read_folder(sources, path, on_bad, keys, columns, unread)
 
 
-def read_slice(
-    path: Path, span: tuple[int, int], on_bad: OnBad | None, columns: Columns
-) -> Iterator[Document]:
-    """The records of the lines that begin in the bytes [start, end) of a file of JSON Lines.
-
-    Errors and `on_bad` as for `read_corpus`. Keys that are generated may differ from those that
-    `read_corpus` generates.
-    """
-    records = _named(read_jsonl(path, on_bad, span), on_bad, columns, is_first=span[0] == 0)
-    return _to_documents(records, on_bad, _Keys(), columns.needs_text)
-
-
 def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
     """The files of a folder that are read, sorted; others are counted in `unread`.
 
@@ -498,10 +486,9 @@ def _named(
     records: Iterable[tuple[str, dict[str, Any]]],
     on_bad: OnBad | None,
     columns: Columns,
-    *,
-    is_first: bool = True,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Places and records under default names; the first record of a file must name the text."""
+    is_first = True
     for place, record in records:
         if is_first and columns.needs_text:
             check_text(columns.names(list(record), place), record, place)

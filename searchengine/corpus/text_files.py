@@ -72,22 +72,13 @@ def kind(path: Path) -> str:
     return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
 
 
-def read_lines(
-    path: Path, on_bad: OnBad | None = None, span: tuple[int, int] | None = None
-) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text of every line of a UTF-8 file, gunzipped where it ends in .gz.
-
-    `span`: only the lines that begin in these bytes [start, end), counted from the first of them.
-    """
+def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text of every line of a UTF-8 file, gunzipped where it ends in .gz."""
     number = 0
     converted = False  # whether a line was not UTF-8
-    start, end = (0, None) if span is None else span
     try:
         with _open(path) as file:
-            if start:
-                file.seek(start - 1)
-                _skip_line(file, file.readline(LONGEST))
-            while (end is None or file.tell() < end) and (raw := file.readline(LONGEST + 1)):
+            while raw := file.readline(LONGEST + 1):
                 number += 1
                 if len(raw) > LONGEST:
                     report(bad(f"{path}:{number}", too_long("line")), on_bad)
@@ -143,15 +134,12 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
-def read_jsonl(
-    path: Path, on_bad: OnBad | None = None, span: tuple[int, int] | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place ("file:line") and object of every line that is not blank; `span` as in read_lines."""
-    name = f"{path} from byte {span[0]}" if span is not None and span[0] else f"{path}"
-    for number, line in read_lines(path, on_bad, span):
+def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place ("file:line") and object of every line that is not blank."""
+    for number, line in read_lines(path, on_bad):
         if not line.strip():
             continue
-        place = f"{name}:{number}"
+        place = f"{path}:{number}"
         try:
             yield place, json_object(line, place)
         except CorpusError as error:

@@ -8,5 +8,4 @@ spool            what waits for a commit, in temporary files
 settings         collection settings, options and summary of `add`
 languages        the tokenizer that suits the first documents
 mirror           a collection kept equal to a folder; watching: which files have changed
-bulk             a corpus encoded apart, here or on Ray; encoded_folder: its vectors
 """

@@ -36,6 +36,7 @@ from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.writer import Writer, built_ahead
 from searchengine.backends.opening import in_folder, is_url
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents, numbered
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import (
     CollectionBusy,
@@ -49,7 +50,7 @@ from searchengine.ingest import pipeline
 from searchengine.ingest.languages import Languages
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import Block, Pipeline, in_batches
-from searchengine.ingest.settings import AddOptions, AddSummary
+from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.spool import Ranges, Spool, Spooled, Supplied, extend, number
 from searchengine.ingest.supplied import SuppliedVectors, VectorsArgument
 
@@ -92,6 +93,24 @@ def add(
         summary = ingestion.run()
     backend.remember_number(highest + supplied.documents)
     return summary
+
+
+def passage_reader(backend: Backend, encoder: CollectionEncoder) -> PassageReader:
+    """Cuts and encodes the documents of a collection. Raises QueryError without an encoder."""
+    backend.follow()  # the folder may have been replaced, with other settings
+    stored = backend.settings
+    settings = CollectionSettings.from_stored(stored)
+    if not settings.encodes:
+        raise QueryError(
+            f"{backend.path} has no encoder; pass the vectors of the documents: "
+            "add(documents, vectors)"
+        )
+    try:
+        return PassageReader(encoder.load(stored), settings.passages, stored)
+    except EncoderMismatch:
+        if not encoder.is_past(stored):
+            raise
+        return passage_reader(backend, encoder)  # reindexed meanwhile
 
 
 @dataclass(slots=True)

@@ -1,11 +1,14 @@
 """Documents that come with their vectors: checked as they are read, and never copied.
 
+`write_vectors` encodes documents into files, from which they are read with their vectors.
+
 The vectors are an array (n, D), which may be mapped from a file. Row i belongs to document i, or to
 the passage that line i of `passages` describes, as `export` writes them. Only the number of a row
 waits for the commit; the segment is built from the array itself.
 """
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +19,14 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Backend, Span
 from searchengine.backends.folder.documents.connections import Pool, guarded
+from searchengine.backends.folder.folders import is_free, new_folder
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.encoders.protocol import Vectors
-from searchengine.errors import CorpusError, QueryError
+from searchengine.errors import CollectionError, CorpusError, EmptyCorpus, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, evenly, unusable
+from searchengine.indexer.storage.durable import sync_file
+from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.pipeline import LARGEST_BLOCK, encoded, in_batches
 from searchengine.ingest.spool import TEMPORARY, Ranges, Supplied, room
 
 VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]
@@ -187,6 +194,54 @@ class SuppliedVectors:
             for (_, i), vector in zip(part, vectors, strict=True):
                 hashes[i].update(vector)
         return [h.digest() if cut else b"" for h, (_, cut) in zip(hashes, spans, strict=True)]
+
+
+def write_vectors(
+    documents: Iterable[Document],
+    path: Path,
+    reader: PassageReader,
+    progress: Callable[[int], None],
+) -> tuple[int, int]:
+    """Encode documents into vectors.npy and passages.jsonl in a new folder, all or nothing.
+
+    Line i of passages.jsonl (key, start, end) describes row i of the vectors, as in an export.
+    Documents without text and repeated keys are left out. Returns the numbers of documents and
+    rows; `progress`: called with the number of documents just encoded.
+
+    Raises CollectionError (the folder holds files), EmptyCorpus, and what the documents raise.
+    """
+    if not is_free(path):
+        raise CollectionError(f"{path} exists already; choose another folder or remove it")
+    keys: set[str] = set()
+
+    def distinct() -> Iterator[Document]:
+        for document in documents:
+            if document.full_text and document.key not in keys:
+                keys.add(document.key)
+                yield document
+
+    header = {"descr": "<f4", "fortran_order": False, "shape": (0, reader.encoder.dim)}
+    rows = 0
+    with new_folder(path) as folder:
+        files = folder / "vectors.npy", folder / "passages.jsonl"
+        with files[0].open("xb") as vectors, files[1].open("x", encoding="utf-8") as passages:
+            np.lib.format.write_array_header_1_0(vectors, header)
+            for block in encoded(reader, in_batches(distinct(), LARGEST_BLOCK[0])):
+                vectors.write(np.ascontiguousarray(block.vectors, "<f4").data)
+                rows += len(block.vectors)
+                for document, cut in zip(block.documents, block.spans, strict=True):
+                    for start, end in cut:
+                        line = {"key": document.key, "start": start, "end": end}
+                        passages.write(json.dumps(line, ensure_ascii=False) + "\n")
+                progress(len(block.documents))
+            vectors.seek(0)  # numpy pads the header, so that the number of rows fits later
+            header["shape"] = rows, reader.encoder.dim
+            np.lib.format.write_array_header_1_0(vectors, header)
+        for file in files:
+            sync_file(file)
+        if not rows:
+            raise EmptyCorpus("no document to encode")
+    return len(keys), rows
 
 
 def check_numbers(backend: Backend, vectors: npt.NDArray[Any], source: str) -> None:

@@ -17,10 +17,8 @@ from searchengine.backends.folder import writer as ahead
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.writer import WritableView
-from searchengine.corpus.files import read_corpus
 from searchengine.encoders.loading import CollectionEncoder, load_given
 from searchengine.errors import CollectionError, EncoderMismatch
-from searchengine.ingest.bulk import encode_corpus
 from searchengine.ingest.ingestion import FolderIngestion
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import Pipeline
@@ -129,19 +127,6 @@ def test_vectors_that_came_with_documents_are_not_stored_beside_those_of_another
         during(patch, FolderIngestion, "_write", lambda: engine.reindex(Remainders()))
         with pytest.raises(EncoderMismatch, match="reindexed by the encoder remainders after"):
             engine.add([document(7)], np.eye(1, 16))
-    holds(engine, set(range(5)), Remainders())
-
-
-def test_an_encoded_folder_of_the_former_encoder_is_refused(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "a.txt").write_text("x xx")
-    encode_corpus(tmp_path / "corpus", tmp_path / "out", WordLengths())
-    with monkeypatch.context() as patch:
-        during(patch, FolderIngestion, "_write", lambda: engine.reindex(Remainders()))
-        with pytest.raises(EncoderMismatch, match="encode the corpus by the encoder of the coll"):
-            engine.add(read_corpus(tmp_path / "corpus"), tmp_path / "out")
     holds(engine, set(range(5)), Remainders())
 
 
