@@ -8,10 +8,9 @@ import argparse
 import json
 import os
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -31,18 +30,6 @@ def damage(disk: Path) -> None:
     """Cut the vectors of every segment short."""
     for file in (disk / "c" / "segments").glob("*/vectors.faiss"):
         file.write_bytes(file.read_bytes()[:100])
-
-
-def damage_database(disk: Path) -> None:
-    """Overwrite the index of keys, so that documents.db is copied row by row."""
-    file = disk / "c" / "documents.db"
-    sql = "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_documents_1'"
-    with closing(sqlite3.connect(file)) as connection:
-        ((page,),) = connection.execute(sql).fetchall()
-        ((size,),) = connection.execute("PRAGMA page_size").fetchall()
-    content = bytearray(file.read_bytes())
-    content[(page - 1) * size : page * size] = bytes(size)
-    file.write_bytes(content)
 
 
 @contextmanager
@@ -99,7 +86,6 @@ CASES = {
     "reindex --discard": Case(["reindex", "c", "--discard"], ["pending>c"], _KEPT),
     "verify": Case(["verify", "c"], ["c"], _KEPT),
     "repair": Case(["repair", "c"], ["c"], _KEPT, damage, repairs=True),
-    "repair documents.db": Case(["repair", "c"], ["c"], _KEPT, damage_database, repairs=True),
     "train": Case(["train", "pairs.tsv", *_TRAINING], ["pairs.tsv"]),
     "mine": Case(["mine", "pairs.tsv", "--out", "mined.tsv", "--encoder", _MODEL], ["pairs.tsv"]),
     "bench": Case(

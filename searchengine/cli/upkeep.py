@@ -117,9 +117,9 @@ def repair(
 ) -> None:
     """Repair a damaged collection from the texts it stores.
 
-    Damaged or missing segments are encoded again, indexes are built again, and a
-    damaged documents.db is copied, row by row, into a new file. The exit status is 0
-    if the collection is whole afterwards, else 1.
+    Damaged or missing segments are encoded again, and indexes are built again. A
+    documents.db that SQLite finds damaged is left as it is: docs/reliability.md tells
+    how to recover it. The exit status is 0 if the collection is whole afterwards, else 1.
 
     \b
     Example:

@@ -4,8 +4,11 @@ The tables are made consistent with each other and with the segments that can be
 segments stay as they are. The documents of the others are encoded into one new segment, in one
 commit: a killed process leaves the state before it. They are encoded while the write lock is held,
 because another writer could move the passages meanwhile; readers go on.
+
+Where SQLite itself finds documents.db damaged, nothing is changed: its own program recovers rows.
 """
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,6 +22,7 @@ import numpy as np
 from searchengine.backends.filters import fields
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.changes import Changes
+from searchengine.backends.folder.documents.connections import connect
 from searchengine.backends.folder.documents.schema import BEHIND, catch_up
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import folder_of, remove_unnamed
@@ -42,7 +46,7 @@ from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.ingest.spool import Spool
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
-from searchengine.upkeep import salvage, verify
+from searchengine.upkeep import verify
 
 _MAX_NAMES = 20  # documents named in a report; the others are counted
 _OUTSIDE = (
@@ -337,7 +341,7 @@ def _keys(store: Store, ids: set[int]) -> str:
 def _lenient(store: Store) -> Iterator[None]:
     """Read texts with invalid UTF-8, with replacement characters."""
     before = store.connection.text_factory
-    store.connection.text_factory = salvage.lenient
+    store.connection.text_factory = lambda data: data.decode("utf-8", "replace")
     try:
         yield
     finally:
@@ -394,51 +398,56 @@ def repair(
         progress: progress callback: step, documents just encoded, documents in all.
 
     Raises:
-        CollectionError: there is no collection, or documents.db cannot be read at all.
+        CollectionError: there is no collection, or SQLite finds documents.db damaged.
         CollectionBusy: another process is writing. EncoderMismatch: another encoder.
     """
     path = Path(path).absolute()
     database = path / "documents.db"
-    report = Report()
-    if dry_run and salvage.is_unfinished(database):
-        report.damage.append(f"{database} is missing: a repair was interrupted; repair it again")
-        return _result(path, report, None, 0, dry_run)
-    if salvage.finish(database):
-        report.repaired.append(f"{database}: an interrupted repair was completed")
     if not database.is_file():
         raise CollectionError(f"{database} is missing, so {path} is not a collection")
-    damage = salvage.complaint(database, read_only=dry_run)
-    if damage is None:
-        try:
-            plan = _trial(path, database)
-        except CollectionError as error:
-            if not salvage.is_damage(error.__cause__):
-                raise
-            damage = str(error.__cause__)
-    if damage is not None:
-        report.damage.append(f"{database} is damaged ({damage})")
-        if dry_run:
-            readable = salvage.readable_documents(database)
-            report.damage.append(f"{readable} of its documents can be read")
-            return _result(path, report, None, 0, dry_run)
-        saved = salvage.salvage(database)
-        report.lost += saved.lost
-        report.repaired.append(
-            f"{database}: {saved.copied['documents']} documents were copied into a new file, the "
-            "damaged one is kept as documents.db.damaged"
-        )
-        plan = _trial(path, database)
+    _check_database(database, dry_run)
+    plan = _trial(path, database)
     if plan.report.damage and not dry_run:
         plan = _mend(path, database, encoder, bool(plan.documents), wait, runtime, progress)
-    report.damage += plan.report.damage
-    report.lost += plan.report.lost
-    report.repaired += [] if dry_run else plan.report.repaired
-    return _result(path, report, plan.counts, len(plan.documents), dry_run)
+    if dry_run:
+        plan.report.repaired.clear()
+    return _result(path, plan, dry_run)
 
 
-def _result(
-    path: Path, report: Report, counts: tuple[int, int, int] | None, encoded: int, dry_run: bool
-) -> Repair:
+def _check_database(path: Path, read_only: bool) -> None:
+    """Raise CollectionError if SQLite finds a damage in a database, its index of words aside.
+
+    `read_only`: SQLite does not fold its log into the file either.
+    """
+    try:
+        with closing(connect(path, "ro" if read_only else "rw")) as connection:
+            lines = [row[0] for row in connection.execute("PRAGMA integrity_check")]
+            if not read_only:
+                connection.execute("PRAGMA journal_mode = wal")  # a recovered file has another
+    except sqlite3.DatabaseError as error:
+        if not _is_damage(error):
+            raise CollectionError(f"{path} cannot be read: {error}") from error
+        lines = [str(error)]
+    wrong = [line for line in lines if line != "ok" and "FTS5" not in line]
+    if wrong:
+        raise _torn(path, wrong[0])
+
+
+def _is_damage(error: BaseException | None) -> bool:
+    """Whether an error of SQLite means a damaged file, not a full disk or a lock."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _torn(path: Path, how: str) -> CollectionError:
+    return CollectionError(
+        f"{path} is damaged ({how}), and nothing was changed; restore the collection from a "
+        f"backup, or recover what can be read: sqlite3 {path} .recover | sqlite3 new.db "
+        "(docs/reliability.md: A damaged documents.db)"
+    )
+
+
+def _result(path: Path, plan: Plan, dry_run: bool) -> Repair:
     complaint = None
     try:
         collection = Collection(path)
@@ -453,11 +462,11 @@ def _result(
     return Repair(
         str(path),
         dry_run,
-        *(counts or (0, 0, 0)),
-        tuple(report.damage),
-        tuple(report.repaired),
-        tuple(report.lost),
-        encoded,
+        *plan.counts,
+        tuple(plan.report.damage),
+        tuple(plan.report.repaired),
+        tuple(plan.report.lost),
+        len(plan.documents),
         complaint is None,
         complaint,
     )
@@ -465,13 +474,18 @@ def _result(
 
 def _trial(path: Path, database: Path) -> Plan:
     """Plan the repair on a copy of the tables: takes no lock and changes nothing."""
-    with TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "documents.db"
-        with Store(database, readers=1) as store:
-            store.copy_to(copy)
-        with Store(copy) as store, store.transaction():
-            plan = reconcile(path, store)
-        plan.close()
+    try:
+        with TemporaryDirectory() as scratch:
+            copy = Path(scratch) / "documents.db"
+            with Store(database, readers=1) as store:
+                store.copy_to(copy)
+            with Store(copy) as store, store.transaction():
+                plan = reconcile(path, store)
+            plan.close()
+    except CollectionError as error:
+        if _is_damage(error.__cause__):
+            raise _torn(database, str(error.__cause__)) from error
+        raise
     return plan
 
 

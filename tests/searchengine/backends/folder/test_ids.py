@@ -127,19 +127,6 @@ def test_next_ids_that_are_used_are_found_and_mended(path: Path, engine: SearchE
             engine.add([document(10)])
 
 
-def test_a_salvaged_collection_keeps_its_next_ids(path: Path, engine: SearchEngine) -> None:
-    from searchengine.upkeep import salvage
-
-    before = highest(path)
-    engine.delete(["d4"])
-    engine.close()
-    salvage.salvage(path / "documents.db")
-    with SearchEngine.open(path, WordLengths()) as engine:
-        engine.verify()
-        engine.add([document(9)])
-    assert highest(path)["documents"] == before["documents"] + 1
-
-
 def test_a_discarded_reindex_leaves_the_next_ids_right(
     path: Path, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

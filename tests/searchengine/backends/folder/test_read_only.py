@@ -31,17 +31,6 @@ def lose_shared_memory(path: Path) -> None:
     (path / "documents.db-shm").unlink()
 
 
-def break_database(path: Path) -> None:
-    SearchEngine.open(path, WordLengths()).close()  # without a log
-    content = bytearray((path / "documents.db").read_bytes())
-    content[8192:12288] = b"\xff" * 4096  # the index of keys
-    (path / "documents.db").write_bytes(content)
-
-
-def interrupt_repair(path: Path) -> None:
-    (path / "documents.db").rename(path / "documents.db.repaired")
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A folder that was copied while its engine had a log: as after a power cut."""
@@ -91,8 +80,6 @@ def contents(path: Path) -> dict[str, tuple[int, bytes]]:
         (lambda path: None, True, []),
         (lose_shared_memory, True, []),
         (cut_vectors, False, ["vectors.faiss has 100 bytes, expected"]),
-        (break_database, False, ["documents.db is damaged", "9 of its documents can be read"]),
-        (interrupt_repair, False, ["documents.db is missing: a repair was interrupted"]),
     ],
 )
 def test_a_dry_run_only_looks(

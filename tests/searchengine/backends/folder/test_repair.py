@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -14,17 +15,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from conftest import WordLengths
+from conftest import REPOSITORY, WordLengths
 from faults import compile_library, missing
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.changes import Changes
 from searchengine.cli import cli
-from searchengine.corpus.analyzer import Tokenizer
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.upkeep import repair as repairing
-from searchengine.upkeep import salvage
 from searchengine.upkeep.repair import repair
 
 FILLER = " ".join("abcdefgh"[i % 8] * (i % 3 + 1) for i in range(60))
@@ -211,8 +209,8 @@ def test_a_document_of_which_nothing_is_left_is_named(path: Path) -> None:
     assert done.whole and done.lost == ("the text of document 'd7'",)
 
 
-@pytest.mark.parametrize("holding", [b"t45", b"t89xx", b"tail"])
-def test_a_damaged_page_costs_its_own_rows_at_most(path: Path, holding: bytes) -> None:
+def damage_database(path: Path) -> bytes:
+    """Overwrite a page of documents; returns the content of documents.db."""
     database = path / "documents.db"
     data = bytearray(database.read_bytes())
     size = int.from_bytes(data[16:18], "big")
@@ -221,109 +219,54 @@ def test_a_damaged_page_costs_its_own_rows_at_most(path: Path, holding: bytes) -
         for start in range(size, len(data), size)
         if data[start] == 13 and FILLER.encode() in data[start : start + size]
     ]
-    start = {b"t45": leaves[len(leaves) // 2], b"t89xx": leaves[-1], b"tail": leaves[0]}[holding]
-    keys = {
-        each["_id"]
-        for each in DOCUMENTS
-        if each["title"].encode() + b"x" in data[start : start + size]
-    }
+    start = leaves[len(leaves) // 2]
     data[start : start + size] = b"\xff" * size
     database.write_bytes(data)
-    with pytest.raises(CollectionError), SearchEngine.open(path, WordLengths()) as damaged:
-        damaged.verify()
-    planned = repair(path, WordLengths(), dry_run=True)
-    assert not planned.whole and not (path / "documents.db.damaged").exists()
-    assert database.read_bytes() == data
-    done = repair(path, WordLengths())
-    assert done.whole, done.complaint
-    assert (path / "documents.db.damaged").read_bytes() == data
-    assert any("pages that cannot be read" in sentence for sentence in done.lost)
+    return bytes(data)
+
+
+def test_a_damaged_database_is_left_as_it_is(path: Path) -> None:
+    database = path / "documents.db"
+    whole = database.read_bytes()
+    for damaged in (b"\xff" * 40_000, whole[:4096] + b"\xff" * 90_000, None):
+        database.write_bytes(whole if damaged is None else damaged)
+        damaged = damaged or damage_database(path)
+        for dry_run in (True, False):
+            with pytest.raises(CollectionError, match=r"documents.db .recover \| sqlite3"):
+                repair(path, WordLengths(), dry_run=dry_run)
+        assert database.read_bytes() == damaged
+    shown = CliRunner().invoke(cli, ["repair", str(path)])
+    assert shown.exit_code == 2 and "restore the collection from a backup" in shown.stderr
+
+
+def recovers() -> bool:
+    """Whether the program sqlite3 is here, and was built with .recover."""
+    if shutil.which("sqlite3") is None:
+        return False
+    done = subprocess.run(["sqlite3", ":memory:", ".recover"], capture_output=True, text=True)
+    return "COMMIT" in done.stdout
+
+
+@pytest.mark.skipif(not recovers(), reason="no sqlite3 with .recover")
+def test_the_commands_that_recover_a_damaged_database(path: Path) -> None:
+    """As the page on reliability has them."""
+    page = (REPOSITORY / "docs" / "reliability.md").read_text()
+    page = page[page.index("### A damaged documents.db") :]
+    *commands, mending = re.findall(r"^ {4}(.*)$", page, re.MULTILINE)[:5]
+    data = damage_database(path)
+    subprocess.run(["bash", "-ec", "\n".join(commands)], cwd=path, check=True)
+    assert (path / "damaged" / "documents.db").read_bytes() == data
+    assert mending == "searchengine repair ."
+    assert repair(path, WordLengths()).whole
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.verify()
-        left = {hit.key for hit in engine.search("x", k=200)}
-        gone = {each["_id"] for each in DOCUMENTS} - {"d3", "d50"} - left
-        assert 0 < len(gone) <= 20
-        assert keys - {"d3", "d50"} <= gone
-        assert {hit.key for hit in engine.search(FILLER[:4], k=200, mode="text")} <= left
-        assert engine.stats().fields == ("year",)
-
-
-def test_a_database_of_which_nothing_can_be_read_stays(path: Path) -> None:
-    database = path / "documents.db"
-    for bad in (b"\xff" * 40_000, database.read_bytes()[:4096] + b"\xff" * 90_000):
-        database.write_bytes(bad)
-        with pytest.raises(CollectionError, match="can be read"):
-            repair(path, WordLengths())
-        assert database.read_bytes() == bad
-        names = {file.name for file in path.iterdir()}
-        assert not names & {"documents.db.damaged", "documents.db.repaired"}
-
-
-def test_a_new_database_that_has_a_log_is_not_taken(
-    path: Path, expected: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its rows are in the log, which a full disk keeps from being folded: here, a reader does."""
-    database = path / "documents.db"
-    content = bytearray(database.read_bytes())
-    content[-4096:] = b"\xff" * 4096
-    database.write_bytes(content)
-    index_text, readers = Changes.index_text, []
-
-    def read(self: Changes, tokenizer: Tokenizer) -> None:
-        readers.append(sqlite3.connect(self.store.path))
-        readers[0].execute("SELECT count(*) FROM documents").fetchall()
-        index_text(self, tokenizer)
-
-    monkeypatch.setattr(Changes, "index_text", read)
-    with pytest.raises(CollectionError, match=r"unfinished could not be completed.*has room"):
-        repair(path, WordLengths())
-    readers[0].close()
-    monkeypatch.undo()
-    assert database.read_bytes() == content
-    assert not [*path.glob("documents.db.*")]
-    assert repair(path, WordLengths()).whole
-    check(path, expected)
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "message"),
-    [
-        (sqlite3.SQLITE_BUSY, CollectionBusy, "being written to by another process"),
-        (sqlite3.SQLITE_FULL, CollectionError, r"documents.db: no lock; .*has room"),
-    ],
-)
-def test_why_a_database_cannot_be_locked(
-    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception], message: str
-) -> None:
-    class Refusing(sqlite3.Connection):
-        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-            if not sql.startswith("BEGIN"):
-                return super().execute(sql, *arguments)
-            error = sqlite3.OperationalError("no lock")
-            error.sqlite_errorcode = code
-            raise error
-
-    def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
-        return sqlite3.connect(path, factory=Refusing)
-
-    monkeypatch.setattr(salvage, "_connect", connect)
-    with pytest.raises(CollectionError, match=message) as caught:
-        salvage.salvage(path / "documents.db")
-    assert type(caught.value) is kind
-    assert not [*path.glob("documents.db.*")]
-
-
-def test_an_interrupted_exchange_of_the_database_is_completed(
-    path: Path, expected: list[Any]
-) -> None:
-    database = path / "documents.db"
-    shutil.copy(database, path / "documents.db.repaired")
-    database.rename(path / "documents.db.damaged")
-    (path / "documents.db-wal").write_bytes(b"the log of the damaged file")
-    done = repair(path, WordLengths())
-    assert done.whole and "interrupted repair" in done.repaired[0]
-    assert (path / "documents.db.damaged-wal").read_bytes() == b"the log of the damaged file"
-    check(path, expected)
+        assert 60 < len(engine) < 88 and engine.stats().fields == ("year",)
+        engine.add(DOCUMENTS)
+        assert len(engine) == 90
+        with SearchEngine.open(path, WordLengths()) as other:  # readers beside a writer
+            assert len(other.search("x", 200)) == 90
+            engine.optimize()
+        engine.verify()
 
 
 def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:
@@ -343,7 +286,7 @@ def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:
 _REPAIR = """
 import json, shutil, sys
 from pathlib import Path
-from conftest import WordLengths
+from conftest import REPOSITORY, WordLengths
 from faults import Action, Library, in_child
 from searchengine.upkeep.repair import repair
 from searchengine.backends.folder.documents.changes import Changes
@@ -368,21 +311,11 @@ print(json.dumps([calls, {number: run(number).signal for number in numbers}]))
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
-@pytest.mark.parametrize("salvaging", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_repair_that_is_killed_can_be_repeated(
-    path: Path, expected: list[Any], tmp_path: Path, salvaging: bool
+    path: Path, expected: list[Any], tmp_path: Path
 ) -> None:
     library = compile_library(tmp_path)
     shutil.rmtree(sorted((path / "segments").iterdir())[0])
-    if salvaging:  # a page of an index: no row is lost
-        with closing(sqlite3.connect(path / "documents.db")) as db:
-            name = "sqlite_autoindex_documents_1"
-            page = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,))
-            start = 4096 * (page.fetchone()[0] - 1)
-        data = bytearray((path / "documents.db").read_bytes())
-        data[start : start + 4096] = b"\xff" * 4096
-        (path / "documents.db").write_bytes(data)
-
     (tmp_path / "killed").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", _REPAIR, str(path), str(tmp_path / "killed")],
