@@ -50,11 +50,6 @@ _CLUSTER = (
 connection, so that a transaction sees one commit of a node. Means nothing to other servers."""
 _CONNECTIONS = 16
 _TRIES = 12
-_NODE = re.compile(
-    r"remote node (?:[^\s@]+@)?(?P<node>\S+:\d+) failed with the following error: (?P<reason>.*)"
-)
-"""What the coordinator of a cluster says of another node."""
-_EXECUTING = re.compile(r"while executing command on (\S+:\d+)")
 _SERVER = re.compile(r".*connection to server (at|on) .*? failed: ")
 """Comes before the reason; names of hosts and folders must not be taken for one."""
 _ENDED = re.compile("server closed the connection unexpectedly|connection not open")
@@ -350,16 +345,6 @@ class Connections:
         return CollectionError(f"{self.name}: {_reason(error)}")
 
     def _lost(self, error: Exception) -> BackendUnavailable:
-        node = _NODE.search(str(error))
-        place, reason = (node["node"], node["reason"]) if node else (None, _reason(error))
-        context = getattr(getattr(error, "diag", None), "context", None) or ""
-        if place is None and (executing := _EXECUTING.search(context)) is not None:
-            place = executing[1]
-        if place is not None:
-            return BackendUnavailable(
-                f"{self.name}: the coordinator of the cluster answers, and its node {place} does "
-                f"not ({reason}); start that node, then try again"
-            )
         return BackendUnavailable(
             f"{self.name}: the connection was lost ({_reason(error)}); try again"
         )

@@ -1194,7 +1194,7 @@ def test_a_citus_that_is_too_old_is_refused(version: str, refused: bool) -> None
         schema._check_cluster(Server(), "c")  # type: ignore[arg-type]
 
 
-def test_a_dead_node_is_told_from_a_dead_coordinator(url: str) -> None:
+def test_a_dead_node_of_a_cluster_is_a_lost_connection(url: str) -> None:
     from psycopg import errors
 
     dead = (
@@ -1202,8 +1202,7 @@ def test_a_dead_node_is_told_from_a_dead_coordinator(url: str) -> None:
         "Connection refused\n\tIs the server running on that host?"
     )
     with closing(connecting.Connections(url)) as connections:
-        message = r"its node db2.example.org:5432 does not \(Connection refused\); start that node"
-        with pytest.raises(BackendUnavailable, match=message), connections.named_errors():
+        with pytest.raises(BackendUnavailable, match=r"lost.*db2"), connections.named_errors():
             raise errors.ConnectionFailure(dead)
         for lost in (errors.ConnectionFailure, errors.InternalError_):  # a node's has no code
             with pytest.raises(BackendUnavailable, match="lost"), connections.named_errors():
