@@ -152,7 +152,7 @@ Encode = Callable[[Sequence[str]], Floats]
 class SearchEngine:
     """A collection and the encoder that built it. Safe to use from several threads.
 
-    In a forked child it opens the collection again by itself, and a pickled one is opened in the
+    A process forked from the one that opened it cannot use it. A pickled one is opened in the
     process that unpickles it; see docs/upkeep.md.
 
     Attributes:
@@ -177,8 +177,13 @@ class SearchEngine:
         self._encoder = CollectionEncoder(collection, encoder, runtime, query_encoder)
         self._is_undecided = False  # whether the first documents may change the encoder
         self.cross_encoders = CrossEncoders(runtime)
-        inherit(self._encoder)
         self._calls: Coalescers[tuple[Any, ...], tuple[Any, Deadline | None], Any] = Coalescers()
+        inherit(self, SearchEngine._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: locks, threads and sockets are the parent's, so nothing is used."""
+        parents: Any = OfParent(self.collection.path, dict(vars(self)))
+        self.collection = self._encoder = self._calls = parents
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
@@ -1325,3 +1330,26 @@ def _warn(notes: Iterable[str], depth: int = 3) -> None:
     """Warn in the name of the line that called the engine, `depth` calls above."""
     for note in notes:
         warnings.warn(note, FieldWarning, stacklevel=depth)
+
+
+class OfParent:
+    """Takes the place of what a forked child must not use. Closing it is harmless.
+
+    Attributes:
+        path: of the collection.
+        kept: what it stands for: to free it could wait for threads that the child does not have.
+    """
+
+    runtime = None
+
+    def __init__(self, path: Path | str, kept: object) -> None:
+        self.path, self.kept = path, kept
+
+    def close(self) -> None:
+        """The parent closes what it opened."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise CollectionError(
+            f"{self.path} was opened before this process was forked; open it in the worker itself, "
+            "or start workers by multiprocessing's spawn"
+        )

@@ -174,7 +174,6 @@ class Worker:
     def __init__(self, address: str, folder: Path, sabotage: str | None = None) -> None:
         self.address, self.folder, self.sabotage = address, folder, sabotage
         self.engine: SearchEngine | None = None
-        self.forked = False
         self._library = Library()
         self._warnings = Warnings()
         logging.getLogger("searchengine").addHandler(self._warnings)
@@ -346,12 +345,12 @@ class Worker:
             return rows(engine, question)
 
     def fork(self) -> int:
-        """Fork with the engine open; the child goes on as a process of its own."""
+        """Fork with the engine open; the child goes on as a process with none."""
         parent = self.connection
         child = os.fork()
         if child == 0:
             parent.close()
-            self.forked = True
+            self.engine = None
             with suppress(ConnectionError, FileNotFoundError):
                 self._connect()
                 self.serve()

@@ -123,14 +123,13 @@ class Engine:
     """What the conductor knows of an engine.
 
     Attributes:
-        shown: the states that it may show; None for one that was forked and not used since, which
-            will show the newest.
+        shown: the states that it may show.
         folder: which folder it has open; the world counts the folders that lay at the path.
         wait: what it was opened with.
         encoder: the fingerprint of its encoder.
     """
 
-    shown: list[State] | None
+    shown: list[State]
     folder: int
     wait: float
     encoder: str = ENCODER
@@ -236,13 +235,10 @@ class Campaign:
             self.watching.after_step()
 
     def _probe(self) -> None:
-        """Every open engine answers a question; a forked one is left alone for a while."""
+        """Every open engine answers a question."""
         searches = []
         for member in self.members:
             if member.engine is None:
-                continue
-            unused = member.engine.shown is None
-            if unused and (self._is_stale(member.engine) or self.random.random() < 0.7):
                 continue
             question = self._question()
             member.process.send("search", question)
@@ -344,8 +340,7 @@ class Campaign:
     def _close(self, member: Member, engine: Engine) -> None:
         """Close an engine. Of a stale one no change is taken, nor does it show the newest."""
         if self._is_stale(engine) and self.random.random() < 0.5:
-            unused = engine.shown is None
-            name = "stats" if unused else self.random.choice(["refresh", "add", "delete"])
+            name = self.random.choice(["refresh", "add", "delete"])
             arguments: dict[str, tuple[Any, ...]] = {
                 "add": (self._new_texts(2), None, False),
                 "delete": ([f"d{self.random.randrange(KEYS)}"], None),
@@ -358,12 +353,9 @@ class Campaign:
         member.engine = None
 
     def _used(self, member: Member) -> Engine:
-        """A process with its engine about to be used: one that was forked shows the newest."""
+        """A process with its engine open."""
         engine = self._opened(member).engine
         assert engine is not None
-        if engine.shown is None:
-            self._moved(engine)
-            self.counts["first uses after a fork"] += 1
         return engine
 
     def _moved(self, engine: Engine) -> None:
@@ -403,9 +395,8 @@ class Campaign:
     ) -> None:
         """Keep of the states that an engine may show those that an answer fits; there must be."""
         engine = member.engine  # which may be a stale one
-        if engine is None or engine.shown is None:
+        if engine is None:
             engine = self._used(member)
-        assert engine.shown is not None
         self.counts["answers"] += 1
         self.counts["hits"] += len(answer or ())
         engine.shown = self._fitting(engine.shown, answer, f"{member.name} {what}", fault)
@@ -779,7 +770,6 @@ class Campaign:
         engine = self._used(member)
         target = self.folder / f"backup-{next(self._serial)}"
         self._call(member, "backup", target)
-        assert engine.shown is not None
         # Of an engine whose folder was replaced: what it shows, or what is there now.
         older = engine.shown if engine.folder != self.at_path else []
         state = self._check([self.current, *older], target, verify=True)
@@ -803,22 +793,18 @@ class Campaign:
         self._narrow(member, answer, "export", fault)
 
     def _step_fork(self) -> None:
-        """A child goes on with the engine that it inherits; it must not trouble its parent."""
+        """A child opens an engine of its own; it must not trouble its parent."""
         extra = [member for member in self.members if member.forked]
         if len(extra) >= FORKED:
             self._end(self.random.choice(extra), self.random.choice(["at once", "drop", "close"]))
         parent = self._member()
-        assert parent.engine is not None
-        if parent.engine.shown is None:
-            self._used(parent)
-            self._call(parent, "stats")
         self._call(parent, "fork")
         child = Member(f"{parent.name}-{next(self._serial)}", self._listener.accept(), forked=True)
-        child.engine = Engine(None, self.at_path, parent.engine.wait, parent.engine.encoder)
         self.members.append(child)
         self.counts["forks"] += 1
         act = self.random.choice(["nothing", "search", "refresh", "add", "close", "parent"])
         if act == "search":
+            self._used(child)
             question = self._question()
             self._judge(child, question, self._call(child, "search", question))
         elif act == "refresh":
@@ -937,7 +923,6 @@ class Campaign:
         scripts = []
         for i, member in enumerate(members):
             self._used(member)
-            self._call(member, "stats")  # so that a forked one has been used
             scripts.append(self._script(range(i, KEYS, 4)))
         if self.weights.get("reindex") and self.random.random() < 0.3:
             which = self.random.randrange(len(members))
@@ -1020,7 +1005,7 @@ class Campaign:
     ) -> None:
         """What one process saw while all were at work: states that can follow one another."""
         engine = member.engine
-        assert engine is not None and engine.shown is not None
+        assert engine is not None
         # Candidates: a progress of everyone, or a state of before.
         seen: list[tuple[tuple[int, ...] | None, State]] = [(None, s) for s in engine.shown]
         own_low = own_high = 0
@@ -1069,7 +1054,7 @@ class Campaign:
         begun = self.current
         self._do(self._any_write(), quick)
         engine = slow.engine
-        assert engine is not None and engine.shown is not None
+        assert engine is not None
         slow.process.send("go")
         if self._is_stale(engine):
             self._refused(slow, "add by the former encoder", ["EncoderMismatch"])
@@ -1165,7 +1150,7 @@ class Campaign:
         self._refused(member, "add to a folder that was replaced")
         self._check([before], old, verify=True)
         self._settle([state], verify=True)
-        engine.shown = list(dict.fromkeys([*(shown or ()), before, state]))
+        engine.shown = list(dict.fromkeys([*shown, before, state]))
         return None
 
     def _step_foreign(self) -> None:

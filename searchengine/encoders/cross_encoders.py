@@ -1,6 +1,5 @@
 """Cross-encoders by name, each loaded when it is first needed."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,15 +15,11 @@ if TYPE_CHECKING:
 
 
 class CrossEncoders:
-    """Safe to use from several threads, and in a forked child, which loads its own."""
+    """Safe to use from several threads."""
 
     def __init__(self, runtime: RuntimeConfig | None) -> None:
         self._config = RuntimeConfig() if runtime is None else runtime
-        self._begin()
-
-    def _begin(self) -> None:
-        """Also in a forked child, where the runtime's threads and locks are the parent's."""
-        self._process, self._lock = os.getpid(), Lock()
+        self._lock = Lock()
         self._loaded: dict[str, CrossEncoder] = {}
 
     def get(self, source: str | Path | None) -> "CrossEncoder | None":
@@ -34,8 +29,6 @@ class CrossEncoders:
         """
         if source is None:
             return None
-        if self._process != os.getpid():
-            self._begin()
         with self._lock, _named():
             scorer = self._load(source)
             scorer.start()

@@ -241,7 +241,7 @@ class Encoded(Protocol):
 
 
 class CollectionEncoder:
-    """Safe to use from several threads, and in a forked child.
+    """Safe to use from several threads.
 
     Attributes:
         argument, runtime: as it was opened, or reindexed.
@@ -287,17 +287,6 @@ class CollectionEncoder:
             self._closed = True
             self.argument = self.for_questions = self._asking = self._present = None
             self._expected = ()
-
-    def after_fork(self) -> None:
-        """In a forked child: new locks, because the parent's may be locked for ever."""
-        self._loading = Lock()
-        if self.for_questions is not None:
-            self._asking = QuestionEncoder(self.for_questions)
-        if self._present is not None:
-            self._present = _LoadedEncoder.create(self._present.encoder, self._present.runtime)
-        self._expected = tuple(
-            _LoadedEncoder.create(loaded.encoder, loaded.runtime) for loaded in self._expected
-        )
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
         """The encoder that built the state of these settings; None: the state shown.

@@ -13,8 +13,6 @@ from time import monotonic
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from searchengine.backends.folder.documents.connections import inherit
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Key = TypeVar("Key", bound=Hashable)
@@ -189,11 +187,6 @@ class Coalescers(Generic[Key, Item, Result]):
     """Joins items that have the same key. A key's coalescers live while a call uses them."""
 
     def __init__(self) -> None:
-        self.after_fork()
-        inherit(self)
-
-    def after_fork(self) -> None:
-        """Begin with an empty queue and a free lock; so does a forked child."""
         self._lock = Lock()
         self._waiting: WeakValueDictionary[Key, Coalescer[Item, Result]] = WeakValueDictionary()
         self._background: WeakValueDictionary[Key, BackgroundCoalescer[Item, Result]] = (

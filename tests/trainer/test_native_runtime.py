@@ -5,15 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from faults import in_child
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -373,38 +371,6 @@ def test_auto_takes_it_for_a_network_that_it_does_not_know(
     with pytest.raises(ModelError, match=r"0\.99, got int8 0\.98"):
         Encoder.load(inaccurate, runtime="native").encode(["a"])
     assert len(rounds) == 2
-
-
-def encodes_in_a_forked_child(encoder: Encoder) -> None:
-    expected = encoder.encode(["how do whales sleep"])
-
-    def child(say: Callable[[Any], None]) -> None:
-        say(encoder.encode(["how do whales sleep"]).tolist())
-
-    ended = in_child(child)
-    assert (ended.problem, ended.said) == (None, [expected.tolist()])
-
-
-@needs_kernel
-def test_a_forked_child_runs_what_its_parent_started(free: None) -> None:
-    encoder = Encoder.load("starter")
-    encoder.start()
-    assert encoder.runs_on == "native int8"
-    encodes_in_a_forked_child(encoder)
-
-
-@needs_kernel
-def test_a_forked_child_runs_what_its_parent_started_beside_numpy(
-    free: None, monkeypatch: pytest.MonkeyPatch, own_cache: Path
-) -> None:
-    monkeypatch.setattr(handle, "FIRST_TOKENS", 100)
-    encoder = Encoder.load("starter")
-    for _ in range(3):
-        encoder.encode(["how do whales sleep"])
-    thread = encoder._handle._first._starting  # type: ignore[union-attr]
-    assert thread is not None
-    thread.join(60)
-    encodes_in_a_forked_child(encoder)
 
 
 @needs_kernel

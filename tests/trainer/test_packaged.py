@@ -1,6 +1,5 @@
 """The packaged model by numpy: as torch reads and runs it, and only until more is to be done."""
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -316,28 +315,3 @@ def test_blas_gets_its_threads_back_and_a_fork_waits_for_it() -> None:
     )
     # Threads before, in and after the block; no fork within it; the child computed.
     assert done.stdout.split() == ["{2}", "{1}", "{2}", "False", "0"], done.stdout + done.stderr
-
-
-def test_a_forked_child_renews_the_lock_that_a_thread_holds() -> None:
-    encoder = Encoder.load("starter")
-    encoder.encode(QUESTION)
-
-    def child(say: Callable[[Any], None]) -> None:
-        say(encoder.encode(QUESTION).shape)
-
-    with encoder._handle._first._lock:  # type: ignore[union-attr]
-        ended = in_child(child)
-    assert (ended.problem, ended.said) == (None, [[1, 384]])
-
-
-def test_it_runs_in_a_forked_child() -> None:
-    encoder = Encoder.load("starter")
-    expected = encoder.encode(QUESTION)
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: sender.send(encoder.encode(QUESTION)))
-    child.start()
-    assert receiver.poll(60)
-    np.testing.assert_array_equal(receiver.recv(), expected)
-    child.join(60)
-    assert child.exitcode == 0

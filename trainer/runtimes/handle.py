@@ -66,7 +66,7 @@ class ModelHandle:
         self._precision = Precision(config.precision)
         self._int8 = self._precision is Precision.INT8
         self._lock = RLock()
-        self._process = os.getpid()  # the one that started torch or the runtime
+        self._process = os.getpid()
         self._model = model
         self._files: dict[str, str] = {}  # checksums from before the model was read
         self._graph: Graph | None = None
@@ -168,21 +168,12 @@ class ModelHandle:
             _ = self.runtime
 
     def _check_process(self) -> None:
-        if self._process == os.getpid():
-            return
-        if self._runtime is not None:
-            threads = self._runtime.kind is not RuntimeKind.NATIVE  # which keeps none
-        else:
-            threads = self._first is not None and self._first.starting
-        if threads or self._torch is not None:
+        if self._process != os.getpid():
             raise ModelError(
                 "the model was loaded before this process was forked, and its threads "
                 "belong to the parent; load it in the worker itself, or start workers by "
                 "multiprocessing's spawn"
             )
-        self._lock, self._process = RLock(), os.getpid()
-        if self._first is not None:
-            self._first.after_fork()
 
     @property
     def _known(self) -> "Graph | Described | None":
@@ -431,16 +422,7 @@ class FirstTexts:
         self._tokens = 0
         self._numpy: NumpyRuntime | None = None
         self._starting: Thread | None = None
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """In a forked child: the lock may be held by a thread of the parent."""
         self._lock = Lock()
-
-    @property
-    def starting(self) -> bool:
-        """Whether the fastest runtime was started, which may have failed."""
-        return self._starting is not None
 
     def runtime_for(self, tokens: int, start: Callable[[], object]) -> NumpyRuntime | None:
         """The numpy runtime for a call of `tokens` tokens; None: wait for the fastest runtime.

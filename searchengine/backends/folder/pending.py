@@ -181,7 +181,7 @@ class _Names:
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        inherit(self)
+        inherit(self, _Names.after_fork)
 
     def after_fork(self) -> None:
         """In a forked child: they belong to the parent."""

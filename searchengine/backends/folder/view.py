@@ -8,7 +8,6 @@ from time import monotonic
 from typing import Any
 
 from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.documents.database import FOLDED, REOPENED
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import (
@@ -33,9 +32,9 @@ _TRIES = 20  # a segment folder that is missing may have been replaced just now:
 class View(Backend):
     """An open collection, to read. It shows the commit it was opened on until `refresh`.
 
-    Safe to read from several threads: the snapshot is replaced as a whole. A forked child opens the
-    collection again and shows the newest commit. If another folder takes the place of this one, the
-    snapshot stays until `refresh` or the next change, which open the new folder.
+    Safe to read from several threads: the snapshot is replaced as a whole. If another folder takes
+    the place of this one, the snapshot stays until `refresh` or the next change, which open the new
+    folder.
 
     Attributes:
         path: the folder.
@@ -65,21 +64,13 @@ class View(Backend):
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
         warn_network(self.path)
         self._changing, self._advancing = Lock(), RLock()
-        self._forked = False
         self._log_left = 0  # bytes of the log when readers were last waited for in vain
         self._shown: Snapshot | None = None
         self._shown = self._newest({})
-        inherit(self)
-
-    def after_fork(self) -> None:
-        """In a forked child: the snapshot belongs to the parent; the next use opens a new one."""
-        self._changing, self._advancing = Lock(), RLock()
-        self._forked = self._shown is not None
 
     @contextmanager
     def reading(self) -> Iterator[Snapshot]:
         """The snapshot shown now, which stays open throughout the block."""
-        self._here()
         with self._changing:
             if self._shown is None:
                 raise self._closed()
@@ -144,7 +135,7 @@ class View(Backend):
         """Release the files; closing twice is harmless."""
         with self._changing:
             shown, self._shown = self._shown, None
-            if shown is None or self._forked:
+            if shown is None:
                 return
             if not shown.readers:
                 shown.close()
@@ -153,19 +144,7 @@ class View(Backend):
             if Store.has_log(self.path / "documents.db"):
                 Store(self.path / "documents.db").close()
 
-    def _here(self) -> None:
-        """Open the collection in this process, if it was opened before a fork."""
-        if self._forked:
-            with self._advancing:
-                if self._forked and self._shown is not None:
-                    # A forked child cannot use its parent's GPU: it scans on the CPU.
-                    held = self._shown.segments if self.device is Device.CPU else {}
-                    self.device = Device.CPU
-                    self._shown = self._newest(held)
-                self._forked = False
-
     def _current(self) -> Snapshot:
-        self._here()
         if self._shown is None:
             raise self._closed()
         return self._shown

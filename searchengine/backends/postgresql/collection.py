@@ -47,7 +47,7 @@ _State = tuple[dict[str, Any], Rotation | None]
 
 
 class PostgresCollection(Backend):
-    """An open collection. Safe to use from several threads, and in a forked child.
+    """An open collection. Safe to use from several threads.
 
     Members without a description: see Backend.
 

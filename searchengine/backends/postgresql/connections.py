@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from searchengine.backends import limits
-from searchengine.backends.folder.documents.connections import inherit
 from searchengine.errors import BackendUnavailable, CollectionError, CorpusError
 from searchengine.trainer.errors import install_line
 
@@ -91,13 +90,6 @@ class Connections:
         except BaseException:
             self.close()
             raise
-        inherit(self)
-
-    def after_fork(self) -> None:
-        """In a forked child: the connections are the parent's; open others."""
-        self._inherited, closed = (self._pool, self._replicas), self._pool.closed
-        self._open_pools()
-        self._pool.closed = self._replicas.closed = closed
 
     @contextmanager
     def single(self) -> "Iterator[Connection]":

@@ -636,12 +636,10 @@ def _ask(engine: SearchEngine, answers: Any) -> None:
     answers.put([hit.key for hit in engine.search(random(8)[5], 2)])
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_forks_and_pickles(engine: SearchEngine, method: str) -> None:
+def test_pickles(engine: SearchEngine) -> None:
     engine.add(texts(8), random(8))
     expected = [hit.key for hit in engine.search(random(8)[5], 2)]
-    context = multiprocessing.get_context(method)
+    context = multiprocessing.get_context("spawn")
     answers: Any = context.Queue()
     child = context.Process(target=_ask, args=(engine, answers))
     child.start()

@@ -1,7 +1,6 @@
 """asearch: the event loop goes on, tasks share calls, and a cancelled task concerns no other."""
 
 import asyncio
-import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
@@ -150,23 +149,6 @@ def test_a_loop_that_ends_early_leaves_nothing_behind(engine: SearchEngine) -> N
     for _ in range(5):
         asyncio.run(leave())
     assert asyncio.run(engine.asearch("a bee", 3)) == engine.search("a bee", 3)
-
-
-def _ask_in_child(engine: SearchEngine, answers: Any) -> None:
-    answers.put([hit.key for hit in asyncio.run(engine.asearch("a bee", 3))])
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_asks_too(engine: SearchEngine) -> None:
-    expected = [hit.key for hit in asyncio.run(engine.asearch("a bee", 3))]
-    context = multiprocessing.get_context("fork")
-    answers: Any = context.Queue()
-    children = [context.Process(target=_ask_in_child, args=(engine, answers)) for _ in range(4)]
-    for child in children:
-        child.start()
-    assert [answers.get(timeout=120) for _ in children] == [expected] * 4
-    for child in children:
-        child.join()
 
 
 # ------------------------------------------------------------------------------------ the coalescer

@@ -165,10 +165,8 @@ def _list_in_child(engine: SearchEngine, answers: Any) -> None:
     answers.put((list(engine.keys()), engine.count("lang = 'en'"), engine["c"].title))
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes_list_too(engine: SearchEngine, method: str) -> None:
-    context = multiprocessing.get_context(method)
+def test_other_processes_list_too(engine: SearchEngine) -> None:
+    context = multiprocessing.get_context("spawn")
     answers: Any = context.Queue()
     children = [context.Process(target=_list_in_child, args=(engine, answers)) for _ in range(2)]
     for child in children:

@@ -10,7 +10,8 @@ locks that nobody holds (https://sqlite.org/howtocorrupt.html, section 2.6). Hen
 
 * before a fork, running statements end, and no connection is being opened or closed;
 * in the child, the connections that only read are closed: no lock of the parent's is touched, and
-  SQLite's counts are right again. Their users open new ones at the next use;
+  SQLite's counts are right again. The engine that used them is refused (engine.OfParent); one that
+  the child opens itself has connections of its own;
 * a connection that can write is neither used nor closed in the child, because closing it may fold
   and remove the log of other processes. The child refuses to open its file, with an error.
 
@@ -23,16 +24,17 @@ what the file would hold.
 import ctypes
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Condition, Lock, RLock
-from typing import Protocol
-from weakref import WeakSet, WeakValueDictionary
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from searchengine.backends.folder.documents import text_index
 from searchengine.errors import CollectionError
 
+T = TypeVar("T")
 Identity = tuple[int, int]
 """The device and inode of a file."""
 
@@ -50,16 +52,9 @@ class Connected(Protocol):
         """In a child: close the connections that may be closed; returns the file of the others."""
 
 
-class Inherited(Protocol):
-    """Must be reset in a child, before it is used there."""
-
-    def after_fork(self) -> None:
-        """Make new locks, and open again at the next use."""
-
-
 _guard = RLock()  # held while connections are opened or closed, and across a fork
 _connected: WeakSet[Connected] = WeakSet()
-_inherited: WeakSet[Inherited] = WeakSet()
+_inherited: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 _paused: list[Connected] = []
 _lost: set[Identity] = set()
 
@@ -72,9 +67,12 @@ def guarded(holder: Connected) -> Iterator[None]:
         yield
 
 
-def inherit(user: Inherited) -> None:
-    """Call `after_fork` of this object in every child forked from now on."""
-    _inherited.add(user)
+def inherit(user: T, after_fork: Callable[[T], None]) -> None:
+    """Call a method of this object in every child forked from now on.
+
+    It makes new locks, or has the object refuse to be used.
+    """
+    _inherited[user] = after_fork
 
 
 def refuse_if_lost(identity: Identity, path: Path) -> None:
@@ -111,8 +109,8 @@ def _in_child() -> None:
         if identity is not None:
             _lost.add(identity)
     _connected.clear()
-    for user in list(_inherited):
-        user.after_fork()
+    for user, after_fork in list(_inherited.items()):
+        after_fork(user)
     _guard.release()
 
 
@@ -306,7 +304,7 @@ class _Turn:
 
 turns = Turns()
 """The turns of this process."""
-inherit(turns)
+inherit(turns, Turns.after_fork)
 
 
 def way_out(path: Path) -> str:

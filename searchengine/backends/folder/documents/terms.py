@@ -64,7 +64,7 @@ class _Table:
                 f"tokenize='{TOKENIZE[kind]}')"
             )
             self._connection.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (texts, instance)")
-        inherit(self)
+        inherit(self, _Table.after_fork)
 
     def rows(self, texts: Iterable[tuple[int, str, str]], sql: str) -> list[tuple[Any, ...]]:
         """The rows of a statement over `terms`, of these documents: id, title and text."""

@@ -1,5 +1,6 @@
 """One collection, several processes: forks, folders that are replaced, locks that must not go."""
 
+import asyncio
 import multiprocessing
 import os
 import shutil
@@ -177,19 +178,46 @@ def test_warming_finds_a_damaged_page(path: Path) -> None:
 
 
 @FORKS
-def test_a_forked_child_opens_the_collection_again(path: Path) -> None:
+def test_a_forked_child_cannot_use_what_its_parent_opened(path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as engine:
+        uses: list[Callable[[], Any]] = [
+            lambda: engine.search("a bee"),
+            lambda: asyncio.run(engine.asearch("a bee")),
+            lambda: engine.add(documents(range(40, 50))),
+            lambda: engine.delete(["k1"]),
+            lambda: engine.encode_questions(["a bee"]),
+            engine.stats,
+            engine.refresh,
+        ]
+
+        def child(say: Callable[[Any], None]) -> None:
+            for use in uses:
+                with pytest.raises(CollectionError, match="was opened before this process was"):
+                    use()
+            engine.close()
+            say("refused")
+
+        ended = in_child(child)
+        assert (ended.problem, ended.said) == (None, ["refused"])
+        assert engine.stats().documents == 40
+
+
+@FORKS
+def test_a_forked_child_opens_the_collection_itself(path: Path) -> None:
     """The parent closes, another process writes: the child must see one state or the other."""
     with SearchEngine.open(path, WordLengths()) as engine:
         keys(engine, "n >= 0")
         begin, tell = os.pipe()
 
         def child(say: Callable[[Any], None]) -> None:
+            own = SearchEngine.open(path, WordLengths())
             os.read(begin, 1)
-            say(sorted(keys(engine, "n >= 0")))
-            engine.verify()
-            engine.add(documents(range(100, 110)))
-            say(sorted(keys(engine, "n >= 0")))
-            engine.close()
+            own.refresh()
+            say(sorted(keys(own, "n >= 0")))
+            own.verify()
+            own.add(documents(range(100, 110)))
+            say(sorted(keys(own, "n >= 0")))
+            own.close()
 
         def parent() -> None:
             engine.close()
@@ -217,7 +245,7 @@ def test_a_child_that_closes_takes_no_lock_from_its_parent(path: Path, first: st
         if first == "child":
             ended = in_child(lambda say: engine.close())
         else:
-            ended = in_child(lambda say: say(len(keys(engine))))
+            ended = in_child(lambda say: say(_opened_and_counted(path)))
         assert ended.problem is None
         for start in (40, 60):  # another folds the log if it can, and starts it again
             in_another_process(_add, path, start, start + 20)
@@ -243,7 +271,7 @@ def test_a_fork_amid_searches_of_other_threads(path: Path) -> None:
             thread.start()
         try:
             for _ in range(12):
-                ended = in_child(lambda say: say(len(keys(engine, "n >= 0"))), seconds=20)
+                ended = in_child(lambda say: say(_opened_and_counted(path)), seconds=20)
                 assert (ended.problem, ended.said) == (None, [40])
         finally:
             stop.set()
@@ -258,9 +286,8 @@ def test_a_child_forked_while_its_parent_writes_is_refused(path: Path) -> None:
         with Store(path / "documents.db") as store, store.transaction():
 
             def child(say: Callable[[Any], None]) -> None:
-                for ask in (engine.stats, lambda: SearchEngine.open(path, WordLengths())):
-                    with pytest.raises(CollectionError, match="was being written when this"):
-                        ask()
+                with pytest.raises(CollectionError, match="was being written when this"):
+                    SearchEngine.open(path, WordLengths())
                 say("refused")
 
             ended = in_child(child)
@@ -268,7 +295,7 @@ def test_a_child_forked_while_its_parent_writes_is_refused(path: Path) -> None:
         engine.add(documents(range(40, 50)))
         engine.verify()
         # Not for ever: a child of now is fine again.
-        assert in_child(lambda say: say(len(keys(engine)))).said == [50]
+        assert in_child(lambda say: say(_opened_and_counted(path))).said == [50]
 
 
 @FORKS
@@ -287,6 +314,11 @@ def _numbered(i: int) -> dict[str, Any]:
 
 def _count(engine: SearchEngine) -> int:
     return len(keys(engine, "n >= 0"))
+
+
+def _opened_and_counted(path: Path) -> int:
+    with SearchEngine.open(path, WordLengths()) as engine:
+        return _count(engine)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -309,11 +341,12 @@ def test_native_calls_end_in_a_child(tmp_path: Path) -> None:
         expected = [hit.key for hits in engine.search_batch(vectors, 3) for hit in hits]
 
         def child(say: Callable[[Any], None]) -> None:
-            hits = engine.search_batch(vectors, 3)
-            say([hit.key for each in hits for hit in each] == expected)
-            engine.add(documents(range(3000, 4500)))
-            engine.optimize()
-            say(engine.stats().documents)
+            with SearchEngine.open(tmp_path / "x.index", WordLengths()) as own:
+                hits = own.search_batch(vectors, 3)
+                say([hit.key for each in hits for hit in each] == expected)
+                own.add(documents(range(3000, 4500)))
+                own.optimize()
+                say(own.stats().documents)
 
         ended = in_child(child, seconds=60)
         assert (ended.problem, ended.said) == (None, [True, 4500])
@@ -351,11 +384,16 @@ def test_a_child_waits_for_no_thread_of_its_parent(path: Path) -> None:
         thread.start()
         assert begun.wait(20)
         try:
-            ended = in_child(lambda say: say(engine.add(documents(range(40, 45))).added))
+            ended = in_child(lambda say: say(_opened_and_added(path, range(40, 45))))
         finally:
             end.set()
             thread.join()
         assert (ended.problem, ended.said) == (None, [5])
+
+
+def _opened_and_added(path: Path, numbers: range) -> int:
+    with SearchEngine.open(path, WordLengths()) as engine:
+        return engine.add(documents(numbers)).added
 
 
 # --- a folder that is replaced --------------------------------------------------------------------

@@ -288,7 +288,8 @@ def test_forked_children_search_while_threads_cut_words(tmp_path: Path) -> None:
             for i in range(10):
                 child = os.fork()
                 if not child:
-                    found = engine.search(f"song x{i}", mode="text")
+                    own = SearchEngine.open(tmp_path / "c", WordLengths())
+                    found = own.search(f"song x{i}", mode="text")
                     os._exit(0 if [hit.key for hit in found] == ["a"] else 1)
                 for _ in range(500):
                     done, status = os.waitpid(child, os.WNOHANG)
