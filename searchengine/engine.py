@@ -63,7 +63,6 @@ from searchengine.encoders.loading import (
 from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
 from searchengine.encoders.questions import encoded
 from searchengine.errors import (
-    METHODS,
     CollectionError,
     EncoderMismatch,
     EncoderMissing,
@@ -72,7 +71,6 @@ from searchengine.errors import (
     SearchEngineError,
     UnknownKey,
     hinted,
-    other_name,
 )
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
@@ -1268,12 +1266,6 @@ class SearchEngine:
     def _repr_html_(self) -> str:
         """Shown by notebooks."""
         return self.stats()._repr_html_()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in METHODS:
-            raise other_name(self, name, METHODS)
-        object.__getattribute__(self, name)  # raises what a property raised
-        raise other_name(self, name, METHODS)
 
     def refresh(self) -> None:
         """Show what other processes have committed, or the collection that replaced this one.

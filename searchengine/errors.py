@@ -24,15 +24,13 @@ SearchEngineError
 
 LanguageWarning       documents in a language that the encoder does not read
 FieldWarning          a filter on a field that no document has
-
-For names that other libraries use, the message has the one that is used here.
 """
 
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 FORBIDDEN = "this user may not read it; change its owner or its mode"
 """What errors say of a file for which the system refuses permission, behind its path."""
@@ -125,79 +123,17 @@ class FieldWarning(UserWarning):
     """A filter has a field that no document has, and nothing matches."""
 
 
-# ------------------------------------------------------------------------- names of other libraries
-
-_FIELDS = "a field of each document: {'_id': …, 'text': …, 'year': 2016}"
-OPTIONS = {
-    **dict.fromkeys(("top_k", "topk", "n_results", "limit", "num_results", "size", "n"), "k"),
-    **dict.fromkeys(("filter", "filters", "filter_expression", "prefilter"), "where"),
-    **dict.fromkeys(("ids", "id", "metadatas", "metadata", "texts", "payload", "uris"), _FIELDS),
-    **dict.fromkeys(("embeddings", "xb"), "vectors"),
-    **dict.fromkeys(("query_type", "search_type", "hybrid"), "mode"),
-    **dict.fromkeys(("rerank", "reranker"), "cross_encoder"),
-    **dict.fromkeys(("dimension", "dimensions", "vector_size", "d"), "dim"),
-    **dict.fromkeys(("score_threshold", "threshold"), "min_score"),
-    **dict.fromkeys(("skip", "start"), "offset"),
-    **dict.fromkeys(("embedding_function", "embedding", "embedder", "model"), "encoder"),
-    **dict.fromkeys(("query_texts", "question", "text"), "query"),
-    **dict.fromkeys(("query_embeddings", "query_vector", "vector"), "query, which may be a vector"),
-    "where_document": "where, as in: text like '%whale%'",
-    "include": "nothing: every hit has its text, metadata and score; stored vectors: vectors(keys)",
-    **dict.fromkeys(
-        ("metric", "distance", "space"), "nothing: the similarity is the cosine, always"
-    ),
-    "get_or_create": "SearchEngine.open_or_create",
-    "exist_ok": "SearchEngine.open_or_create",
-}
-"""Keyword of another library → its name here."""
-_ADD = "add, which replaces documents of the same key"
-_SAVED = "nothing: what add, update and delete return from is stored"
-METHODS = {
-    **dict.fromkeys(("upsert", "insert", "add_texts", "add_documents", "index", "put"), _ADD),
-    **dict.fromkeys(("save", "persist", "commit", "flush"), _SAVED),
-    **dict.fromkeys(("load", "connect", "get_or_create_collection"), "SearchEngine.open_or_create"),
-    **dict.fromkeys(("query", "similarity_search", "ask"), "search"),
-    "batchsearch": "search_batch",
-    "head": "documents(limit=…)",
-    "info": "stats()",
-    "path": "collection.path",
-    "create_index": "tune",
-    "remove": "delete",
-    "peek": "sample",
-    "merge_insert": _ADD,
-    **dict.fromkeys(("ntotal", "num_docs", "count_rows"), "count(), or len(engine)"),
-    "to_pandas": "documents(), or the to_pandas of hits",
-}
-"""Method of another library → its name here."""
-HIT_NAMES = {
-    **dict.fromkeys(("id", "_id", "doc_id", "uuid"), "key"),
-    **dict.fromkeys(("content", "page_content", "document", "body", "contents"), "text"),
-    **dict.fromkeys(("distance", "similarity", "_distance"), "score, which is higher for nearer"),
-    **dict.fromkeys(("payload", "meta", "fields"), "metadata"),
-    **dict.fromkeys(("to_list", "tolist"), "to_dicts"),
-    "to_dict": "as_dict of a hit, to_dicts of hits",
-    "limit": "k of the search, or hits[:k]",
-    "ids": "[hit.key for hit in hits]",
-    "to_polars": "to_arrow",
-    **dict.fromkeys(("to_df", "df"), "to_pandas"),
-}
-"""Attribute of a hit, or of hits, in another library → its name here."""
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def hinted(call: Callable[P, R]) -> Callable[P, R]:
-    """A function whose TypeError for a keyword of another library has the name used here."""
+    """A function whose TypeError for an unknown keyword has the nearest one that it knows."""
     known = signature(call).parameters
 
     @wraps(call)
     def checked(*arguments: P.args, **options: P.kwargs) -> R:
         for name in options:
-            if name not in known and name in OPTIONS:
-                raise TypeError(
-                    f"{call.__name__} has no argument {name!r}; here it is {OPTIONS[name]}"
-                )
             if name not in known and (close := get_close_matches(name, known, 1)):
                 raise TypeError(
                     f"{call.__name__} has no argument {name!r}; did you mean {close[0]!r}?"
@@ -205,10 +141,3 @@ def hinted(call: Callable[P, R]) -> Callable[P, R]:
         return call(*arguments, **options)
 
     return checked
-
-
-def other_name(owner: Any, name: str, names: dict[str, str]) -> AttributeError:
-    """The error for an attribute that does not exist, with its name here if it has one."""
-    kind = type(owner).__name__
-    hint = f"; here it is {names[name]}" if name in names else ""
-    return AttributeError(f"{kind!r} has no attribute {name!r}{hint}", name=name, obj=owner)

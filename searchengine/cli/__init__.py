@@ -21,7 +21,6 @@ from searchengine.cli.console import (
     printable,
 )
 from searchengine.cli.measuring import bench, evaluate, judged
-from searchengine.cli.options import with_our_name
 from searchengine.cli.training import train
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
 from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
@@ -86,22 +85,6 @@ def _reason(error: OSError) -> str:
     return reason
 
 
-_COMMANDS = {
-    **dict.fromkeys(("query", "ask", "find"), "search"),
-    **dict.fromkeys(("add", "insert", "upsert", "create", "build", "ingest", "embed"), "index"),
-    **dict.fromkeys(("remove", "rm"), "delete"),
-    **dict.fromkeys(("server", "run", "ui"), "serve"),
-    **dict.fromkeys(("stats", "status", "describe"), "info"),
-    **dict.fromkeys(("finetune", "fine-tune", "fit"), "train"),
-    **dict.fromkeys(("compact", "merge", "vacuum"), "optimize"),
-    **dict.fromkeys(("ls", "documents"), "list"),
-    "why": "explain",
-    "check": "verify",
-    "dump": "export",
-}
-"""What other programs call a command → its name here."""
-
-
 class OneSentence(click.Group):
     """A group whose commands report bad input in one sentence, with exit code 2."""
 
@@ -129,16 +112,6 @@ class OneSentence(click.Group):
         with _printable_errors():
             return super().make_context(*arguments, **options)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Find the command of a name. Raises UsageError, with the name it has here."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            if args[0] in _COMMANDS:
-                message = f"No such command {args[0]!r}. Did you mean {_COMMANDS[args[0]]!r}?"
-                raise click.UsageError(message, ctx) from error
-            raise
-
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn its errors into messages."""
         with _printable_errors():
@@ -153,8 +126,6 @@ class OneSentence(click.Group):
                 warnings.simplefilter("always", MemoryWarning)
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
-        except click.UsageError as error:
-            raise with_our_name(error) from None
         except (SearchEngineError, ImportError) as error:
             raise BadInput(str(error)) from error
         except KeyboardInterrupt:

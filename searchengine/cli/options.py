@@ -12,7 +12,6 @@ from click.shell_completion import CompletionItem
 
 from searchengine.backends.mode import CANDIDATES
 from searchengine.cli.console import note
-from searchengine.errors import OPTIONS
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:
@@ -336,14 +335,3 @@ def note_unknown_fields(engine: "SearchEngine", field: str) -> None:
     with engine.collection.reading() as snapshot:
         for sentence in unknown_fields(snapshot.store, field):
             note(sentence)
-
-
-def with_our_name(error: click.UsageError) -> click.UsageError:
-    """The error, for an option that other programs have with the name that it has here."""
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        name = OPTIONS.get(error.option_name.lstrip("-").replace("-", "_"), "").replace("_", "-")
-        known = [option for parameter in error.ctx.command.params for option in parameter.opts]
-        if here := [option for option in known if option.lstrip("-") == name]:
-            message = f"No such option {error.option_name!r}. Did you mean {here[0]!r}?"
-            return click.UsageError(message, error.ctx)
-    return error

@@ -23,7 +23,6 @@ from searchengine.cli.options import (
     open_engine,
     runs,
     sectioned,
-    with_our_name,
 )
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
@@ -121,7 +120,6 @@ class _Asking(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            error = with_our_name(error)
             if (question := _read_as_option(words, error)) is None:
                 raise error
             raise click.UsageError(

@@ -29,7 +29,7 @@ from typing import Any, NoReturn, Protocol, Self
 
 from searchengine.corpus.notebook import facts
 from searchengine.corpus.text_files import bad, some_fields
-from searchengine.errors import HIT_NAMES, CorpusError, EmptyCorpus, QueryError, SearchEngineError
+from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngineError
 from searchengine.indexer.config import integer
 
 RESERVED = ("_id", "title", "text")
@@ -130,13 +130,10 @@ class Document:
         field_name = "_id" if "_id" in rest else "id"
         name: Any = rest.pop(field_name, key)
         if name is None or name == "":
-            raise bad(
-                origin or "document", f"no _id{_meant(record, 'key')}; give every document an _id"
-            )
+            raise bad(origin or "document", "no _id; give every document an _id")
         if needs_text and "text" not in rest and "title" not in rest:
             where = origin or f"document {name!r:.80}"
-            hint = _meant(record, "text")
-            raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)}){hint}")
+            raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
         title, text = rest.pop("title", None), rest.pop("text", None)
         return cls(
             key=name,
@@ -234,14 +231,6 @@ def as_documents(
 def numbered(count: int, prefix: str = "", first: int = 0) -> Iterator[Document]:
     """Documents without text and with numbers from `first` as keys, for bare vectors."""
     return (Document(f"{prefix}{i}", "") for i in range(first, first + count))
-
-
-def _meant(record: Mapping[str, Any], name: str) -> str:
-    """A hint if a record has a field that other libraries name so."""
-    fields = (field for field in record if field != "_id" and HIT_NAMES.get(field) == name)
-    other = next(fields, None)
-    shown = "_id" if name == "key" else name
-    return "" if other is None else f"; rename {other!r} to {shown!r}"
 
 
 def checked_key(key: object) -> str:

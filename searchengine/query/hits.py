@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex, overload
 from searchengine.backends.listing import Counts
 from searchengine.corpus.formats.kinds import heading_at, headings_of, sections_of
 from searchengine.corpus.notebook import facts, paragraph, table
-from searchengine.errors import HIT_NAMES, other_name
 from searchengine.query.snippets import best_section, matched_words, snippet
 
 if TYPE_CHECKING:
@@ -44,9 +43,6 @@ class Hit:
     end: int
     question: str = field(default="", repr=False)
     scores: Mapping[str, float] = field(default_factory=dict)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise other_name(self, name, HIT_NAMES)
 
     def __getitem__(self, name: object) -> NoReturn:
         raise TypeError("a Hit has attributes: hit.key, hit.text; hit.as_dict() is a dict of them")
@@ -169,9 +165,6 @@ class Hits(list[Hit]):
         part = copy(self)
         part[:] = super().__getitem__(place)
         return part
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise other_name(self, name, HIT_NAMES)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict for each hit, as `Hit.as_dict`."""

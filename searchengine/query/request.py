@@ -15,7 +15,7 @@ from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.folder.documents.questions import phrases, unquoted
 from searchengine.backends.mode import CANDIDATES, Mode
 from searchengine.corpus.normalization import normalized
-from searchengine.errors import OPTIONS, QueryError
+from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
 
@@ -75,10 +75,8 @@ class Query:
         valid = Options.__annotations__
         for name in options:
             if name not in valid:
-                hint = f"here it is {OPTIONS[name]}" if name in OPTIONS else ""
                 raise QueryError(
-                    f"a search has no option {name!r}; "
-                    + (hint or f"its options are k, {', '.join(valid)}")
+                    f"a search has no option {name!r}; its options are k, {', '.join(valid)}"
                 )
         return cls(k, **options)
 

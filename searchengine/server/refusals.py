@@ -14,7 +14,6 @@ from starlette.routing import compile_path
 
 from searchengine import errors
 from searchengine.errors import (
-    OPTIONS,
     BackendUnavailable,
     CollectionBusy,
     CollectionError,
@@ -195,10 +194,8 @@ def _invalid(request: Request, error: Any) -> Response:
         return error_response(422, message, request.scope["id"])
     place = ".".join(str(part) for part in first["loc"][1:])
     if first["type"] == "extra_forbidden":
-        name = str(first["loc"][-1])
         kind = "parameter" if first["loc"][0] == "query" else "field"
-        hint = f"; here it is {OPTIONS[name]}" if name in OPTIONS else ""
-        message = f"{place:.80}: no such {kind}{hint}"
+        message = f"{place:.80}: no such {kind}"
         return error_response(422, message, request.scope["id"], param=f"{place:.80}")
     message = str(first["msg"]).removeprefix("Value error, ")
     message = f"{place}: {message}" if place else message

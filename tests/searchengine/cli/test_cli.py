@@ -585,15 +585,8 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.stdout == f"searchengine, version {__version__}\n"
 
 
-def test_names_of_other_programs_are_answered_by_ours(tmp_path: Path) -> None:
-    for words, hint in {
-        "query notes x": "'query'. Did you mean 'search'?",
-        "serach notes x": "Did you mean 'search'?",
-        "search notes x --top-k 3": "'--top-k'. Did you mean '-k'?",
-        "index a b --model x": "Did you mean '--encoder'?",
-        "count notes --filter x": "Did you mean '--where'?",
-    }.items():
-        assert hint in run(*words.split()).stderr.splitlines()[-1]
+def test_a_misspelt_command_is_answered_by_the_nearest() -> None:
+    assert "Did you mean 'search'?" in run("serach", "notes", "x").stderr.splitlines()[-1]
 
 
 def test_another_encoder_is_told_to_reindex(tmp_path: Path) -> None:

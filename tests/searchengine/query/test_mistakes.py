@@ -1,4 +1,4 @@
-"""Mistakes of people who come from Chroma, LanceDB, txtai or faiss: a sentence with the way out."""
+"""Mistakes of people who come from other libraries: a sentence with the way out."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -36,18 +36,11 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda e: E.create(e.collection.path),
         "open it with SearchEngine.open_or_create",
     ),
-    "get_or_create": (lambda e: E.create("x", get_or_create=True), "SearchEngine.open_or_create"),
-    "exist_ok": (lambda e: E.create("x", exist_ok=True), "SearchEngine.open_or_create"),
     "open before create": (lambda e: E.open("none.index"), "make one with"),
-    "chroma: embedding_function": (
-        lambda e: E.create("x", embedding_function=len),
-        "here it is encoder",
-    ),
     "a bare function": (
         lambda e: E.create("x", lambda texts: None),
         "FunctionEncoder(function, 'name')",
     ),
-    "metric": (lambda e: E.create("x", metric="l2"), "the similarity is the cosine, always"),
     "config metric": (
         lambda e: E.create("x", WordLengths(), config={"metric": "l2"}),
         "'metric' is no field of an index config; they are prefix",
@@ -56,12 +49,8 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda e: E.create("x", WordLengths(), config="HNSW32"),
         "an index config is a mapping",
     ),
-    "faiss: d": (lambda e: E.create("x", None, d=4), "here it is dim"),
     "a server of another kind": (lambda e: E.open("http://localhost:8000"), "a URL of PostgreSQL"),
     # Adding.
-    "chroma: add(ids)": (lambda e: e.add(documents=["a"], ids=["1"]), "a field of each document"),
-    "chroma: metadatas": (lambda e: e.add(["a"], metadatas=[{}]), "a field of each document"),
-    "embeddings": (lambda e: e.add([], embeddings=[[1.0]]), "here it is vectors"),
     "texts": (lambda e: e.add(["hello"]), '{"_id": "1", "text": "…"}, got str'),
     "txtai: tuples": (
         lambda e: e.add([(0, "hello", None)]),
@@ -74,47 +63,25 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "one text": (lambda e: e.add("hello"), "put one document into a list"),
     "one mapping": (lambda e: e.add({"_id": "1", "text": "a"}), "put one document into a list"),
     "no key": (lambda e: e.add([{"text": "a"}]), "give every document an _id"),
-    "doc_id": (lambda e: e.add([{"doc_id": 3, "text": "a"}]), "rename 'doc_id' to '_id'"),
-    "langchain: page_content": (
-        lambda e: e.add([{"_id": "1", "page_content": "a"}]),
-        "rename 'page_content' to 'text'",
-    ),
-    "upsert": (lambda e: e.upsert(DOCUMENTS), "add, which replaces documents of the same key"),
-    "txtai: index": (lambda e: e.index(DOCUMENTS), "here it is add"),
-    "save": (lambda e: e.save("x"), "what add, update and delete return from is stored"),
     "one key to delete": (lambda e: e.delete("two"), "put one key into a list"),
     "one number to delete": (lambda e: e.delete(1), "put one key into a list"),
+    "a misspelt argument": (lambda e: e.add([], progres=True), "did you mean 'progress'?"),
     # Searching.
-    "langchain: k": (
-        lambda e: e.search("cat", top_k=3),
-        "search has no argument 'top_k'; here it is k",
-    ),
-    "chroma: n_results": (lambda e: e.search("cat", n_results=3), "here it is k"),
-    "lancedb: limit": (lambda e: e.search_batch(["cat"], limit=3), "here it is k"),
-    "filter": (lambda e: e.search("cat", filter="year = 2016"), "here it is where"),
+    "a misspelt option": (lambda e: e.search("cat", min_scor=0.1), "did you mean 'min_score'?"),
     "chroma: where": (lambda e: e.search("cat", where={"year": 2016}), 'write "year >= 2015"'),
-    "chroma: query": (lambda e: e.query("cat"), "here it is search"),
     "several questions": (lambda e: e.search(["a", "b"]), "use search_batch for several"),
     "one question": (lambda e: e.search_batch("cat"), "use search"),
     "no question": (lambda e: e.search_batch(None), "got None; use search or similar"),
     "None": (lambda e: e.search(None), "a query must be a text or a vector of numbers, got None"),
     "an empty question": (lambda e: e.search(""), "the query is empty"),
     "another width": (lambda e: e.search(np.ones(3)), "of shape (q, 16)"),
-    "pinecone: rerank": (lambda e: e.search("cat", rerank=True), "here it is cross_encoder"),
     "is null": (lambda e: e.count("year is null"), "year = null"),
     "exists": (lambda e: e.count("year exists"), "write exists(year)"),
     "&&": (lambda e: e.count("year > 1 && year < 3"), "write and"),
     "facet of a title": (lambda e: e.search("cat", facets=["title"]), "take metadata fields"),
     # Hits.
-    "hit.id": (lambda e: e.search("cat")[0].id, "here it is key"),
-    "langchain: page_content of a hit": (
-        lambda e: e.search("cat")[0].page_content,
-        "here it is text",
-    ),
-    "distance": (lambda e: e.search("cat")[0].distance, "score, which is higher for nearer"),
     "hit['text']": (lambda e: e.search("cat")[0]["text"], "hit.key, hit.text"),
     "txtai: unpack": (lambda e: [score for key, score in e.search("cat")], "hit.key, hit.text"),
-    "lancedb: to_list": (lambda e: e.search("cat").to_list(), "here it is to_dicts"),
 }
 
 

@@ -117,7 +117,7 @@ HOSTILE: list[tuple[bytes, int, str]] = [
     (b'{"query": " "}', 422, "query: String should match pattern"),
     (b'{"query": "x", "vector": [1]}', 422, "either query or vector"),
     (b'{"query": "x", "sise": 1}', 422, "sise: no such field"),
-    (b'{"query": "x", "top_k": 1}', 422, "top_k: no such field; here it is k"),
+    (b'{"query": "x", "top_k": 1}', 422, "top_k: no such field"),
     (b'{"query": "x", "where": "year >"}', 422, "in the filter"),
     (b'{"query": "x", "exact": true, "shortlist": 3}', 422, "exact search takes no shortlist"),
     (b'{"query": "x", "facets": ["a b"]}', 422, "in the filter"),
@@ -161,7 +161,7 @@ def test_a_compressed_body_is_refused(client: TestClient) -> None:
     "path, message",
     [
         ("documents?wher=year%3D1", "wher: no such parameter"),
-        ("documents?where=year%3D1&filter=x", "filter: no such parameter; here it is where"),
+        ("documents?where=year%3D1&filter=x", "filter: no such parameter"),
         ("documents/bee?where=x", "where: no such parameter"),
         ("facets?field=year&fields=lang", "fields: no such parameter"),
     ],
