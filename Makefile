@@ -128,7 +128,6 @@ bench-living: setup  ## the figures in docs/reliability.md, some two hours
 	$(BIN)/python benchmarks/concurrent_filters.py
 	$(BIN)/python tests/processes_campaign.py --seeds 0:55 --steps 200 --jobs 2 --results campaigns.jsonl
 	$(BIN)/python tests/threads_campaign.py --seeds 0:400 --steps 500 --results campaigns.jsonl
-	$(BIN)/python tests/readers_campaign.py --readers 8 --seconds 600 --seeds 0:6 --results campaigns.jsonl
 	$(BIN)/python tests/processes_campaign.py --results campaigns.jsonl --summary
 	$(BIN)/python tests/campaign.py kill --scenario changes
 	$(BIN)/python tests/campaign.py kill --scenario long --points 600
