@@ -1,4 +1,4 @@
-"""The pictures of a bench: what is drawn, and where the names go."""
+"""The pictures of a bench: what is drawn."""
 
 import numpy as np
 import pytest
@@ -15,10 +15,8 @@ from searchengine.measure.bench_plots import (
     speedups,
 )
 from searchengine.measure.bench_tables import frontier
-from searchengine.measure.plotting import Label, new_figure, put_labels, recall_scale
 from searchengine.measure.recommend import recommend
-from searchengine.measure.report import svg
-from searchengine.measure.results import Results, Row
+from searchengine.measure.results import Results
 from searchengine.trainer.errors import DataError
 
 
@@ -71,21 +69,6 @@ def test_recall_by_shortlist(sample_results: Results) -> None:
     assert recall_by_shortlist(results(exact())) is None
 
 
-def test_efforts_have_lines_of_their_own() -> None:
-    def cascade(shortlist: int, effort: int, recall: float) -> Row:
-        fields = {"structure": "ivf", "prefix": 128, "shortlist": shortlist, "effort": effort}
-        return row(f"{shortlist} {effort}", recall=recall, **fields)
-
-    points = [(20, 0, 0.7), (50, 0, 0.8), (20, 72, 0.9), (50, 72, 0.95)]
-    figure = recall_by_shortlist(results(exact(), *(cascade(*point) for point in points)))
-    assert figure is not None
-    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
-    assert set(lines) == {"128", "128, lists 72"} <= set(texts(figure))
-    assert list(lines["128"].get_ydata()) == [0.7, 0.8]
-    assert list(lines["128, lists 72"].get_ydata()) == [0.9, 0.95]
-    assert lines["128"].get_linestyle() == "-" != lines["128, lists 72"].get_linestyle()
-
-
 def test_latency_lanes(sample_results: Results) -> None:
     chosen = sample_results.rows[3]
     figure = latency(sample_results, ["exact", chosen.name])
@@ -106,41 +89,3 @@ def test_speedups(sample_results: Results) -> None:
     assert (chosen.theoretical, chosen.measured.median) in points
     assert "64 → 20" in texts(figure)
     assert speedups(results(exact())) is None
-
-
-def test_pictures_are_the_same_each_time(sample_results: Results) -> None:
-    assert svg(pareto(sample_results)) == svg(
-        pareto(sample_results)
-    )  # the others: test_the_folder draws them again
-
-
-def test_recall_has_room_where_it_matters() -> None:
-    figure, (axes,) = new_figure(3.0)
-    recall_scale(axes, "x", [0.5, 1.0])
-    places = axes.transData.transform([(r, 0) for r in (0.5, 0.9, 0.99, 1.0)])[:, 0]
-    assert np.isfinite(places).all() and (np.diff(places) > 0).all()
-    half, ninety, ninety_nine, whole = places
-    assert ninety_nine - ninety == pytest.approx(whole - ninety_nine, rel=0.1)
-    assert ninety - half < ninety_nine - ninety
-    low, high = axes.get_xlim()
-    assert low < 0.5 and high > 1
-    assert [label.get_text() for label in axes.get_xticklabels()][-1] == "1"
-    assert figure is axes.figure
-
-
-def test_names_cover_neither_marks_nor_each_other() -> None:
-    figure, (axes,) = new_figure(3.0)
-    rng = np.random.default_rng(0)
-    marks = [(float(x), float(y)) for x, y in rng.random((40, 2))]
-    axes.plot(*zip(*marks, strict=True), "o")
-    labels = [Label(f"name {i}", *mark, "#000000") for i, mark in enumerate(marks)]
-    written = put_labels(axes, labels, [[mark] for mark in marks])
-    assert 5 <= len(written) < 40
-    figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert len(boxes) == len(written)
-    for i, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[:i])
-        assert not any(box.contains(*axes.transData.transform(mark)) for mark in marks)
-    needed = [Label("must", *marks[0], "#000000", needed=True) for _ in range(30)]
-    assert len(put_labels(axes, needed, [[mark] for mark in marks])) == 30

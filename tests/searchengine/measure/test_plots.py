@@ -1,6 +1,5 @@
 """The plot of a training: that what is drawn is what was given."""
 
-import itertools
 import json
 import re
 from pathlib import Path
@@ -9,15 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny_model import write_sentence_transformer
 
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from matplotlib.figure import Figure
 
-from searchengine.measure.plotting import save, spread
+from searchengine.measure.plotting import save
 from searchengine.measure.training_plots import training_curve
 from searchengine.trainer.errors import ConfigError
 
@@ -70,18 +67,6 @@ def test_equal_figures_give_equal_files(tmp_path: Path) -> None:
         assert first == second and first.startswith(magic)
     with pytest.raises(ConfigError, match=r"a\.gif: the name of a plot must end in"):
         save(training_curve(TRAINING), tmp_path / "a.gif")
-
-
-@given(st.lists(st.floats(0, 1), max_size=10), st.floats(0, 0.2))
-def test_spread_labels(wanted: list[float], gap: float) -> None:
-    found = spread(wanted, gap)
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    for low, high in itertools.pairwise(order):
-        assert found[high] - found[low] >= gap - 1e-9
-    assert sum(found) == pytest.approx(sum(wanted))  # moved as little up as down
-    gaps = [wanted[high] - wanted[low] for low, high in itertools.pairwise(order)]
-    if all(distance >= gap for distance in gaps):
-        assert found == pytest.approx(wanted)
 
 
 def test_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
