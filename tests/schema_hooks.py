@@ -1,4 +1,4 @@
-"""What schemathesis needs besides the OpenAPI: lines of JSON, and values no schema can describe."""
+"""What schemathesis needs besides the OpenAPI: values that no schema can describe."""
 
 from typing import Any
 
@@ -14,11 +14,6 @@ GOOD = {
     "fields": {"lang": "year > 2000"},
     "groups": [["bee", "wasp"]],
 }
-
-
-@schemathesis.serializer("application/x-ndjson")
-def as_lines(_: Any, value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
 @schemathesis.hook
