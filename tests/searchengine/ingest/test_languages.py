@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import WordLengths
-from postgres_server import new_url
 from tiny_model import WIDTH, write_model2vec, write_sentence_transformer
 
 from searchengine import SearchEngine
@@ -247,10 +246,8 @@ def test_the_default_follows_the_scripts(
         assert (engine.stats().mode, engine.stats().weight) == (Mode.HYBRID, WEIGHT)
 
 
-@pytest.mark.parametrize("where", ["folder", "server"])
-def test_a_reindex_chooses_by_what_the_new_encoder_reads(tmp_path: Path, where: str) -> None:
-    path = new_url() if where == "server" else tmp_path / "new.index"
-    with SearchEngine.create(path, WordLengths()) as engine:
+def test_a_reindex_chooses_by_what_the_new_encoder_reads(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "new.index", WordLengths()) as engine:
         engine.add(records(*[GERMAN, GERMAN, ENGLISH] * 10))
         assert (engine.default_mode, engine.default_weight) == (Mode.HYBRID, WEIGHT)
         engine.reindex(EnglishPieces())
