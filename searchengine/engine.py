@@ -6,6 +6,7 @@ engine.search("how do whales sleep", k=5)
 """
 
 import asyncio
+import shlex
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, suppress
@@ -33,7 +34,6 @@ from searchengine.backends.opening import (
     in_folder,
     is_url,
     name_of,
-    on_server,
     open_backend,
 )
 from searchengine.corpus.analyzer import Tokenizer
@@ -1205,12 +1205,15 @@ class SearchEngine:
         Raises:
             CollectionBusy: another process is reindexing, or writing.
             CollectionError: a document has vectors and no text, or another reindex is pending; or
-                the collection is on a server and has documents.
+                the collection is on a server.
         """
-        if self.collection.has_segments:
-            return reindex.reindex(self.folder, self._encoder, encoder, passages, runtime, progress)
-        server = on_server(self.collection)
-        reindex.change_empty(server, self._encoder, encoder, passages, runtime)
+        url = shlex.quote(str(self.collection.path))
+        folder = in_folder(
+            self.collection,
+            f"encode its documents into a new collection: searchengine export {url} DIR; then "
+            "searchengine index DIR/documents.jsonl NEW_URL --encoder MODEL",
+        )
+        reindex.reindex(folder, self._encoder, encoder, passages, runtime, progress)
 
     def preview_reindex(
         self,

@@ -46,15 +46,6 @@ def in_folder(backend: Backend, instead: str = "") -> Collection:
     return backend
 
 
-def on_server(backend: Backend) -> "PostgresCollection":
-    """A collection with what only one on a server can do. Raises CollectionError for a folder."""
-    from searchengine.backends.postgresql.collection import PostgresCollection
-
-    if not isinstance(backend, PostgresCollection):
-        raise CollectionError(f"{backend.path} is a folder, and this works on servers only")
-    return backend
-
-
 def exists(path: str | Path) -> bool:
     """Whether there is a collection. Raises as `open_backend` if a server cannot be asked."""
     if not is_url(path):

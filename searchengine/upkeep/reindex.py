@@ -11,19 +11,18 @@ Until the swap everybody reads and writes with the former encoder. A document th
 deleted loses its new passages together with the old ones, so what must be encoded is every document
 without a new passage. A killed process loses one block at most: the next call goes on."""
 
-import shlex
 import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 
-from searchengine.backends.contract import Ids, Span, folders_only
+from searchengine.backends.contract import Ids, Span
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents import terms
@@ -65,9 +64,6 @@ from searchengine.ingest.settings import (
 )
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.verify import check_texts
-
-if TYPE_CHECKING:
-    from searchengine.backends.postgresql.collection import PostgresCollection
 
 _CHUNK = 10_000  # ids a statement
 _NEW = (
@@ -692,48 +688,6 @@ def reindex(
         expected = present.expect(chosen, runtime)
         reindexing.swap()
     collection.refresh()
-    present.settle(expected)
-
-
-def change_empty(
-    collection: "PostgresCollection",
-    present: CollectionEncoder,
-    encoder: EncoderArgument | None,
-    passages: PassageConfig | bool | None,
-    runtime: RuntimeConfig | None,
-) -> None:
-    """Use another encoder from now on, on a server, where nothing has been encoded yet.
-
-    Raises CollectionError if there are documents, with what to do instead.
-    """
-    from searchengine.backends.postgresql.collection import SHORTLIST
-
-    url = shlex.quote(str(collection.path))
-    refusal = folders_only(
-        collection.path,
-        f"encode its documents into a new collection: searchengine export {url} DIR; then "
-        "searchengine index DIR/documents.jsonl NEW_URL --encoder MODEL",
-    )
-
-    def write(_: object) -> None:
-        raise refusal
-
-    with collection.reading() as snapshot:
-        if snapshot.store.counts()[0]:
-            raise refusal
-    with collection.replacing() as replacement:
-        chosen = chosen_encoder(collection.path, None, encoder, runtime)
-        present.check_next(chosen)
-        stored = collection.settings
-        planned = settings_for(chosen, stored, passages).as_stored(chosen)
-        changes = {**planned, "mode": stored["mode"], "weight": None, TUNED: None, SHORTLIST: None}
-        if collection.words and chooses_mode(stored):
-            changes["mode"], weight = default_of(chosen, [])
-            changes["weight"] = None if weight == WEIGHT else weight
-        expected = present.expect(chosen, runtime)
-        replacement.begin(chosen.dim)
-        config = SegmentConfig.from_dict(planned["index"])
-        collection.replaced(replacement, write, lambda: changes, config, None)
     present.settle(expected)
 
 

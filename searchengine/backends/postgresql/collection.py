@@ -26,7 +26,7 @@ from searchengine.backends.postgresql.snapshot import PostgresSnapshot
 from searchengine.backends.postgresql.words import postings_of
 from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
+from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import FLAT_BELOW, SegmentConfig
 from searchengine.indexer.search.rotating import Rotation
@@ -250,23 +250,10 @@ class PostgresCollection(Backend):
                 return
             self._arrange(connection)
 
-    @contextmanager
-    def replacing(self) -> Iterator[Replacement]:
-        """Write all passages again, as only one process does at a time. Raises CollectionBusy."""
-        with self._connections.single() as connection:
-            if not self._is_alone(connection):
-                raise CollectionBusy(
-                    f"{self.path}: another process builds the index of vectors; wait until it has "
-                    "finished, or end it"
-                )
-            yield Replacement(connection, self.path, self._spread)
-        self.refresh()
-
     def replaced(
         self,
         replacement: Replacement,
         write: Callable[[Sequence[Pending]], None],
-        settings: Callable[[], Mapping[str, Any]],
         config: SegmentConfig,
         rotation: Rotation | None,
     ) -> None:
@@ -281,7 +268,7 @@ class PostgresCollection(Backend):
         def changes() -> Mapping[str, Any]:
             # A rotation of few passages is fitted when there are more.
             fitted = rows if rows >= FLAT_BELOW else None
-            return {**settings(), ROTATION: packed, schema.FITTED: fitted}
+            return {ROTATION: packed, schema.FITTED: fitted}
 
         def index(table: str, name: str) -> None:
             sql = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
@@ -370,7 +357,7 @@ class PostgresCollection(Backend):
         if rotation is not None:
             replacement.begin(int(settings["encoder"]["dim"]))
             write = _rotating(replacement, before, rotation)
-            self.replaced(replacement, write, dict, config, rotation)
+            self.replaced(replacement, write, config, rotation)
         elif not indexed:
             self._build_index(connection, config)
         if not indexed:

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Remainders, WordLengths
 from postgres_server import new_cluster_url, new_url
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry
 from searchengine.backends.postgresql import pool, replacing
+from searchengine.backends.postgresql.collection import _rotating
+from searchengine.backends.postgresql.replacing import Replacement
 from searchengine.backends.postgresql.schema import FITTED
-from searchengine.errors import BackendUnavailable, CollectionError, EncoderMismatch
-from searchengine.indexer.config import FLAT_BELOW
+from searchengine.errors import BackendUnavailable
+from searchengine.indexer.config import FLAT_BELOW, SegmentConfig
+from searchengine.indexer.search.rotating import Rotation
 
 DIM = 32
 DEADLINE = 60  # seconds
@@ -159,69 +161,53 @@ def test_rights_of_others_are_kept(engine: SearchEngine) -> None:
         assert ",=r/" in connection.execute(sql).fetchone()[0]
 
 
-# --- another encoder ------------------------------------------------------------------------------
+def rewrite(engine: SearchEngine) -> None:
+    """Write the few passages of a collection again, and swap them."""
+    collection: Any = engine.collection
+    config, rotation = SegmentConfig(prefix=8), Rotation(np.eye(DIM, dtype=np.float32)[::-1].copy())
+    with collection._connections.single() as connection:
+        replacement = Replacement(connection, collection.path, collection._spread)
+        replacement.begin(DIM)
+        write = _rotating(replacement, None, rotation)
+        collection.replaced(replacement, write, config, rotation)
 
 
-def texts(n: int) -> list[dict[str, Any]]:
-    words = "a bb ccc dddd eeeee ffffff ggggggg hhhhhhhh".split()
-    rng = np.random.default_rng(0)
-    return [
-        {"_id": f"k{i}", "text": " ".join(rng.choice(words, 1 + i % 7)), "n": i} for i in range(n)
-    ]
-
-
-def test_only_an_empty_collection_changes_its_encoder(url: str) -> None:
-    """As the first documents may want one of many languages; later the way out is named."""
-    other = Remainders(8)
-    with SearchEngine.create(url, WordLengths(16)) as engine:
-        engine.reindex(other)
-        assert engine.stats().dim == 8 and engine.stats().fingerprint == "remainders"
-        engine.add(texts(20))
-        assert engine.search(texts(20)[6]["text"], 1, mode="vector")[0].score > 0.998
-        with pytest.raises(CollectionError, match=r"searchengine export .* --encoder MODEL"):
-            engine.reindex(WordLengths(12, "twelve"))
-        assert engine.stats().fingerprint == "remainders"
-    with pytest.raises(EncoderMismatch):
-        SearchEngine.open(url, WordLengths(16))
-
-
-def test_a_reader_that_lasts_is_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_lasts_is_waited_for(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(replacing, "_PATIENCE", 0.1)
     monkeypatch.setattr(replacing, "_TRIES", 2)
-    with SearchEngine.create(url, WordLengths(16)) as engine:
-        with engine.collection.reading() as snapshot:
-            assert snapshot.rows == 0
-            with pytest.raises(BackendUnavailable, match="a transaction of a reader lasts"):
-                engine.reindex(Remainders(8))
-            assert snapshot.store.counts() == (0, 0)
-        assert engine.stats().fingerprint == "word-lengths"
-        engine.reindex(Remainders(8))
-        assert engine.stats().fingerprint == "remainders"
+    collection: Any = engine.collection
+    collection.upsert(entries(20))
+    with collection.reading() as snapshot:
+        assert snapshot.rows == 20
+        with pytest.raises(BackendUnavailable, match="a transaction of a reader lasts"):
+            rewrite(engine)
+        assert snapshot.store.counts() == (20, 20)
+    assert collection.carried()["rotation"] is None
+    rewrite(engine)
+    assert collection.carried()["rotation"] is not None
+    (hit,) = engine.search(units(20)[6], 1)
+    assert hit.key == "k6" and hit.score > 0.998
 
 
 def test_a_reader_that_began_before_the_swap_begins_again(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its snapshot is older than the new tables, of which it would see nothing."""
-    documents = texts(20)
-    with SearchEngine.create(url, WordLengths(16)) as engine:
-        run, begun = pool.Connection.run, []
+    engine.collection.upsert(entries(20))
+    run, begun = pool.Connection.run, []
 
-        def swap() -> None:
-            engine.reindex(Remainders(8))
-            engine.add(documents)
+    def slow(connection: Any, *statements: Any) -> Any:
+        if statements[0][0] != pool.READ or begun:
+            return run(connection, *statements)
+        begun.append(connection)
+        rows = run(connection, statements[0], ("SELECT count(*) FROM pg_class", ()))[:1]
+        thread = threading.Thread(target=rewrite, args=(engine,))
+        thread.start()
+        thread.join(DEADLINE)
+        return [*rows, *run(connection, *statements[1:])]
 
-        def slow(connection: Any, *statements: Any) -> Any:
-            if statements[0][0] != pool.READ or begun:
-                return run(connection, *statements)
-            begun.append(connection)
-            rows = run(connection, statements[0], ("SELECT count(*) FROM pg_class", ()))[:1]
-            thread = threading.Thread(target=swap)
-            thread.start()
-            thread.join(DEADLINE)
-            return [*rows, *run(connection, *statements[1:])]
-
-        monkeypatch.setattr(pool.Connection, "run", slow)
-        hits = engine.search(documents[6]["text"], 1, mode="vector")
-        assert hits[0].score > 0.998 and len(begun) == 1
-        assert engine.stats().fingerprint == "remainders"
+    monkeypatch.setattr(pool.Connection, "run", slow)
+    (hit,) = engine.search(units(20)[6], 1)
+    assert hit.key == "k6" and hit.score > 0.998 and len(begun) == 1
