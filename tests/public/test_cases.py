@@ -1,0 +1,121 @@
+"""Small inputs that once failed silently, each with relatives of its kind."""
+
+from collections.abc import Callable, Sequence
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from public.conftest import command
+from public.judged_sets import REPOSITORY
+from searchengine import Encoder, SearchEngine
+
+CASES = REPOSITORY.parent / "shared" / "cases"
+
+
+def case(name: str) -> Path:
+    """The folder of a case; the test is skipped without it."""
+    if not (CASES / name).is_dir():
+        pytest.skip(f"no case at {CASES / name}")
+    return CASES / name
+
+
+Index = Callable[[Path], SearchEngine]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, starter: Encoder) -> Any:
+    """Indexes a file or folder by the command line, once; the collection stays open."""
+    opened: dict[Path, SearchEngine] = {}
+
+    def indexed(source: Path) -> SearchEngine:
+        if source not in opened:
+            path = tmp_path_factory.mktemp("case") / "x.index"
+            command("index", source, path, "--encoder", "starter")
+            opened[source] = SearchEngine.open(path, starter)
+        return opened[source]
+
+    yield indexed
+    for engine in opened.values():
+        engine.close()
+
+
+def written(tmp_path: Path, documents: Sequence[dict[str, Any]], starter: Encoder) -> SearchEngine:
+    engine = SearchEngine.create(tmp_path / "x.index", starter)
+    engine.add(documents)
+    return engine
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+@pytest.mark.parametrize("question", ["efficiency", "fibrin", "the effect of fibrin"])
+def test_ligatures_are_letters(index: Index, question: str, mode: str) -> None:
+    engine = index(case("05-ligatures") / "lig.jsonl")
+    assert engine.search(question, 3, mode=mode)[0].key == "t"
+    assert "eﬃciency" in engine["t"].text  # stored as it was
+
+
+# Written with compatibility characters → the plain question that finds it.
+COMPATIBLE = {
+    "The ＫＥＲＮＥＬ was patched yesterday": "kernel",
+    "A garden of 40 m² behind the house": "m2",
+    "Chapter Ⅷ is about the sea": "viii",
+    "Order № 77 was sent": "no 77",
+    "ﾃﾞｰﾀ is the word for it": "データ",
+    "He drank cafe\u0301 au lait": "café",
+    "Brand name™ of a ﬁrm": "firm",
+}
+
+
+@pytest.mark.parametrize("text", COMPATIBLE)
+def test_compatibility_characters_on_either_side(
+    text: str, tmp_path: Path, starter: Encoder
+) -> None:
+    question = COMPATIBLE[text]
+    others = [{"_id": f"{n}", "text": f"Something else, number {n}."} for n in range(20)]
+    with written(tmp_path, [*others, {"_id": "t", "text": text}], starter) as engine:
+        for asked in (question, f'"{question}"'):
+            hits = engine.search(asked, 1, mode="text", typo_tolerance=False)
+            assert [hit.key for hit in hits] == ["t"], asked
+        assert engine["t"].text == text
+
+
+def test_portuguese_of_windows_1252(index: Index) -> None:
+    folder = case("07-portuguese-windows-1252")
+    text = index(folder / "carta.txt")["carta.txt"].text
+    assert text == (folder / "carta.txt").read_bytes().decode("cp1252")
+
+
+LETTERS = {
+    "Querido señor: mañana llegará el paquete que usted pidió. ¿Cuándo estará en casa?": "cp1252",
+    "Chère Élodie, le café est fermé jusqu'à dimanche; où veux-tu dîner après la fête?": "cp1252",
+    "Sehr geehrte Frau Müller, die Tür fällt zu laut ins Schloß, bitte prüfen Sie es.": "cp1252",
+    "Kære Søren, vi mødes på åen klokken seks, og bagefter spiser vi rødgrød.": "cp1252",
+    "Hyvä Päivi, tämä kirje lähetettiin myöhään yöllä, koska sähköt menivät.": "cp1252",
+    "Caro Niccolò, perché non sei più venuto? La città è bella così com'è.": "cp1252",
+    "Zażółć gęślą jaźń, a potem wróć do domu na obiad, bo mama już czeka.": "cp1250",
+    "Příliš žluťoučký kůň úpěl ďábelské ódy a potom šel domů.": "cp1250",
+}
+
+
+@pytest.mark.parametrize("text", LETTERS)
+def test_letters_of_european_languages(text: str, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_bytes(text.encode(LETTERS[text]))
+    try:
+        command("index", tmp_path / "letter.txt", tmp_path / "x.index", "--encoder", "starter")
+    except AssertionError as error:
+        assert "iconv" in str(error)  # refused, with the way out
+        return
+    (document,) = command("get", tmp_path / "x.index", "letter.txt")
+    assert document["text"] == text
+
+
+def test_a_mail_of_alternatives_is_told_once(tmp_path: Path, index: Index) -> None:
+    mail = EmailMessage()
+    mail["Subject"], mail["From"] = "Plans", "ann@example.org"
+    mail.set_content("We meet at the quarry.")
+    mail.add_alternative("<p>We meet at the <b>quarry</b>.</p>", subtype="html")
+    mail.add_attachment(b"%PDF-", maintype="application", subtype="pdf", filename="map.pdf")
+    (tmp_path / "mail.eml").write_bytes(mail.as_bytes())
+    text = index(tmp_path / "mail.eml")["mail.eml"].text
+    assert text.count("quarry") == 1 and "<b>" not in text
