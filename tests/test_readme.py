@@ -353,7 +353,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
     assert names["key"] == document.key
     assert f"{json.dumps(names['record'])}`: `{document.key}" in page
     page = (REPOSITORY / "docs" / "searching.md").read_text()
-    assert run_commands(page, tmp_path) == 9
+    assert run_commands(page, tmp_path) == 7
     run_python("\n".join(blocks(page, "python")), tmp_path, in_this_process)
 
 

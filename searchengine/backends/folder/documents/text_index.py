@@ -91,10 +91,12 @@ def trigger(name: str, analyzer: Analyzer) -> str:
 
 def _terms(analyzer: Analyzer, column: str) -> str:
     """SQL for what FTS5 reads of a column."""
-    return f"search_terms('{analyzer.label}', {column})"
+    return f"search_terms('{analyzer.label}', CAST({column} AS BLOB))"
 
 
-def _search_terms(label: str, text: str) -> str:
+def _search_terms(label: str, text: bytes | str) -> str:
+    if isinstance(text, bytes):  # as bytes, because damage may leave a text that is not UTF-8
+        text = text.decode("utf-8", "replace")
     return Analyzer.parse(label.partition(" ")[0]).text(text)
 
 

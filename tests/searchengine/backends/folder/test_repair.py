@@ -19,6 +19,7 @@ from conftest import REPOSITORY, WordLengths
 from faults import compile_library, missing
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.documents import text_index
 from searchengine.cli import cli
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
@@ -109,6 +110,7 @@ def in_segment(number: int, name: str, act: Callable[[Path], object]) -> Callabl
 def sql(*statements: str) -> Callable[[Path], object]:
     def act(path: Path) -> None:
         with closing(sqlite3.connect(path / "documents.db")) as db:
+            text_index.connect(db)  # whose triggers need a function
             for statement in statements:
                 db.execute(statement)
             db.commit()
