@@ -546,8 +546,10 @@ def _read_texts(file: Path, format_: Kind, keys: _Keys, parser: Parser) -> Itera
         metadata = {**fields, **part.metadata}
         if part.headings:
             metadata["headings"] = [asdict(heading) for heading in part.headings]
-        # An empty file is no document, although it has a name.
-        title = (part.title or _name(file)) if part.text.strip() else ""
+        # An empty file is no document, although it has a name; an email has a subject.
+        title = part.title or _name(file)
+        if not part.text.strip():
+            title = part.title if format_.name == "email" else ""
         yield Document(
             key=f"{keys.prefix}{keys.file}{'#' if part.fragment else ''}{part.fragment}",
             text=part.text,

@@ -1,5 +1,7 @@
 """Emails (.eml): the subject as title, and the text."""
 
+import codecs
+import re
 from collections.abc import Iterator
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -9,47 +11,100 @@ from typing import Any
 from searchengine.corpus.formats.kinds import Text
 from searchengine.corpus.formats.markup import parse
 from searchengine.corpus.text_files import bad, decode, read_bytes
+from searchengine.errors import CorpusError
 
 _FIELDS = {"author": "from", "to": "to", "cc": "cc"}
 _ENCRYPTED = ("multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime")
+_SHOWN = ("text/plain", "text/html", "text/markdown")
+# The parser reads no boundary with "=" in it that is not quoted, as Outlook writes them.
+_BOUNDARY = re.compile(
+    rb"^(content-type:[^\n]*(?:\n[ \t][^\n]*)*?\bboundary=)([^\s\";]+)",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 def read_eml(path: Path) -> Iterator[Text]:
     """The text of an email, without its attachments, whose names are metadata.
 
-    Of an email in plain text and HTML it is the plain text. Raises CorpusError.
+    It is what a reader sees: all parts with text in their order, forwarded emails with their
+    subjects, and of several forms of one text the plain one, unless it is blank. Raises
+    CorpusError.
     """
-    message = message_from_bytes(read_bytes(path), policy=policy.default)
+    data = read_bytes(path).removeprefix(codecs.BOM_UTF8)
+    message = message_from_bytes(_BOUNDARY.sub(rb'\1"\2"', data), policy=policy.default)
     assert isinstance(message, EmailMessage)
     if not any(name in message for name in ("from", "to", "subject", "date", "message-id")):
         raise bad(path, "not an email: it has neither From, To, Subject, Date nor Message-ID")
     if message.get_content_type() in _ENCRYPTED:
         if "signed" not in str(message.get_param("smime-type", "")):
             raise bad(path, "encrypted; save the email as it was decrypted")
-    body = message.get_body(("plain", "html"))
-    yield Text(_text(body, path), _header(message, "subject"), _metadata(message))
+    attachments: list[str] = []
+    text = _text(message, path, attachments)
+    fields = _metadata(message, path) | {"attachments": [*filter(None, attachments)]}
+    fields = {name: value for name, value in fields.items() if value}
+    yield Text(text, _header(message, "subject", path), fields)
 
 
-def _text(body: Any, path: Path) -> str:
-    if body is None:
-        return ""
-    data = body.get_payload(decode=True)
-    text, _ = decode(data or b"", path, body.get_content_charset() or "")
-    if body.get_content_subtype() == "html":
+def _text(part: Any, path: Path, attachments: list[str]) -> str:
+    """The text that a reader sees of a part, and in `attachments` the names of the others."""
+    kind, name = part.get_content_type(), _clean(part.get_filename() or "")
+    if kind == "message/rfc822" and part.is_multipart():
+        inner = part.get_payload(0)
+        texts = [_header(inner, "subject", path), _text(inner, path, attachments)]
+    elif kind == "multipart/alternative":
+        forms = [(form.get_content_type(), _text(form, path, attachments)) for form in _parts(part)]
+        forms = [form for form in forms if form[1]]
+        plain = [text for kind, text in forms if kind == "text/plain"]
+        texts = plain[:1] or [text for _, text in forms][-1:]
+    elif kind == "multipart/related":  # a page, and pictures in it
+        page, *others = _parts(part) or [None]
+        texts = [] if page is None else [_text(page, path, attachments)]
+        files = [each for each in others if each.is_attachment()]
+        attachments += [_clean(each.get_filename() or "") for each in files]
+    elif part.is_multipart():
+        texts = [_text(each, path, attachments) for each in _parts(part)]
+    else:
+        if name:
+            attachments.append(name)
+        shown = kind in _SHOWN and not part.is_attachment()
+        texts = [_shown(part, path)] if shown else []
+    return "\n\n".join(filter(None, texts))
+
+
+def _parts(part: Any) -> list[Any]:
+    return [each for each in part.get_payload() if isinstance(each, EmailMessage)]
+
+
+def _shown(part: Any, path: Path) -> str:
+    data = part.get_payload(decode=True) or b""
+    declared = part.get_content_charset() or ""
+    try:
+        text, _ = decode(data, path, declared)
+    except CorpusError:
+        if not declared:
+            raise
+        text, _ = decode(data, path)  # it is not what it declares
+    if part.get_content_subtype() == "html":
         return parse(text).text
     return text.replace("\r\n", "\n").strip()
 
 
-def _metadata(message: EmailMessage) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: _header(message, of) for name, of in _FIELDS.items()}
+def _metadata(message: EmailMessage, path: Path) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: _header(message, of, path) for name, of in _FIELDS.items()}
     if (sent := getattr(message["date"], "datetime", None)) is not None:
         fields["date"] = sent.isoformat()
-    names = (part.get_filename() for part in message.iter_attachments())
-    fields["attachments"] = [_clean(name) for name in names if name]
-    return {name: value for name, value in fields.items() if value}
+    return fields
 
 
-def _header(message: EmailMessage, name: str) -> str:
+def _header(message: EmailMessage, name: str, path: Path) -> str:
+    """A header on one line; letters beyond ASCII that are not encoded are read as a text's."""
+    raw = next((str(value) for key, value in message.raw_items() if key.lower() == name), "")
+    data = raw.encode("utf-8", "surrogateescape")
+    if data.decode("utf-8", "replace") != raw and not raw.isascii():
+        try:
+            return _clean(decode(data, path)[0])
+        except CorpusError:
+            pass
     return _clean(str(message[name] or ""))
 
 

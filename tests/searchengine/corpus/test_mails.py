@@ -1,0 +1,133 @@
+"""Emails: all that a reader sees is read, in its order, and attachments are named."""
+
+from email import message_from_bytes
+from email.message import EmailMessage, Message
+from email.mime.message import MIMEMessage
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from pathlib import Path
+
+import pytest
+
+from searchengine.corpus.documents import Document
+from searchengine.corpus.files import read_corpus
+
+FOOTER = "_______\nclub mailing list"
+PLAIN = "We rent the boathouse."
+HTML = "<p>We rent the <b>boathouse</b>.</p>"
+
+
+def read(tmp_path: Path, message: Message | bytes) -> Document:
+    """The document that an email becomes."""
+    content = message if isinstance(message, bytes) else message.as_bytes()
+    (tmp_path / "a.eml").write_bytes(content)
+    (document,) = read_corpus(tmp_path)
+    return document
+
+
+def mail(kind: str, *parts: Message) -> MIMEMultipart:
+    message = MIMEMultipart(kind)
+    message["Subject"], message["From"] = "Minutes", "ana@example.org"
+    for part in parts:
+        message.attach(part)
+    return message
+
+
+def plain(text: str) -> MIMEText:
+    return MIMEText(text, "plain", "utf-8")
+
+
+def html(text: str) -> MIMEText:
+    return MIMEText(text, "html", "utf-8")
+
+
+def inner(kind: str, *parts: Message) -> MIMEMultipart:
+    message = MIMEMultipart(kind)
+    for part in parts:
+        message.attach(part)
+    return message
+
+
+def file(name: str, disposition: str = "attachment", kind: str = "image/png") -> Message:
+    return message_from_bytes(
+        f'Content-Type: {kind}\nContent-Disposition: {disposition}; filename="{name}"\n\nx'.encode()
+    )
+
+
+def forwarded() -> MIMEMessage:
+    message = EmailMessage()
+    message["Subject"] = "Old news"
+    message.set_content("The roof leaks.")
+    message.add_attachment(b"x", maintype="image", subtype="png", filename="leak.png")
+    return MIMEMessage(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "attachments"),
+    [
+        (mail("mixed", html(HTML), plain(FOOTER)), f"{PLAIN}\n\n{FOOTER}", None),
+        (
+            mail("mixed", plain("first:"), file("roof.png", "inline"), plain("a cat")),
+            "first:\n\na cat",
+            ["roof.png"],
+        ),
+        (mail("alternative", plain(PLAIN), html("<p>other")), PLAIN, None),
+        (mail("alternative", plain(" \n"), html(HTML)), PLAIN, None),
+        (mail("alternative", html(HTML)), PLAIN, None),
+        (
+            mail("mixed", inner("alternative", plain(PLAIN), html(HTML)), plain(FOOTER)),
+            f"{PLAIN}\n\n{FOOTER}",
+            None,
+        ),
+        (
+            mail("alternative", plain(""), inner("related", html(HTML), file("x.png", "inline"))),
+            PLAIN,
+            None,
+        ),
+        (mail("related", html(HTML), file("a.pdf")), PLAIN, ["a.pdf"]),
+        (mail("mixed", plain("See."), forwarded()), "See.\n\nOld news\n\nThe roof leaks.",
+         ["leak.png"]),
+        (mail("mixed", plain(PLAIN), file("notes.txt", kind="text/plain")), PLAIN, ["notes.txt"]),
+        (mail("mixed", plain(PLAIN), file("in.txt", "inline", "text/plain")), f"{PLAIN}\n\nx",
+         ["in.txt"]),
+        (mail("signed", plain(PLAIN), file("s.asc", kind="application/pgp-signature")), PLAIN,
+         ["s.asc"]),
+        (mail("mixed", file("invoice.csv", kind="text/csv")), "", ["invoice.csv"]),
+    ],
+)  # fmt: skip
+def test_what_a_reader_sees(
+    tmp_path: Path, message: Message, text: str, attachments: list[str] | None
+) -> None:
+    document = read(tmp_path, message)
+    assert (document.title, document.text) == ("Minutes", text)
+    assert document.metadata.get("attachments") == attachments
+
+
+@pytest.mark.parametrize(
+    ("content", "title", "text"),
+    [
+        (b"\xef\xbb\xbfFrom: a@b.org\nSubject: with mark\n\nThe otter.", "with mark", "The otter."),
+        (
+            b"Subject: Outlook\nContent-Type: multipart/alternative; boundary=----=_Next_1\n\n"
+            b"------=_Next_1\nContent-Type: text/plain\n\nThe bees.\n------=_Next_1--\n",
+            "Outlook",
+            "The bees.",
+        ),
+        (
+            "Subject: Grüße\nContent-Type: text/plain; charset=utf-8\n\nSchöne Grüße aus Köln."
+            .encode("cp1252"),
+            "Grüße",
+            "Schöne Grüße aus Köln.",
+        ),
+        ("Subject: Grüße\n\nSchöne Grüße".encode(), "Grüße", "Schöne Grüße"),
+        (
+            b"Subject: x\nContent-Type: text/plain; charset=us-ascii\n\nSch\xc3\xb6n",
+            "x",
+            "Schön",
+        ),
+        (b"Subject: =?iso-8859-1?Q?Gr=FC=DFe?=\n\nhi", "Grüße", "hi"),
+    ],
+)  # fmt: skip
+def test_emails_that_break_the_rules(tmp_path: Path, content: bytes, title: str, text: str) -> None:
+    document = read(tmp_path, content)
+    assert (document.title, document.text) == (title, text)
