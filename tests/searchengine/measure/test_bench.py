@@ -19,7 +19,7 @@ from searchengine.indexer.arrays import evenly
 from searchengine.indexer.config import ALL_ROWS, Code, SegmentConfig, Structure
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.points import ColdRows, _drop, recalls
+from searchengine.indexer.tuning.points import recalls
 from searchengine.ingest.passages import PassageConfig
 from searchengine.measure import rounds as running
 from searchengine.measure.bench_data import (
@@ -28,7 +28,6 @@ from searchengine.measure.bench_data import (
     collection_dataset,
     vectors_dataset,
 )
-from searchengine.measure.bench_tables import frontier, table
 from searchengine.measure.operating_points import (
     FULL_EFFORTS,
     Grid,
@@ -183,36 +182,6 @@ def test_every_round_is_reported_and_survives_an_interruption(
     assert kept.rows[0].cold_ms is None
 
 
-def test_an_interruption_before_the_first_round_leaves_no_rows(
-    subject: Dataset, tmp_path: Path
-) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    bench = Bench(subject, settings(subject), tmp_path, stop)
-    with pytest.raises(KeyboardInterrupt):
-        bench.run()
-    assert bench.results(complete=False).rows == ()
-
-
-def test_cold_latencies_of_some_alone_are_not_kept(
-    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def once(*_: object) -> tuple[float, int]:
-        if not taken:
-            taken.append(1)
-            return 1.0, 5
-        raise KeyboardInterrupt
-
-    taken: list[int] = []
-    monkeypatch.setattr(ColdRows, "first", once)
-    bench_settings = settings(subject, structures=[Structure.FLAT], baselines=False, repeats=1)
-    bench = Bench(subject, bench_settings, tmp_path, silent)
-    with pytest.raises(KeyboardInterrupt):
-        bench.run()
-    assert taken and all(row.cold_ms is None for row in bench.results(complete=False).rows)
-
-
 def test_conflicting_options_are_reported(subject: Dataset, tmp_path: Path) -> None:
     bench_settings = settings(
         subject,
@@ -226,48 +195,6 @@ def test_conflicting_options_are_reported(subject: Dataset, tmp_path: Path) -> N
     assert "code must be one of" in found.missing["hnsw pq 8 → 20"]
     assert [row.kind for row in found.rows] == [Kind.EXACT, Kind.CASCADE]
     assert found.rows[0].cold_ms is None
-
-
-def test_what_would_not_fit_is_left_out(
-    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("searchengine.measure.operating_points._memory", lambda: 100_000)
-    bench_settings = settings(subject, structures=[Structure.FLAT], cold=0, repeats=1)
-    found = Bench(subject, bench_settings, tmp_path, silent).run()
-    assert "left of half the available memory" in found.missing["hnsw fp32 24, ef 32"]
-    assert "flat int8 8 → 20" in {row.name for row in found.rows}
-
-
-def test_a_system_that_drops_no_pages_is_not_asked_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """macOS has no posix_fadvise."""
-    monkeypatch.delattr("os.posix_fadvise", raising=False)
-    (tmp_path / "rows").write_bytes(b"rows")
-    _drop(tmp_path / "rows")
-
-
-def test_pages_that_stay_in_memory_are_no_cold_measurement(
-    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ColdRows, "first", lambda *_: (1.0, 0))
-    bench_settings = settings(subject, structures=[Structure.FLAT], baselines=False, repeats=1)
-    found = Bench(subject, bench_settings, tmp_path, silent).run()
-    assert "keeps the rows in memory" in found.missing["cold latency"]
-    assert all(row.cold_ms is None for row in found.rows)
-    monkeypatch.setattr(ColdRows, "first", lambda *_: (0.5, 3))
-    found = Bench(subject, bench_settings, tmp_path, silent).run()
-    assert all((row.cold_ms, row.cold_reads) == (Spread(500, 500, 500), 3) for row in found.rows)
-
-
-def test_a_slow_point_gets_fewer_queries(
-    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(running, "TIME_LIMIT", 0.0)
-    bench_settings = settings(subject, baselines=False, cold=0, repeats=1)
-    bench = Bench(subject, bench_settings, tmp_path, silent)
-    bench.run()
-    assert {entry.count for entry in bench._entries} == {running.MIN_TIMED}
 
 
 @pytest.fixture
@@ -500,32 +427,3 @@ def test_a_grid_always_fits(rows: int, dim: int, k: int) -> None:
 def test_a_grid_that_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(QueryError, match=message):
         Grid.fitting(2000, 64, **options)
-
-
-def test_shortlists_follow_k() -> None:
-    assert Grid.fitting(100_000, 384, 100).shortlists == (200, 500, 1000, 2000, 5000)
-    assert Grid.fitting(100_000, 384).shortlists == (20, 50, 100, 200, 500)
-
-
-def test_few_rows_and_narrow_funnels_are_reported(tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", random_rows(300, 3))
-    with vectors_dataset(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as few:
-        grid = Grid.fitting(few.rows, DIM, 5, prefixes=(16,), funnels=[((8, 20),)])
-        bench_settings = Settings(grid, repeats=1, cold=0)
-        found = Bench(few, bench_settings, tmp_path, silent).run()
-    assert "searched exactly" in found.missing["graphs, lists and baselines"]
-    assert found.missing["funnel 8: 20"] == "its first stage is no wider than any prefix"
-
-
-def test_the_table_shows_what_one_would_choose_among(results: Results) -> None:
-    shown = table(results)
-    assert [row[""] for row in shown[:2]] == [row.name for row in results.rows[:2]]
-    assert {"recall@5", "p50 ms", "× theory", "× measured"} <= shown[0].keys()
-    assert "nDCG@10" not in shown[0]  # nobody has one
-    best = frontier(results.rows)
-    assert best[-1].recall == 1
-    for row in results.rows:
-        better = [
-            r for r in best if r.recall >= row.recall and r.p50_ms.median <= row.p50_ms.median
-        ]
-        assert better

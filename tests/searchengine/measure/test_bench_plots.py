@@ -9,10 +9,7 @@ pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 from matplotlib.figure import Figure
 
 from searchengine.measure.bench_plots import (
-    latency,
     pareto,
-    recall_by_shortlist,
-    speedups,
 )
 from searchengine.measure.bench_tables import frontier
 from searchengine.measure.recommend import recommend
@@ -55,37 +52,3 @@ def test_frontier_by_hand() -> None:
         row("worse, slower", (2.0,), recall=0.7),
     ]
     assert [one.name for one in frontier(rows)] == ["worse, faster", "good", "exact"]
-
-
-def test_recall_by_shortlist(sample_results: Results) -> None:
-    figure = recall_by_shortlist(sample_results)
-    assert figure is not None
-    assert [axes.get_title("left") for axes in figure.axes] == ["flat", "hnsw"]
-    lines = {line.get_label(): line for line in figure.axes[1].get_lines()}
-    assert set(lines) == {"64", "128", "192", "64, not rotated"}
-    assert list(lines["128"].get_xdata()) == [20, 50, 200]
-    assert lines["128"].get_ydata()[2] == 0.9604
-    assert lines["64, not rotated"].get_linestyle() == "--"
-    assert recall_by_shortlist(results(exact())) is None
-
-
-def test_latency_lanes(sample_results: Results) -> None:
-    chosen = sample_results.rows[3]
-    figure = latency(sample_results, ["exact", chosen.name])
-    (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["exact", chosen.name]
-    marks = [line.get_xdata()[0] for line in axes.get_lines() if len(line.get_xdata()) == 1]
-    assert marks[3:] == [chosen.percentiles_ms[share] for share in (50, 95, 99)]
-    for names, message in ((["nobody"], "'nobody' is not a row"), ([], "got none")):
-        with pytest.raises(DataError, match=message):
-            latency(sample_results, names)
-
-
-def test_speedups(sample_results: Results) -> None:
-    figure = speedups(sample_results)
-    assert figure is not None
-    chosen = next(one for one in sample_results.rows if one.name == "hnsw int8 64 → 20")
-    points = [tuple(line.get_xydata()[0]) for line in figure.axes[0].get_lines()]
-    assert (chosen.theoretical, chosen.measured.median) in points
-    assert "64 → 20" in texts(figure)
-    assert speedups(results(exact())) is None

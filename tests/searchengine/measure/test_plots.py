@@ -14,9 +14,7 @@ pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from matplotlib.figure import Figure
 
-from searchengine.measure.plotting import save
 from searchengine.measure.training_plots import training_curve
-from searchengine.trainer.errors import ConfigError
 
 TRAINING: dict[str, Any] = {
     "losses": [2.0, 1.5, 1.0, 0.5],
@@ -49,24 +47,6 @@ def test_the_curve_has_scores_loss_and_the_kept_step() -> None:
     assert figure.axes[0].get_ylabel() == "accuracy"
     for axes in figure.axes:
         assert list(axes.get_lines()[-1].get_xdata()) == [2, 2]
-
-
-@pytest.mark.parametrize("lacking", [{"judged": []}, {"losses": [], "best_step": 0}])
-def test_a_run_without_evaluations_or_updates_is_drawn(
-    lacking: dict[str, Any], tmp_path: Path
-) -> None:
-    assert save(training_curve(TRAINING | lacking), tmp_path / "new" / "a.svg").is_file()
-
-
-def test_equal_figures_give_equal_files(tmp_path: Path) -> None:
-    for suffix, magic in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
-        first, second = (
-            save(training_curve(TRAINING), tmp_path / f"{name}{suffix}").read_bytes()
-            for name in "ab"
-        )
-        assert first == second and first.startswith(magic)
-    with pytest.raises(ConfigError, match=r"a\.gif: the name of a plot must end in"):
-        save(training_curve(TRAINING), tmp_path / "a.gif")
 
 
 def test_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
