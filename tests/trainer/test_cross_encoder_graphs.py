@@ -5,9 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,10 @@ from searchengine.errors import QueryError
 from searchengine.trainer.cross_encoder import CrossEncoder
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
-from searchengine.trainer.model.pairs import read_pairs
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import graph as graph_module
-from searchengine.trainer.runtimes import measure, tracing
-from searchengine.trainer.runtimes.graph import Accuracy, Graph
-from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
-from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
+from searchengine.trainer.runtimes.graph import Graph
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -118,28 +112,6 @@ def test_a_network_that_tells_no_text_from_another(tmp_path: Path) -> None:
     check_same(folder)
 
 
-def test_single_pairs_asked_often_get_a_graph_of_their_own(kept: Path) -> None:
-    scorer = CrossEncoder.load(kept, OPENVINO)
-    runtime: Any = scorer._handle.runtime
-    before = scorer.score(["the dog"], ["sleeps"])
-    runtime._compile_single(16)
-    assert list(runtime._single) == [16]
-    assert scorer.score(["the dog"], ["sleeps"]) == pytest.approx(before, abs=1e-6)
-
-
-def test_bounds_by_hand() -> None:
-    exact = np.array([[0.1], [0.5], [0.5], [0.9]], np.float32)
-    scores = np.array([[0.15], [0.1], [0.5], [0.8]], np.float32)
-    assert measure.max_difference(scores, exact) == pytest.approx(0.4)
-    assert measure.max_difference(10 * scores, 10 * exact) == pytest.approx(4 / 8)  # of the range
-    assert measure.max_difference(np.full((4, 1), np.nan), exact) == np.inf
-    assert measure.order(scores, exact) == pytest.approx(4 / 5)  # the two equal ones do not count
-    assert measure.order(exact, exact) == measure.order(scores, np.ones((4, 1))) == 1
-    assert Accuracy(difference=0.02, agreement=0.95).shortfall("bf16") == ""
-    words = Accuracy(difference=0.06, agreement=0.94).shortfall("int8")
-    assert "at most 0.02, got int8 0.0600, and at least 0.95 of any two sample pairs" in words
-
-
 # -------------------------------------------------------------------------------- stored and found
 
 SCORE = """
@@ -158,78 +130,6 @@ def test_what_is_compiled_is_found_without_torch(kept: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     expected = scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist()
     assert done.stdout.splitlines() == [f"{expected} openvino fp32", "[]"]
-
-
-def test_it_is_compiled_once_for_all_that_ask_at_once(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    traced: list[object] = []
-    real = tracing.trace
-
-    def trace(module: Any, *, packed: bool) -> Any:
-        traced.append(module)
-        return real(module, packed=packed)
-
-    monkeypatch.setattr("searchengine.trainer.runtimes.tracing.trace", trace)
-    scorers = [CrossEncoder.load(fresh, OPENVINO) for _ in range(3)]
-    with ThreadPoolExecutor(3) as threads:
-        scores = list(threads.map(lambda scorer: scorer.score(QUESTIONS, TEXTS), scorers))
-    assert len(traced) == 1 and compiled(fresh).is_dir()
-    assert np.array_equal(scores[0], scores[1]) and np.array_equal(scores[0], scores[2])
-
-
-@pytest.mark.long
-def test_two_processes_compile_at_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that comes second waits, and takes the graph of the first."""
-    other: list[Any] = []
-    real = graph_module.sync_files
-
-    def start_another(folder: Path) -> None:  # under the lock, before the graph can be found
-        if not other:
-            command = [sys.executable, "-c", SCORE, str(fresh)]
-            other.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-            read = fresh / "model.safetensors"
-            while str(read) not in Path(f"/proc/{other[0].pid}/maps").read_text():
-                assert other[0].poll() is None
-                time.sleep(0.01)
-        real(folder)
-
-    monkeypatch.setattr("searchengine.trainer.runtimes.graph.sync_files", start_another)
-    scorer = CrossEncoder.load(fresh, OPENVINO)
-    scores = scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist()
-    state = (compiled(fresh) / "graph.json").stat()
-    output, _ = other[0].communicate(timeout=240)
-    assert output.splitlines()[0] == f"{scores} openvino fp32"
-    assert (compiled(fresh) / "graph.json").stat() == state
-
-
-def edit_record(place: Path) -> None:
-    record = json.loads((place / "graph.json").read_text())
-    (place / "graph.json").write_text(
-        json.dumps(record | {"accuracies": {"fp32": {"difference": 0.0}}})
-    )
-
-
-def flip_a_bit(place: Path) -> None:
-    content = bytearray((place / "graph.bin").read_bytes())
-    content[len(content) // 2] ^= 1
-    (place / "graph.bin").write_bytes(content)
-
-
-@pytest.mark.parametrize("damage", [edit_record, flip_a_bit])
-def test_a_damaged_graph_is_not_found(model: Path, damage: Callable[[Path], None]) -> None:
-    assert found(model) is not None
-    damage(compiled(model))
-    assert found(model) is None
-
-
-def test_a_foreign_graph_is_compiled_again(model: Path, tmp_path: Path) -> None:
-    other = write_cross_encoder(tmp_path / "other", seed=1)
-    CrossEncoder.load(other, OPENVINO).start()
-    for name in ("graph.xml", "graph.bin"):
-        shutil.copy(compiled(other) / name, compiled(model) / name)
-    check_same(model)
-    assert found(model) is not None
 
 
 def test_the_graph_of_an_encoder_is_another_one(model: Path) -> None:
@@ -267,33 +167,6 @@ def test_an_inaccurate_graph_is_refused_with_a_word(
         CrossEncoder.load(fresh, OPENVINO).start()
     with pytest.raises(QueryError, match=f"cross_encoder: {message}"):
         CrossEncoders(OPENVINO).get(fresh)
-
-
-def test_a_graph_that_computes_something_else_is_seen(kept: Path, tmp_path: Path) -> None:
-    other = Source.find(write_cross_encoder(tmp_path / "other", seed=1))
-    graph, exact = found(kept), TorchRuntime(read_pairs(other).module, Precision.FP32, "cpu")
-    assert graph is not None and graph.is_accurate(Precision.FP32)
-    tokens = TokenIds(graph.description.tokens)
-    outputs = measure.sample_vectors(exact, tokens)
-    assert outputs.shape == (len(measure.sample_texts()) + 1, 1)
-    again = measure.with_measurements(graph, outputs)
-    assert again.accuracies["fp32"].difference > 0.1 and not again.is_accurate(Precision.FP32)
-
-
-def test_a_network_that_cannot_be_traced_runs_on_torch(
-    fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    traced: list[bool] = []
-
-    def fail(module: object, *, packed: bool) -> None:
-        traced.append(packed)
-        raise RuntimeError("an operation without a name")
-
-    monkeypatch.setattr("searchengine.trainer.runtimes.tracing.trace", fail)
-    scorer = CrossEncoder.load(fresh, RuntimeConfig(precision="fp32"))
-    with pytest.warns(RuntimeChoiceWarning, match=r"cannot run .*an operation without a name"):
-        assert scorer.score(["a"], ["b"]).shape == (1,)
-    assert traced == [False]
 
 
 # --------------------------------------------------------------------------- processes and commands

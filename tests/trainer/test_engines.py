@@ -4,10 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +13,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from filelock import FileLock, Timeout
-from hypothesis import given
-from hypothesis import strategies as st
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError, RuntimeChoiceWarning
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.runtimes import graph as graph_module
-from searchengine.trainer.runtimes import measure
-from searchengine.trainer.runtimes.graph import Accuracy, Graph, kernels_folder, read_graph
-from searchengine.trainer.runtimes.openvino_runtime import OpenVINORuntime, core
-from searchengine.trainer.runtimes.runtime import prefetched
-from searchengine.trainer.runtimes.runtime_config import Precision, cpu_has_native_bf16
-from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 from tests.tiny_model import WIDTH, WORDS, write_plain, write_sentence_transformer
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
@@ -66,21 +54,6 @@ def fresh(tmp_path: Path) -> Path:
     return write_sentence_transformer(tmp_path / "fresh")
 
 
-@pytest.fixture
-def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing may read a model with torch."""
-
-    def refuse(source: Source) -> None:
-        raise AssertionError(f"{source.name} was read by torch")
-
-    monkeypatch.setattr("searchengine.trainer.model.torch_model.read", refuse)
-
-
-def folders(model: Path) -> list[str]:
-    """What was compiled beside a model."""
-    return [path.name for path in (model / "compiled").iterdir() if path.is_dir()]
-
-
 def by_torch(folder: Path, **options: Any) -> Encoder:
     return Encoder.load(folder, runtime="torch", precision="fp32", **options)
 
@@ -103,13 +76,6 @@ def test_a_graph_gives_what_torch_gives(tiny: Path, compiled: Encoder) -> None:
     ):
         assert getattr(compiled, name) == getattr(exact, name), name
     assert compiled.room("query") == exact.room("query")
-
-
-@given(st.lists(st.lists(st.sampled_from([*WORDS, "고래", "?"]), max_size=60), max_size=12))
-def test_any_texts(tiny: Path, compiled: Encoder, words: list[list[str]]) -> None:
-    texts = [" ".join(some) for some in words]
-    exact = by_torch(tiny)
-    np.testing.assert_allclose(compiled.encode(texts), exact.encode(texts), **ATOL)
 
 
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -236,28 +202,7 @@ def starter() -> Encoder:
     return Encoder.load("starter", runtime="torch", precision="fp32")
 
 
-@pytest.mark.skipif(not cpu_has_native_bf16(), reason="this processor has no bf16")
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["starter", "starter-768"])
-def test_bf16_is_near(starter: Encoder, name: str) -> None:
-    exact = starter if name == "starter" else Encoder.load(name, runtime="torch", precision="fp32")
-    fast = Encoder.load(name, runtime="openvino")
-    assert (fast.runtime, fast.precision) == ("openvino", "bf16")
-    texts = ["How long do whales sleep?", "Sourdough needs a night in the cold. " * 12, "x = 3"]
-    assert (fast.encode(texts) * exact.encode(texts)).sum(axis=1).min() > 0.9999
-
-
 # ----------------------------------------------------------------------------- what is kept
-
-
-def test_what_is_compiled_is_found_without_torch(
-    tiny: Path, compiled: Encoder, no_torch: None
-) -> None:
-    again = Encoder.load(tiny, runtime="openvino", precision="fp32")
-    np.testing.assert_array_equal(again.encode(TEXTS), compiled.encode(TEXTS))
-    assert again.fingerprint == compiled.fingerprint
-    spans = again.token_spans(["the dog"])[0].tolist()
-    assert spans == [[0, 3], [4, 7]]
 
 
 def test_no_torch_in_a_new_process(tiny: Path, compiled: Encoder) -> None:
@@ -293,42 +238,9 @@ def test_a_signal_is_handled_after_encoders_are_let_go(tiny: Path, compiled: Enc
     assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
 
 
-def test_a_changed_model_is_compiled_again(fresh: Path) -> None:
-    first = Encoder.load(fresh, runtime="openvino", precision="fp32")
-    before = first.encode(TEXTS)
-    write_plain(fresh, seed=1)
-    second = Encoder.load(fresh, runtime="openvino", precision="fp32")
-    np.testing.assert_allclose(second.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
-    assert np.abs(second.encode(TEXTS) - before).max() > 0.01
-    assert len(folders(fresh)) == 1, "what was compiled before is removed"
-
-
-def test_a_model_replaced_before_it_is_compiled_is_not_mistaken(fresh: Path) -> None:
-    first = Encoder.load(fresh, runtime="openvino", precision="fp32")  # read, not compiled
-    before = by_torch(fresh).encode(TEXTS)
-    write_plain(fresh, seed=1)
-    np.testing.assert_allclose(first.encode(TEXTS), before, **ATOL)
-    again = Encoder.load(fresh, runtime="openvino", precision="fp32")
-    np.testing.assert_allclose(again.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
-
-
-def test_saving_over_a_compiled_model(tiny: Path, compiled: Encoder, tmp_path: Path) -> None:
-    compiled.save(tmp_path / "out")
-    kept = Encoder.load(tmp_path / "out", runtime="openvino", precision="fp32")
-    np.testing.assert_allclose(kept.encode(TEXTS), compiled.encode(TEXTS), **ATOL)
-    kept.truncate(layers=1).save(tmp_path / "out")
-    again = Encoder.load(tmp_path / "out", runtime="openvino", precision="fp32")
-    assert again.layers == 1 and not (tmp_path / "out" / "compiled").exists()
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_folder_that_cannot_be_written_to_uses_the_users_cache(fresh: Path) -> None:
     fresh.chmod(0o555)
-    check_elsewhere(fresh)
-
-
-def test_a_folder_where_nothing_can_be_kept_uses_the_users_cache(fresh: Path) -> None:
-    (fresh / "compiled").write_text("in the way")
     check_elsewhere(fresh)
 
 
@@ -338,32 +250,6 @@ def check_elsewhere(folder: Path) -> None:
     np.testing.assert_allclose(fast.encode(TEXTS), exact, **ATOL)
     kept = graph_module.find_graph(Source.find(folder))
     assert kept is not None and Path(os.environ["XDG_CACHE_HOME"]) in kept.folder.parents
-
-
-def test_nothing_can_be_kept_at_all(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "cache").write_text("in the way")
-    (fresh / "compiled").write_text("in the way")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    fast = Encoder.load(fresh, runtime="openvino", precision="fp32")
-    np.testing.assert_allclose(fast.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
-    assert graph_module.find_graph(Source.find(fresh)) is None
-
-
-def test_a_full_disk_while_compiling_leaves_nothing(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = graph_module.sync_files
-
-    def full(folder: Path) -> None:
-        if fresh in folder.parents:
-            raise OSError(28, "No space left on device")
-        real(folder)
-
-    monkeypatch.setattr("searchengine.trainer.runtimes.graph.sync_files", full)
-    check_elsewhere(fresh)
-    assert folders(fresh) == []
 
 
 DAMAGE: list[tuple[str, Callable[[bytes], bytes] | None]] = [
@@ -390,16 +276,6 @@ def damaged(kept: Path, tmp_path: Path, name: str, damage: Callable[[bytes], byt
     return folder
 
 
-def test_a_whole_graph_is_found(kept: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(kept, tmp_path / "m", copy_function=shutil.copy2)
-    assert graph_module.find_graph(Source.find(folder)) is not None
-
-
-@pytest.mark.parametrize(("name", "damage"), DAMAGE)
-def test_what_is_damaged_is_not_found(damaged: Path) -> None:
-    assert graph_module.find_graph(Source.find(damaged)) is None
-
-
 @pytest.mark.parametrize(("name", "damage"), [DAMAGE[2], DAMAGE[-1]])
 def test_what_is_damaged_is_made_again(damaged: Path) -> None:
     folder = damaged
@@ -414,83 +290,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_sentence_transformer(tmp_path_factory.mktemp("kept") / "m")
     Encoder.load(folder, runtime="openvino", precision="fp32").encode(["a"])
     return folder
-
-
-def test_no_room_on_any_disk(fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(folder: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("searchengine.trainer.runtimes.graph.sync_files", full)
-    with pytest.warns(RuntimeChoiceWarning, match="there is no room for the graph"):
-        assert Encoder.load(fresh, precision="fp32").encode(["a"]).shape == (1, WIDTH)
-    with pytest.raises(ModelError, match="there is no room for the graph"):
-        Encoder.load(fresh, runtime="openvino").encode(["a"])
-
-
-def test_what_fails_for_a_moment_is_tried_again(
-    fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(module: object, *, packed: bool) -> None:
-        raise MemoryError("out of memory for a moment")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("searchengine.trainer.runtimes.tracing.trace", fail)
-        with pytest.warns(RuntimeChoiceWarning, match="cannot run this model now"):
-            Encoder.load(fresh, precision="fp32").encode(["a"])
-    encoder = Encoder.load(fresh, precision="fp32")
-    encoder.encode(["a"])
-    assert encoder.runtime == "openvino"
-
-
-@pytest.mark.long
-def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
-    script = (
-        "import sys\nfrom searchengine.trainer.encoder import Encoder\n"
-        "e = Encoder.load(sys.argv[1], runtime='openvino', precision='fp32')\n"
-        "print(e.encode(['the dog'])[0, :4].round(4).tolist(), e.runtime)\n"
-    )
-    command = [sys.executable, "-c", script, str(fresh)]
-    running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    answers = [process.communicate(timeout=240) for process in running]
-    assert len({out for out, _ in answers}) == 1 and "openvino" in answers[0][0], answers
-    assert len(folders(fresh)) == 1
-
-
-def test_one_process_at_a_time_writes_kernels(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = []
-
-    class Core:
-        def compile_model(self, model: object, device: str, settings: dict[str, str]) -> object:
-            if "CACHE_DIR" in settings:
-                kept.append(settings["CACHE_DIR"])
-                with pytest.raises(Timeout):
-                    FileLock(Path(kept[-1], "lock")).acquire(timeout=0)
-            return core().compile_model(model, device, settings)
-
-    monkeypatch.setattr("searchengine.trainer.runtimes.openvino_runtime.core", Core)
-    Encoder.load(fresh, runtime="openvino", precision="fp32").encode(["a"])
-    assert len(kept) == 1
-    FileLock(Path(kept[0], "lock")).acquire(timeout=0)  # free again
-
-
-def test_kernels_are_not_kept_where_nothing_can_be_locked(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path) -> None:
-        raise NotImplementedError("FileSystem does not appear to support flock")
-
-    encoder = Encoder.load(fresh, runtime="openvino", precision="fp32")
-    encoder.encode(["a"])
-    kernels = kernels_folder(Path(*folders(fresh)))
-    assert kernels is not None and list(kernels.glob("*.blob"))
-    shutil.rmtree(kernels)
-    monkeypatch.setattr("searchengine.trainer.runtimes.openvino_runtime.FileLock", refuse)
-    again = Encoder.load(fresh, runtime="openvino", precision="fp32")
-    np.testing.assert_array_equal(again.encode(["a"]), encoder.encode(["a"]))
-    assert not list(kernels.glob("*.blob"))
 
 
 # ----------------------------------------------------------------------------- accuracy
@@ -520,37 +319,6 @@ def test_an_inaccurate_graph_is_refused_with_a_word(
         Encoder.load(fresh, runtime="openvino").encode(["the dog"])
 
 
-def test_float32_is_taken_where_bf16_is_not_accurate(
-    fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Encoder.load(fresh).encode(["the dog"])
-    real = read_graph
-
-    def read(path: Path, key: bytes | None = None) -> Graph | None:
-        found = real(path, key)
-        return found and replace(
-            found, accuracies={"fp32": Accuracy(1.0), "bf16": Accuracy(0.9989)}
-        )
-
-    monkeypatch.setattr("searchengine.trainer.runtimes.graph.read_graph", read)
-    encoder = Encoder.load(fresh)
-    assert (encoder.runtime, encoder.precision) == ("openvino", "fp32")
-
-
-def test_a_graph_that_computes_something_else_is_seen(fresh: Path, free: None) -> None:
-    """Not a stub: the measure itself, on a network whose graph is another one's."""
-    Encoder.load(fresh, precision="fp32").encode(["the dog"])
-    other = write_sentence_transformer(fresh.parent / "other")
-    write_plain(other, seed=7)
-    found = graph_module.find_graph(Source.find(fresh))
-    assert found is not None and found.accuracies["fp32"].cosine > 0.9999
-    tokens = TokenIds(found.description.tokens)
-    exact = measure.sample_vectors(
-        TorchRuntime(by_torch(other).module, Precision.FP32, "cpu"), tokens
-    )
-    assert measure.with_measurements(found, exact).accuracies["fp32"].cosine < 0.9
-
-
 def test_a_network_that_cannot_be_traced_runs_on_torch(
     fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -566,22 +334,6 @@ def test_a_network_that_cannot_be_traced_runs_on_torch(
         monkeypatch.setattr("searchengine.trainer.runtimes.tracing.trace", None)
 
 
-def test_bf16_of_torch_is_measured_too(
-    fresh: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "searchengine.trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True
-    )
-    assert Encoder.load(fresh, runtime="torch", precision="bf16").precision == "bf16"
-    monkeypatch.setattr(
-        "searchengine.trainer.runtimes.measure.min_cosine", lambda found, exact: 0.998
-    )
-    encoder = Encoder.load(fresh, runtime="torch")
-    with pytest.warns(RuntimeChoiceWarning, match=r"torch in bf16 .*0.9980"):
-        encoder.encode(["a"])
-    assert encoder.precision == "fp32"
-
-
 # ----------------------------------------------------------------------------- the loop around it
 
 
@@ -594,62 +346,6 @@ def test_equal_texts_are_encoded_once_and_progress_adds_up(compiled: Encoder) ->
     np.testing.assert_array_equal(vectors[:7], vectors[7:14])
     one_by_one = np.stack([compiled.encode([text])[0] for text in texts[::500]])
     np.testing.assert_allclose(vectors[::500], one_by_one, **ATOL)
-
-
-def test_ahead_gives_all_in_order_and_stops_when_left() -> None:
-    produced: list[int] = []
-
-    def items() -> Iterator[int]:
-        for i in range(100):
-            produced.append(i)
-            yield i
-
-    assert list(prefetched(items())) == list(range(100))
-    produced.clear()
-    running = prefetched(items())
-    assert [next(running), next(running)] == [0, 1]
-    running.close()
-    assert len(produced) <= 4, "what is not asked for is not made"
-
-
-def test_an_error_of_the_thread_comes_out() -> None:
-    def items() -> Iterator[int]:
-        yield 1
-        raise ValueError("from below")
-
-    running = prefetched(items())
-    assert next(running) == 1
-    with pytest.raises(ValueError, match="from below"):
-        next(running)
-
-
-def test_questions_asked_often_get_graphs_of_their_own(
-    compiled: Encoder, tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are compiled meanwhile: no question waits for it."""
-    let, real = threading.Event(), OpenVINORuntime._compiled
-    widths: list[int | None] = []
-
-    def slow(self: OpenVINORuntime, width: int | None = None) -> Any:
-        widths.append(width)
-        assert width is None or let.wait(60)
-        return real(self, width)
-
-    monkeypatch.setattr("searchengine.trainer.runtimes.openvino_runtime.SINGLE_AFTER", 3)
-    monkeypatch.setattr(OpenVINORuntime, "_compiled", slow)
-    fast = Encoder.load(tiny, runtime="openvino", precision="fp32")
-    texts = [" ".join(WORDS[i : i + i % 30]) for i in range(40)]  # to the limit of 24 and beyond
-    expected = compiled.encode(texts)
-    for _ in range(2):
-        single = np.stack([fast.encode([text])[0] for text in texts])
-        np.testing.assert_allclose(single, expected, **ATOL)
-        assert let.is_set() or not fast._handle.runtime._single  # type: ignore[attr-defined]
-        let.set()
-        for thread in threading.enumerate():
-            if thread.name == "compile":
-                thread.join(60)
-    assert list(fast._handle.runtime._single) == [16], "32 is wider than the model takes"  # type: ignore[attr-defined]
-    assert widths == [None, 16], "one graph of each, however many questions come meanwhile"
 
 
 def test_a_graph_for_questions_serves_many_threads(compiled: Encoder, tiny: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.model import disk
 from searchengine.trainer.model.disk import Checksums
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.runtimes import graph as graph_module
-from searchengine.trainer.runtimes.graph import Graph, graph_files
+from searchengine.trainer.runtimes.graph import Graph
 from tests.tiny_model import write_plain, write_sentence_transformer
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
@@ -90,18 +88,6 @@ def test_new_weights_of_the_same_size_and_time_are_compiled_again(
     assert np.abs(after - before).max() > 0.01
 
 
-def test_files_with_new_times_are_the_same_model(model: Path) -> None:
-    before = found(model)
-    for path in model.rglob("*"):
-        os.utime(path, (1, 1))
-    assert before is not None and found(model) == before
-
-
-def test_a_copied_model_keeps_its_graph(model: Path, tmp_path: Path) -> None:
-    shutil.copytree(model, tmp_path / "copy")
-    assert found(tmp_path / "copy") is not None
-
-
 # --------------------------------------------------------------------- no record vouches for itself
 
 
@@ -117,27 +103,6 @@ def test_an_edited_record_is_not_believed(model: Path) -> None:
     assert found(model) is None
 
 
-@pytest.mark.parametrize("signed", ["", "0" * 64, 7, None])
-def test_an_unsigned_record_is_not_believed(model: Path, signed: object) -> None:
-    write_record(compiled(model), lambda record: record.update(signature=signed))
-    assert found(model) is None
-
-
-def test_a_graph_of_another_model_with_a_fitting_record_is_compiled_again(
-    model: Path, tmp_path: Path
-) -> None:
-    """The files of another graph, and their checksums in the record: all that it says fits."""
-    other = write_sentence_transformer(tmp_path / "other")
-    write_plain(other, seed=1)
-    load(other).encode(["a"])
-    place = compiled(model)
-    for name in ("graph.xml", "graph.bin"):
-        shutil.copy(compiled(other) / name, place / name)
-    sums = {path.name: sha256(path.read_bytes()).hexdigest() for path in graph_files(place)}
-    write_record(place, lambda record: record.update(sha256=sums))
-    np.testing.assert_allclose(load(model).encode(TEXTS), by_torch(model), rtol=0, atol=2e-5)
-
-
 @pytest.mark.parametrize("name", ["graph.xml", "graph.bin", "tokenizer.json"])
 def test_a_graphs_file_of_the_same_size_and_time_is_noticed(model: Path, name: str) -> None:
     assert found(model) is not None
@@ -146,17 +111,6 @@ def test_a_graphs_file_of_the_same_size_and_time_is_noticed(model: Path, name: s
     content[len(content) // 2] ^= 1
     replaced(path, bytes(content), in_place=True)
     assert found(model) is None
-
-
-def test_kernels_are_not_kept_where_others_write(model: Path) -> None:
-    load(model).encode(["a"])
-    kernels = Path(os.environ["XDG_CACHE_HOME"]) / "searchengine" / "kernels"
-    assert list((kernels / compiled(model).name).glob("*.blob"))
-    assert not list(model.rglob("*.blob"))
-    write_plain(model, seed=1)
-    stale = compiled(model).name
-    load(model).encode(["a"])
-    assert not (kernels / stale).exists()
 
 
 def test_another_users_graph_is_not_run_and_not_removed(
@@ -172,73 +126,6 @@ def test_another_users_graph_is_not_run_and_not_removed(
 
 
 # ----------------------------------------------------------------------------------- read only once
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are read for their checksums."""
-    read: list[str] = []
-    real = disk.hashlib.file_digest  # type: ignore[attr-defined]
-
-    def digest(file: object, name: str) -> object:
-        read.append(Path(file.name).name)  # type: ignore[attr-defined]
-        return real(file, name)
-
-    monkeypatch.setattr("searchengine.trainer.model.disk.hashlib.file_digest", digest)
-    return read
-
-
-def test_the_second_start_reads_nothing_for_a_checksum(model: Path, reads: list[str]) -> None:
-    assert found(model) is not None
-    assert {"model.safetensors", "graph.bin", "graph.xml"} <= set(reads)
-    reads.clear()
-    assert found(model) is not None
-    assert reads == []
-
-
-def test_a_model_without_a_graph_is_not_read(tmp_path: Path, reads: list[str]) -> None:
-    folder = write_sentence_transformer(tmp_path / "m")
-    assert found(folder) is None
-    Encoder.load(folder, runtime="torch").encode(["a"])
-    assert reads == []
-
-
-def test_a_checksum_is_remembered_while_the_file_stays(tmp_path: Path, reads: list[str]) -> None:
-    path, cache = tmp_path / "file", tmp_path / "cache"
-    path.write_bytes(b"one")
-    for _ in range(2):
-        with Checksums(cache) as sums:
-            assert sums.of(path) == sha256(b"one").hexdigest()
-    assert reads == ["file"]
-    time.sleep(0.02)  # a tick of the file system's clock
-    replaced(path, b"two", in_place=True)
-    with Checksums(cache) as sums:
-        assert sums.of(path) == sha256(b"two").hexdigest()
-        assert sums.of(tmp_path / "gone") == ""
-
-
-def test_the_checksums_of_a_model_are_remembered_in_the_users_cache(
-    tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    source = Source.find(write_sentence_transformer(tmp_path / "m"))
-    expected = source.files(Checksums(None))
-    assert "model.safetensors" in expected
-    assert source.file_checksums() == expected
-    reads.clear()
-    assert source.file_checksums() == expected
-    assert reads == []
-
-
-def test_a_checksum_of_a_file_just_written_is_not_remembered(
-    tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("searchengine.trainer.model.disk.SETTLED", 10**12)
-    (tmp_path / "file").write_bytes(b"one")
-    for _ in range(2):
-        with Checksums(tmp_path / "cache") as sums:
-            sums.of(tmp_path / "file")
-    assert len(reads) == 2
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"%s": 3}', '{"%s": [1, 2]}', '{"%s": []}'])

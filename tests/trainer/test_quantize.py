@@ -13,7 +13,7 @@ from openvino import opset13 as op
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Description, Tokenization
-from searchengine.trainer.runtimes import measure, quantize
+from searchengine.trainer.runtimes import quantize
 from searchengine.trainer.runtimes.graph import Accuracy, Graph
 from searchengine.trainer.runtimes.openvino_runtime import core, import_openvino
 from searchengine.trainer.runtimes.runtime_config import Precision
@@ -73,25 +73,6 @@ def test_a_split_graph_computes_the_same(kind: str, transposed: bool) -> None:
     up = 2 if kind == "gated" else 1
     assert sorted(products.pop(name) for name in names) == [[few, WIDTH]] + [[WIDTH, few]] * up
     assert sorted(products.values()) == [[WIDTH, many]] * up + [[many, WIDTH]]
-
-
-def test_what_cannot_be_split_stays_as_it_is() -> None:
-    model = feed_forward("softmax", transposed=True)
-    (product,) = quantize.narrowing(model)
-    largest = np.arange(INNER, dtype=np.float32)
-    count = len(model.get_ops())
-    assert quantize.split_outliers(product, largest) == [product.get_friendly_name()]
-    assert len(model.get_ops()) == count
-
-
-def test_agreement_is_the_share_of_neighbours_that_remain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "NEAREST", 1)
-    angles = np.array([0.0, 0.1, 1.0, 1.2])
-    exact = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    assert measure.agreement(exact, exact) == 1.0
-    moved = angles - np.array([0, 0, 0.6, 0])  # the third comes near the second
-    other = np.stack([np.cos(moved), np.sin(moved)], axis=1).astype(np.float32)
-    assert measure.agreement(other, exact) == 0.75
 
 
 def test_int8_that_ranks_differently_is_refused(description: Description) -> None:

@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Padded
-from searchengine.trainer.runtimes.runtime import fastest_budget, token_budget_batches
+from searchengine.trainer.runtimes.runtime import token_budget_batches
 from searchengine.trainer.runtimes.runtime_config import (
     Precision,
     RuntimeConfig,
     RuntimeKind,
     cpu_has_native_bf16,
-    processor,
-    processor_name,
 )
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 
@@ -37,14 +35,6 @@ def test_batches_partition_and_keep_the_budget(lengths: list[int], budget: int) 
         assert len(batch) == 1 or widest * len(batch) <= budget
     widths = [max(lengths[i] for i in batch) for batch in batches]
     assert widths == sorted(widths, reverse=True)
-
-
-def test_no_batch_can_take_the_next_row() -> None:
-    lengths = [5] * 10
-    assert [len(b) for b in token_budget_batches(lengths, 20)] == [4, 4, 2]
-    lengths = [40, 20, 19, 10, 9]
-    assert list(token_budget_batches(lengths, 1000)) == [[0, 1, 2, 3, 4]]
-    assert list(token_budget_batches(lengths, 1000, 0.5)) == [[0, 1], [2, 3], [4]]
 
 
 def test_packing_by_hand() -> None:
@@ -102,48 +92,6 @@ def test_the_processor_is_asked(
 ) -> None:
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
-    assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "limit", "name", "instructions"),
-    [
-        (
-            "model name : EPYC 9R14\nflags : fpu avx512_bf16 avx2\n",
-            "",
-            "EPYC 9R14",
-            "avx2, avx512_bf16",
-        ),
-        ("model name : EPYC 9R14\nflags : fpu avx2\n", "AVX2", "EPYC 9R14", "avx2, AVX2"),
-        ("Features : fp asimddp i8mm\n", "", "aarch64", "asimddp, i8mm"),
-    ],
-)
-def test_a_processor_is_named_with_what_its_speed_depends_on(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    cpuinfo: str,
-    limit: str,
-    name: str,
-    instructions: str,
-) -> None:
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2, 5}, raising=False)
-    monkeypatch.setattr("platform.processor", lambda: "aarch64")
-    (tmp_path / "cpuinfo").write_text(cpuinfo)
-    assert processor(tmp_path / "cpuinfo") == f"{name} (3 cores, {instructions})"
-    monkeypatch.setattr("platform.processor", lambda: "")
-    assert processor_name(tmp_path / "missing") == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"),
-    [("AVX2", False), ("avx512_core_vnni", False), ("AVX512_CORE_BF16", True), ("ALL", True)],
-)
-def test_a_limit_of_onednn_is_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, expected: bool
-) -> None:
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
-    (tmp_path / "cpuinfo").write_text("flags : avx512_bf16\n")
     assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
 
 
@@ -209,36 +157,3 @@ def test_without_openvino_torch_runs_and_a_wish_names_the_extra(
         assert RuntimeConfig(runtime="openvino").tries_openvino
     with pytest.raises(ModelError, match=r"needs openvino and nncf: .*searchengine\[int8\]"):
         assert RuntimeConfig(precision="int8").tries_openvino
-
-
-class Paced:
-    """A runtime whose rate by tokens of a batch is given; its clock is the test's."""
-
-    kind, precision = RuntimeKind.TORCH, Precision.FP32
-    token_budget, multiple, packs = 1, 1, False
-
-    def __init__(self, rates: dict[int, float]) -> None:
-        self.rates = rates
-        self.now = 0.0
-
-    def run(self, batch: Padded) -> np.ndarray:
-        self.now += batch.ids.size / self.rates[batch.ids.size]
-        return np.zeros((len(batch.ids), 1), np.float32)
-
-
-@pytest.mark.parametrize(
-    ("rates", "expected"),
-    [
-        ({512: 100.0, 1024: 150.0, 2048: 200.0}, 2048),
-        ({512: 100.0, 1024: 200.0, 2048: 150.0}, 1024),
-        ({512: 198.0, 1024: 195.0, 2048: 200.0}, 512),  # as good as equal: the smallest
-    ],
-)
-def test_the_fastest_batch_is_found(
-    monkeypatch: pytest.MonkeyPatch, rates: dict[int, float], expected: int
-) -> None:
-    runtime = Paced(rates)
-    monkeypatch.setattr(
-        "searchengine.trainer.runtimes.runtime.time.perf_counter", lambda: runtime.now
-    )
-    assert fastest_budget(runtime, sorted(rates), width=128) == expected

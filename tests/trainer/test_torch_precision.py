@@ -80,54 +80,6 @@ def test_what_was_inaccurate_stays_so_and_is_reported_each_time(
     assert count() == 2
 
 
-def test_float32_that_was_clearly_faster_stays_chosen(
-    model: Path, count: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "searchengine.trainer.runtimes.torch_runtime.speeds",
-            lambda *_: {"fast": 1.0, "exact": 1.6},
-        )
-        assert encoded(model)[0] == "fp32"
-    assert (encoded(model)[0], count()) == ("fp32", 2)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("torch.__version__", "2.0.0"),
-        ("searchengine.trainer.runtimes.torch_runtime.version", lambda package: "5.0.0"),
-        ("platform.machine", lambda: "aarch64"),
-        ("torch.backends.cpu.get_cpu_capability", lambda: "NEON"),
-        ("searchengine.trainer.runtimes.torch_runtime.TorchRuntime.attention", "eager"),
-    ],
-)
-def test_each_version_and_processor_measures_once(
-    model: Path,
-    count: Callable[[], int],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    value: Any,
-) -> None:
-    """Also where they take turns, as computers with a common home folder do."""
-    for _ in range(2):
-        encoded(model)
-        with monkeypatch.context() as patch:
-            patch.setattr(name, value)
-            encoded(model)
-        assert count() == 4
-
-
-def test_measured_again_with_other_sample_texts(
-    model: Path, count: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded(model)
-    (tmp_path / "texts").write_text(measure.TEXTS.read_text() + "one more\n")
-    monkeypatch.setattr(measure, "TEXTS", tmp_path / "texts")
-    encoded(model)
-    assert count() == 4
-
-
 def test_measured_again_with_other_weights(model: Path, count: Callable[[], int]) -> None:
     encoded(model)
     write_plain(model, seed=7)
