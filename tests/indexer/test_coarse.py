@@ -144,11 +144,6 @@ def test_saved_and_opened_is_the_same(tmp_path: Path, structure: Structure, code
         )
 
 
-def test_only_flat_product_quantizers_do_not_select() -> None:
-    refusing = [kind for kind in EVERY if not built(*kind).selects]
-    assert refusing == [(Structure.FLAT, Code.PQ), (Structure.FLAT, Code.FASTSCAN)]
-
-
 SELECTING = [
     (structure, code)
     for structure, code in EVERY
@@ -184,56 +179,6 @@ def test_a_shortlist_of_all_rows_has_all_of_them(structure: Structure, code: Cod
     everything = built(structure, code).shortlist(QUERIES[:3], 1510)
     assert (np.sort(everything[:, :1500], axis=1) == np.arange(1500)).all()
     assert (everything[:, 1500:] == -1).all()
-
-
-def test_a_graph_is_laid_out_in_another_order_and_finds_rows_by_number() -> None:
-    index = built(Structure.HNSW, Code.FP32)
-    ids = faiss.vector_to_array(index.index.id_map)
-    assert (np.sort(ids) == np.arange(1500)).all() and (ids != np.arange(1500)).any()
-    inner = faiss.downcast_index(index.index.index)
-    stored = faiss.downcast_index(inner.storage).reconstruct_n(0, 1500)
-    np.testing.assert_array_equal(stored, ROWS[ids])
-    # Row 700 is the nearest to itself, under its own number: on a walk, and in a scan.
-    assert index.shortlist(ROWS[700:701], 1)[0, 0] == 700
-    assert index.shortlist(ROWS[700:701], 1, only(np.arange(0, 1500, 20)))[0, 0] == 700
-
-
-def test_a_narrow_filter_is_scanned_and_not_walked() -> None:
-    """faiss counts the distances that walks computed: none for 9 %, some for half of the rows."""
-    index = built(Structure.HNSW, Code.FP16)
-    for step, walked in ((11, False), (2, True)):
-        faiss.cvar.hnsw_stats.reset()
-        index.shortlist(QUERIES, 20, only(np.arange(0, 1500, step)))
-        assert (faiss.cvar.hnsw_stats.ndis > 0) is walked
-        assert index.walks(len(range(0, 1500, step))) is walked
-
-
-def test_more_effort_looks_wider() -> None:
-    walks, lists = [], []
-    for effort in (60, 600):
-        faiss.cvar.hnsw_stats.reset()
-        built(Structure.HNSW, Code.FP16).shortlist(QUERIES, 20, effort=effort)
-        walks.append(faiss.cvar.hnsw_stats.ndis)
-    assert walks[0] < 0.7 * walks[1]
-    truth = oracle(QUERIES, ROWS, 10)
-    ivf = built(Structure.IVF, Code.FP32)
-    for effort in (1, 3, ivf.lists):
-        lists.append(overlap(ivf.shortlist(QUERIES, 10, effort=effort), truth))
-    assert lists[0] < lists[1] <= lists[2] == 1
-
-
-def test_a_walk_keeps_no_more_candidates_than_there_are_rows() -> None:
-    index = built(Structure.HNSW, Code.INT8)
-    half = only(np.arange(0, index.rows, 2))
-    assert index.ef_search(10, 2**31 - 1) == index.ef_search(10, 2**31 - 1, half) == index.rows
-    parameters = index.search_parameters(10, 2**31 - 1, half)
-    assert parameters.efSearch == index.rows
-
-
-def test_the_lists_of_an_ivf_are_the_recipes() -> None:
-    assert build(ROWS, Structure.IVF, Code.INT8, lists=9).lists == 9
-    assert built(Structure.IVF, Code.INT8).lists == 37  # a fortieth of the rows, if 4 sqrt is more
-    assert built(Structure.FLAT, Code.INT8).lists == 0
 
 
 def test_training_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -283,17 +228,6 @@ def test_a_flat_shortlist_only_grows(seed: int, small: int, more: int, code: Cod
     query = np.random.default_rng(seed + 1).standard_normal((3, 4)).astype(np.float32)
     longer = index.shortlist(query, small + more)
     np.testing.assert_array_equal(index.shortlist(query, small), longer[:, :small])
-
-
-def test_the_querys_length_does_not_matter() -> None:
-    index = built(Structure.FLAT, Code.FP16)
-    np.testing.assert_array_equal(index.shortlist(QUERIES * 4, 20), index.shortlist(QUERIES, 20))
-
-
-def test_searching_leaves_the_thread_setting_alone() -> None:
-    before = faiss.omp_get_max_threads()
-    built(Structure.HNSW, Code.INT8).shortlist(QUERIES[:1], 5)
-    assert faiss.omp_get_max_threads() == before
 
 
 def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:

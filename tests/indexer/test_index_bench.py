@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from searchengine.indexer.config import Code, Structure
-from searchengine.indexer.errors import VectorError
-from searchengine.indexer.native.library import levels
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.tuning.cost import cost, exhaustive
-from searchengine.indexer.tuning.points import ColdRows, OperatingPoint, recall, recalls
+from searchengine.indexer.tuning.points import ColdRows, OperatingPoint, recall
 
 DIM = 24
 
@@ -36,18 +34,6 @@ def test_recall_by_hand() -> None:
     assert recall(found, exact) == (2 / 4 + 2 / 2) / 2
     assert recall(exact, exact) == 1.0
     assert recall(np.full((3, 4), -1), exact) == 0.0
-
-
-def test_recall_needs_something_to_find() -> None:
-    with pytest.raises(VectorError, match="undefined"):
-        recall(np.array([[1]]), np.array([[-1]]))
-    with pytest.raises(VectorError, match="equal query counts, got 1 and 2"):
-        recall(np.array([[1]]), np.array([[1], [2]]))
-
-
-def test_recall_by_query() -> None:
-    found = np.array([[1, 2], [3, -1], [7, 8]])
-    assert recalls(found, np.array([[2, 9], [3, 4], [8, 7]])).tolist() == [0.5, 0.5, 1.0]
 
 
 def pointed(segments: list[Segment], p: int, size: int | None, k: int = 5) -> OperatingPoint:
@@ -101,22 +87,6 @@ def test_a_point_keeps_to_the_live_rows(segments: list[Segment]) -> None:
         assert not np.isin(found, best).any()
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (((), (), 5, 3), "at least one segment"),
-        (("one", (None,), 0, 3), "k must be"),
-        (("one", (None,), 5, -1), "shortlist must be"),
-    ],
-)
-def test_a_point_that_cannot_be_is_refused(
-    segments: list[Segment], values: tuple[object, ...], message: str
-) -> None:
-    some = tuple(segments[:1]) if values[0] == "one" else ()
-    with pytest.raises(VectorError, match=message):
-        OperatingPoint(some, *values[1:])  # type: ignore[arg-type]
-
-
 def test_the_cost_of_a_scan_by_hand(segments: list[Segment]) -> None:
     queries = rows(10, 9)
     exact = cost(pointed(segments, 4, None), queries)
@@ -150,49 +120,6 @@ def test_the_cost_of_lists_stages_and_the_rotation(turned: Segment) -> None:
     assert fixed + 100 * DIM < adds(effort=1) < adds(effort=5) < everything
     funnel = adds(effort=10, stages=((16, 30),))
     assert funnel == 2000 * 8 + 100 * 16 + 30 * DIM + fixed
-
-
-def test_the_cost_of_a_graph_follows_its_effort(turned: Segment) -> None:
-    queries = rows(10, 9)
-    config = replace(turned.config, structure=Structure.HNSW, lists=0)
-    adds = []
-    for effort in (16, 64, 256):
-        point = OperatingPoint((turned.over(replace(config, effort=effort)),), (None,), 5, 10)
-        found = cost(point, queries)
-        assert found is not None
-        adds.append(found.multiply_adds)
-    assert DIM * DIM + 10 * DIM < adds[0] < adds[1] < adds[2] < 2000 * DIM
-
-
-def test_the_cost_of_a_search_among_some_rows(turned: Segment) -> None:
-    queries = rows(10, 9)
-
-    def adds(live: Allowed, size: int | None, **settings: object) -> float:
-        segment = turned.over(replace(turned.config, **settings))  # type: ignore[arg-type]
-        found = cost(OperatingPoint((segment,), (live,), 5, size), queries)
-        assert found is not None
-        return found.multiply_adds
-
-    flat = {"structure": Structure.FLAT, "lists": 0}
-    most, half, few = (Allowed.from_rows(np.arange(n), 2000) for n in (1900, 1200, 400))
-    assert adds(most, None) == 1900 * DIM
-    assert adds(most, 50, **flat) == 2000 * 8 + 50 * DIM + DIM * DIM  # all, then left out
-    assert adds(half, 50, **flat) == 1200 * 8 + 50 * DIM + DIM * DIM
-    assert adds(few, 50, **flat) == 400 * DIM  # so few are scored one and all
-    graph = {"structure": Structure.HNSW, "code": Code.INT8, "lists": 0, "effort": 32}
-    if levels():  # the compiled kernel scans so few
-        assert adds(half, 50, **graph) == 1200 * 8 + 50 * DIM + DIM * DIM
-    wide = adds(half, 50, **graph | {"code": Code.FP16})  # by faiss, past rows that do not count
-    everything = Allowed.from_rows(np.arange(2000), 2000)
-    assert wide > adds(everything, 50, **graph | {"code": Code.FP16})
-
-
-def test_each_segments_own_shortlist(turned: Segment) -> None:
-    queries = rows(10, 9)
-    view = turned.over(replace(turned.config, structure=Structure.FLAT, lists=0, shortlist=7))
-    own, seven = (OperatingPoint((view,), (None,), 5, size) for size in (0, 7))
-    assert (own.search(queries).rows == seven.search(queries).rows).all()
-    assert cost(own, queries) == cost(seven, queries)
 
 
 def test_cold_rows_give_the_same_answer_and_leave_nothing(turned: Segment, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from conftest import disk_full_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.indexer.building import merge
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed
@@ -126,13 +125,6 @@ def test_the_rotation_is_fitted_again_when_the_rows_are_four_times_as_many(
         assert energy[0] == pytest.approx(energy[1], abs=1e-3)
 
 
-def test_when_a_rotation_is_outgrown() -> None:
-    assert [merge.outgrown(rows, 100) for rows in (100, 399, 400)] == [False, False, True]
-    assert not merge.outgrown(10**9, 0)  # fitted on no rows: it suits all of them alike
-    sample = merge.ROTATION_SAMPLE
-    assert merge.outgrown(4 * sample, sample - 1) and not merge.outgrown(9 * sample, sample)
-
-
 @pytest.mark.parametrize("live", [None, [2, 5]])
 def test_what_a_rotation_is_fitted_on_is_checked(tmp_path: Path, live: list[int] | None) -> None:
     """A row that is no unit vector would turn the basis of all others."""
@@ -145,18 +137,6 @@ def test_what_a_rotation_is_fitted_on_is_checked(tmp_path: Path, live: list[int]
     with pytest.raises(SegmentError, match="row 5 must be a vector of length 1"):
         part.take(np.array([inside]))
     assert part.take(np.array([0])).shape == (1, DIM)
-
-
-def test_from_the_sample_on_a_rotation_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = Segment.build(tmp_path / "a", rows(100, 0), CONFIG)
-    second = Segment.build(tmp_path / "b", rows(600, 1), CONFIG, rotation_of=first)
-    monkeypatch.setattr(merge, "ROTATION_SAMPLE", 100)
-    merged = Segment.merge(tmp_path / "m", [(first, None), (second, None)], CONFIG)
-    assert merged.manifest.fitted_on == 100
-    again = Segment.merge(tmp_path / "n", [(first, None), (second, None)], CONFIG, refit=True)
-    assert again.manifest.fitted_on == 700  # by a sample of 100
 
 
 @pytest.mark.parametrize("storage", Storage)

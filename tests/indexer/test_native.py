@@ -345,22 +345,6 @@ def test_a_walk_under_a_filter_leaves_nothing_to_the_next_one(large: Case) -> No
     np.testing.assert_array_equal(graph.search(QUERIES, 10, 20, 40)[0], first)
 
 
-def test_few_allowed_rows_are_scanned(large: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    cascade = NativeCascade(large.coarse, large.graph())
-    some = Allowed.from_rows(np.arange(0, ROWS, 2), ROWS)
-    assert not cascade.walks(10, 10, some) and cascade.walks(10, 10, None)
-    monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 20)
-    assert cascade.walks(10, 99, some) and not cascade.walks(10, 100, some)
-    assert cascade.walks(99, 10, some) and not cascade.walks(100, 10, some)
-    few = Allowed.from_rows(np.arange(ROWS // 20), ROWS)  # fewer than SCANNED_SHARE
-    monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 0)
-    assert not cascade.walks(10, 10, few)
-    found = cascade.search(QUERIES, 10, 20, 0, few)
-    scanned, scores = large.graph().scan(QUERIES, 10, 20, large.graph().nodes_of(few.rows))
-    np.testing.assert_array_equal(found.rows, scanned)
-    np.testing.assert_array_equal(found.scores, scores)
-
-
 def recall(rows: np.ndarray, case: Case, allowed: np.ndarray) -> float:
     best = allowed[np.argsort(-(QUERIES @ case.stored[allowed].T), axis=1)[:, :10]]
     return float(np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows, best, strict=True)]))
@@ -513,13 +497,6 @@ def test_a_damaged_graph_is_refused(
     with pytest.raises(SegmentError, match=message) as error:
         NativeGraph(index, large.file, 0, "folder/coarse.faiss")
     assert str(error.value).startswith("folder/coarse.faiss is damaged: ")
-
-
-def test_missing_numbers_are_refused(large: Case) -> None:
-    index = faiss.clone_index(large.index)
-    index.id_map.resize(ROWS - 1)
-    with pytest.raises(SegmentError, match="must hold 4000 row numbers, got 3999"):
-        NativeGraph(index, large.file, 0, "coarse.faiss")
 
 
 def test_a_trial_may_hold_fewer_rows_than_the_file(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from native_cases import Case, clustered
 import searchengine.indexer.native.hnsw
 import searchengine.indexer.threads
 from searchengine.indexer.arrays import prefix, unit_rows
-from searchengine.indexer.building.coarse import build_coarse, empty
-from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.building.coarse import empty
 from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.native import library
 from searchengine.indexer.native.hnsw import build_graph
@@ -81,17 +80,6 @@ def test_it_finds_as_much_as_that_of_faiss(
 
 
 @pytest.mark.parametrize("links", [8, 32])
-def test_it_has_no_more_links_than_that_of_faiss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: int
-) -> None:
-    ours, theirs = (
-        np.mean([len(each) for each in links_at(case, 0).values()])
-        for case in by_both(links, monkeypatch, tmp_path)
-    )
-    assert ours < 1.05 * theirs
-
-
-@pytest.mark.parametrize("links", [8, 32])
 def test_faiss_searches_it_as_well(tmp_path: Path, links: int) -> None:
     case = Case(tmp_path, rows_of(ROWS), WIDTH, links=links)
     heads = np.ascontiguousarray(QUERIES[:, :WIDTH])
@@ -146,30 +134,11 @@ def test_all_instruction_sets_and_any_threads_make_the_same_links(
     np.testing.assert_array_equal(links_of(best), links_of(other))
 
 
-def test_rounds_that_save_memory_find_as_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = made_by("native", monkeypatch, tmp_path / "whole", links=32)
-    monkeypatch.setattr(searchengine.indexer.native.hnsw, "_ROUND_BYTES", 3 * 52 * ROWS)
-    parts = made_by("native", monkeypatch, tmp_path / "parts", links=32)
-    assert (links_of(whole) != links_of(parts)).any()
-    found = [found_and_compared(case, 24)[0] for case in (whole, parts)]
-    assert found[1] > found[0] - 0.01
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 70])
 def test_few_rows_are_all_found(tmp_path: Path, count: int) -> None:
     case = Case(tmp_path, rows_of(count), WIDTH)
     rows, _, _ = case.graph().search(QUERIES[:5], count, count, max(count, 16))
     np.testing.assert_array_equal(np.sort(rows), np.tile(np.arange(count), (5, 1)))
-
-
-def test_more_candidates_than_rows_compare_all_with_all(tmp_path: Path) -> None:
-    rows = rows_of(1001)
-    cases = [Case(tmp_path, rows, WIDTH, candidates=count) for count in (6500, 500_000)]
-    np.testing.assert_array_equal(links_of(cases[0]), links_of(cases[1]))
-    found, _, _ = cases[0].graph().search(rows, 1, 20, 64)
-    np.testing.assert_array_equal(found[:, 0], np.arange(1001))
 
 
 def test_equal_rows_are_no_trouble(tmp_path: Path) -> None:
@@ -206,22 +175,3 @@ def test_progress_counts_every_row_and_may_interrupt(
         with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
             build_graph(inner, [heads], np.arange(ROWS), 0, progress)
         assert len(seen) == interrupted or (len(seen) > 10 and sum(seen) == ROWS)
-
-
-def test_other_codes_are_built_by_faiss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("searchengine.indexer.building.coarse.build_graph", None)
-    rows = rows_of(200)[:, :WIDTH].copy()
-
-    class Rows:
-        width, rows = WIDTH, 200
-
-        def blocks(self, order: np.ndarray | None = None) -> list[np.ndarray]:
-            return [np.ascontiguousarray(rows if order is None else rows[order])]
-
-        def sample(self, count: int) -> np.ndarray:
-            return rows
-
-    for code in ("fp16", "fp32"):
-        config = SegmentConfig.from_dict({"prefix": WIDTH, "structure": "hnsw", "code": code})
-        coarse = build_coarse(Rows(), config)  # type: ignore[arg-type]
-        assert coarse.index.ntotal == 200

@@ -177,14 +177,6 @@ def test_an_unknown_kernel_is_refused(
         Segment.open(segment_folder)
 
 
-def test_the_description_names_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert library.description().startswith("native, ")
-    monkeypatch.setenv("SEARCHENGINE_KERNEL", "scalar")
-    assert library.description() == "native, scalar code"
-    monkeypatch.setenv("SEARCHENGINE_KERNEL", "faiss")
-    assert library.description() == "faiss (chosen by SEARCHENGINE_KERNEL)"
-
-
 def test_a_damaged_library_counts_as_none(tmp_path: Path) -> None:
     broken = tmp_path / "kernel.so"
     assert library.load(broken) is None

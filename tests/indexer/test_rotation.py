@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.errors import SegmentConfigError, VectorError
 from searchengine.indexer.native.library import levels
-from searchengine.indexer.search.rotating import Queries, Rotation
+from searchengine.indexer.search.rotating import Rotation
 from searchengine.indexer.storage.basis import (
     MIN_FACTORED,
     SPAN,
@@ -119,11 +119,6 @@ def test_within_a_block_the_energy_is_packed_in_front() -> None:
         assert block[:4].sum() > 0.99 * block.sum()
 
 
-def test_one_block_is_pca() -> None:
-    rows = low_rank(100, 12, 6)
-    np.testing.assert_array_equal(blockwise([rows], [12]), pca([rows]))
-
-
 def test_blocks_beyond_the_width_are_refused() -> None:
     with pytest.raises(SegmentConfigError, match=r"blocks end at 13, beyond .* the vectors, 12"):
         blockwise([low_rank(5, 12, 2)], [4, 13])
@@ -181,21 +176,6 @@ def test_a_completed_rotation_keeps_its_head_and_has_factors(dim: int) -> None:
     np.testing.assert_allclose(product, whole, atol=5e-6)
 
 
-def test_extreme_rotations_are_completed_or_left_alone() -> None:
-    """The identity, its reflection and a permutation: S must never be singular."""
-    for rotation in (np.eye(768), -np.eye(768), np.eye(768)[::-1], np.roll(np.eye(768), 300, 1)):
-        rotation = np.ascontiguousarray(rotation, np.float32)
-        whole = completed(rotation)
-        np.testing.assert_allclose(whole.T @ whole, np.eye(768), atol=2e-6)
-        np.testing.assert_array_equal(whole[:, :SPAN], rotation[:, :SPAN])
-
-
-def test_narrow_rotations_stay_as_they_are() -> None:
-    rotation = orthogonal(MIN_FACTORED - 1)
-    np.testing.assert_array_equal(completed(rotation), rotation)
-    assert factored(rotation.T) is None
-
-
 @pytest.mark.skipif(not levels(), reason="the kernel is not compiled")
 @pytest.mark.parametrize("dim", [1, 31, 96, 300, 701, 768])
 @pytest.mark.parametrize("complete", [False, True])
@@ -218,11 +198,3 @@ def test_the_kernel_rotates_one_query(dim: int, complete: bool) -> None:
 def test_one_query_without_a_direction_is_refused(bad: float) -> None:
     with pytest.raises(VectorError, match="row 0"):
         Rotation(np.eye(4, dtype=np.float32), 0).of_unit(np.full((1, 4), bad, np.float32))
-
-
-def test_queries_are_rotated_once_for_each_rotation() -> None:
-    first, second = Rotation(orthogonal(8)), Rotation(orthogonal(8))
-    queries = Queries(np.eye(8)[:2])
-    assert queries.rotated(first, 8) is queries.rotated(first, 8)
-    assert queries.rotated(second, 8) is not queries.rotated(first, 8)
-    np.testing.assert_array_equal(queries.rotated(None, 8), np.eye(8)[:2])

@@ -1,12 +1,11 @@
 """The settings of a segment."""
 
 import json
-from typing import Any
 
 import faiss
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.indexer.config import (
@@ -153,23 +152,6 @@ def test_faiss_understands_every_recipe_and_only_those_are_taken(
     assert index.d == 16 and index.metric_type == faiss.METRIC_INNER_PRODUCT
 
 
-@pytest.mark.parametrize(
-    ("settings", "rows", "recipe"),
-    [
-        ({}, 10, "SQfp16"),
-        ({"code": "pq"}, 10, "PQ16np"),
-        ({"code": "fastscan"}, 10, "PQ32x4fs"),
-        ({"structure": "hnsw", "code": "int8", "hnsw_m": 24}, 10, "HNSW24,SQ8"),
-        ({"structure": "ivf", "lists": 7}, 10**6, "IVF7,SQfp16"),
-        ({"structure": "ivf"}, 10**6, "IVF4000,SQfp16"),  # 4 sqrt
-        ({"structure": "ivf"}, 1000, "IVF25,SQfp16"),  # 40 rows a list at least
-        ({"structure": "ivf", "code": "pq", "prefix": 128}, 39, "IVF1,PQ32np"),
-    ],
-)
-def test_the_recipe_as_faiss_spells_it(settings: dict[str, Any], rows: int, recipe: str) -> None:
-    assert SegmentConfig.from_dict(settings).factory(rows) == recipe
-
-
 @given(configs())
 def test_a_small_segment_is_flat_and_otherwise_as_asked(config: SegmentConfig) -> None:
     assert config.fitting(FLAT_BELOW, 10**5) is config
@@ -182,18 +164,3 @@ def test_a_small_segment_is_flat_and_otherwise_as_asked(config: SegmentConfig) -
         SegmentConfigError, match=r"is wider than the vectors \(3\); set it to 3 or"
     ):
         config.fitting(FLAT_BELOW, 3)
-
-
-@given(configs(), configs())
-def test_equal_coarse_stages_have_equal_recipes(one: SegmentConfig, other: SegmentConfig) -> None:
-    changed = SegmentConfig.from_dict(
-        one.as_dict()
-        | {
-            "shortlist": 10**7,
-            "effort": one.effort + (one.structure in WALKED),
-            "stages": (),
-        }
-    )
-    assert changed.coarse_stage() == one.coarse_stage()
-    assume((one.prefix, one.structure, one.code) != (other.prefix, other.structure, other.code))
-    assert one.coarse_stage() != other.coarse_stage()

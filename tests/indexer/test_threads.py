@@ -10,8 +10,6 @@ import faiss
 import numpy as np
 import pytest
 
-import searchengine.indexer.threads
-from searchengine.indexer.errors import VectorError
 from searchengine.indexer.faiss_calls import native_threads
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.threads import (
@@ -66,14 +64,6 @@ def test_many_callers_never_use_more_than_the_limit(limit: int) -> None:
         assert rest == limit  # all were given back
 
 
-def test_what_is_free_is_given_without_waiting() -> None:
-    budget = ThreadBudget(4)
-    with budget.take(3) as first, budget.take(3) as second:
-        assert (first, second) == (3, 1)
-    with budget.take(0) as least:
-        assert least == 1
-
-
 def test_a_caller_waits_until_one_is_free_also_after_an_error() -> None:
     budget, got = ThreadBudget(2), threading.Event()
 
@@ -112,30 +102,6 @@ def test_the_limit_can_change_while_some_are_in_use() -> None:
         assert taken == 1
 
 
-def test_a_single_query_goes_before_a_batch_that_waited_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(searchengine.indexer.threads, "PATIENCE", 60)  # however busy the machine is
-    budget, order = ThreadBudget(1), list[str]()
-
-    def take(name: str, wanted: int) -> threading.Thread:
-        def work() -> None:
-            with budget.take(wanted):
-                order.append(name)
-
-        thread = started(work)
-        time.sleep(0.03)  # it waits now
-        return thread
-
-    with budget.take(1):
-        waiting = [take("batch", 2), take("single", 1)]
-        while not budget._singles:
-            time.sleep(0.01)
-    for thread in waiting:
-        thread.join(5)
-    assert order == ["single", "batch"]
-
-
 def test_single_queries_without_end_do_not_stop_a_batch() -> None:
     budget, ended = ThreadBudget(1), threading.Event()
 
@@ -150,12 +116,6 @@ def test_single_queries_without_end_do_not_stop_a_batch() -> None:
     ended.set()
     for thread in singles:
         thread.join(5)
-
-
-def test_a_batch_is_not_kept_waiting_by_a_single_query_that_has_begun() -> None:
-    budget = ThreadBudget(2)
-    with budget.take(1), budget.take(5) as taken:
-        assert taken == 1
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-5, 0.002, 1.0])
@@ -174,16 +134,6 @@ def test_slices_cover_a_batch_in_order(
     assert all(MIN_SLICE <= size <= MAX_SLICE for size in sizes)
     # Beyond the least size, no slice takes much longer than it should.
     assert all(size == MIN_SLICE or size * seconds <= 1.01 * SLICE_SECONDS for size in sizes)
-
-
-@pytest.mark.parametrize("bad", [0, -1, 1.5, True])
-def test_a_limit_is_a_count(bad: int) -> None:
-    with pytest.raises(VectorError, match="threads must be a whole number of at least 1"):
-        ThreadBudget(bad)
-    budget = ThreadBudget(2)
-    with pytest.raises(VectorError, match="threads must be"):
-        budget.limit = bad
-    assert budget.limit == 2
 
 
 @pytest.fixture

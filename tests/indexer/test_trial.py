@@ -14,7 +14,6 @@ from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.search import segment_files
 from searchengine.indexer.search.cascade import CoarseIndex
 from searchengine.indexer.segment import Segment, SegmentConfig
-from tests.faults import in_child
 
 DIM = 24
 ROWS = unit_rows(np.random.default_rng(1).standard_normal((2000, DIM)))
@@ -110,42 +109,3 @@ def test_a_gpu_serves_one_search_at_a_time(
         results = [pool.submit(segment.exact, QUERIES, 10) for _ in range(8)]
     assert len({result.result().rows.tobytes() for result in results}) == 1
     assert counter.most == 1
-
-
-def test_indexes_on_a_gpu_share_its_resources_and_one_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what faiss would be asked for, where there is no GPU: one thread may use resources."""
-    opened: list[Any] = []
-    taken: list[Any] = []
-    indexes: list[Any] = []
-
-    def resources() -> Any:
-        opened.append(faiss.IndexFlatIP(1))
-        return opened[-1]
-
-    def index(resource: Any, width: int, _: object) -> Any:
-        assert not segment_files.first_gpu().lock.acquire(blocking=False)  # type: ignore[attr-defined]
-        taken.append(resource)
-        indexes.append(faiss.IndexFlatIP(width))
-        return indexes[-1]
-
-    monkeypatch.setattr(segment_files, "require_gpu", lambda: None)
-    monkeypatch.setattr(faiss, "GpuIndexFlatConfig", type("Config", (), {}), raising=False)
-    monkeypatch.setattr(faiss, "StandardGpuResources", resources, raising=False)
-    monkeypatch.setattr(faiss, "GpuIndexFlatIP", index, raising=False)
-    segment_files.first_gpu.cache_clear()
-
-    class Rows:
-        width, rows = DIM, len(ROWS)
-
-        def blocks(self) -> list[np.ndarray]:
-            return [ROWS]
-
-    first, second = (segment_files.gpu_copy(Rows()) for _ in range(2))  # type: ignore[arg-type]
-    children = in_child(lambda say: say([index.thisown for index in (*indexes, *opened)]))
-    assert children.said == [[False] * 3], "freed in a child, what is the parent's ends it"
-    assert [index.thisown for index in (*indexes, *opened)] == [True] * 3
-    segment_files.first_gpu.cache_clear()
-    assert len(opened) == 1 and taken == opened * 2
-    assert first._lock is second._lock
-    with first._lock:
-        assert not second._lock.acquire(blocking=False)  # type: ignore[attr-defined]

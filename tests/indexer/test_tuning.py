@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +21,9 @@ from searchengine.backends.folder.documents.store import Store
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import TuneError
-from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.tuning.confidence import holds
 from searchengine.indexer.tuning.tune import Goal, Tuning
-from searchengine.indexer.tuning.wording import in_words, ladder, summary
+from searchengine.indexer.tuning.wording import summary
 from searchengine.upkeep import tuning as tuning_module
-from searchengine.upkeep.tuning import documents_as_queries, queries_of
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
 pytestmark = pytest.mark.usefixtures("small_grid")
@@ -157,42 +153,6 @@ def test_without_questions_documents_are_taken(
     assert "held-out documents taken as queries" in summary(tuning, WIDTH)
 
 
-def test_questions_of_documents(engine: SearchEngine) -> None:
-    segments = list(engine.collection.segments.values())
-    vectors, own = queries_of(segments, [None, None], GOAL)
-    assert vectors.shape == (130, WIDTH) and (np.diff(own) > 0).all()
-    assert own[0] < 1200 < own[-1] < 1300 and not {0, 1200} & {*own}
-    every = WordLengths(WIDTH).encode(texts(1200, 1) + texts(100, 2))
-    assert vectors == pytest.approx(every[own], abs=2e-3)
-    assert np.array_equal(queries_of(segments, [None, None], GOAL)[1], own)
-    live = [
-        Allowed.from_rows(np.arange(0, 1200, 2), 1200),
-        Allowed.from_rows(np.arange(50, 100), 100),
-    ]
-    vectors, own = queries_of(segments, live, GOAL)
-    assert len(own) == 100 and (own % 2 == 0)[own < 1200].all() and (own[own >= 1200] > 1250).all()
-    assert vectors == pytest.approx(every[own], abs=2e-3)
-
-
-@pytest.mark.parametrize(
-    ("rows", "goal", "count"),
-    [
-        (400, GOAL, 100),  # no fewer than are needed
-        (2000, Goal(0.95), 200),  # a tenth
-        (8000, Goal(0.95), 576),  # three times as many as are needed
-        (20_000, Goal(0.95), 1000),  # a twentieth
-        (10**6, Goal(0.95), 2000),
-        (10**6, Goal(0.999), 9934),  # fewer could show nothing
-    ],
-)
-def test_as_many_documents_are_taken_as_the_statement_needs(
-    rows: int, goal: Goal, count: int
-) -> None:
-    assert documents_as_queries(rows, goal) == count
-    held_out = np.ones(count // 2)
-    assert holds(held_out, goal.recall, 1 - (1 - goal.confidence) / 2)
-
-
 def state(path: Path) -> dict[str, tuple[int, int]]:
     """Size and time of change of every file but SQLite's log."""
     files = (
@@ -246,23 +206,6 @@ def test_deleted_rows_are_neither_measured_nor_built(
     engine.verify()
 
 
-def test_rows_deleted_while_it_is_measured_are_not_passed_over(
-    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = tuning_module.tune
-
-    def slow(*arguments: Any, **named: Any) -> Tuning:
-        with SearchEngine.open(path, WordLengths(WIDTH)) as other:
-            other.delete(["1-3"])
-        return measured(*arguments, **named)
-
-    monkeypatch.setattr(tuning_module, "tune", slow)
-    with pytest.raises(CollectionError, match=r"changed by another process.*tune it again"):
-        engine.tune(texts(150, 9), GOAL)
-    engine.refresh()
-    assert engine.stats().tuning is None
-
-
 def test_a_reader_goes_on_and_sees_the_recipe_when_it_refreshes(
     engine: SearchEngine, path: Path
 ) -> None:
@@ -283,33 +226,6 @@ def test_a_reader_goes_on_and_sees_the_recipe_when_it_refreshes(
         # What was let go is not closed under those who search it still.
         vectors = WordLengths(WIDTH).encode([question])
         assert all(segment.search(vectors, 3).rows.size == 3 for segment in held.values())
-
-
-def test_threads_search_while_one_tunes(engine: SearchEngine) -> None:
-    question = texts(1, 7)[0]
-    expected = truth(engine, question)
-    done = threading.Event()
-    failures: list[BaseException] = []
-
-    def search() -> None:
-        try:
-            while not done.is_set():
-                assert truth(engine, question) == expected
-                engine.search(question, k=3)
-                engine.refresh()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=search) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for _ in range(2):
-        engine.tune(texts(150, 9), GOAL)
-        engine.add(documents(1, 50 + len(engine.collection.segments)))
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert failures == []
 
 
 def _tune_and_die(path: Path) -> None:
@@ -424,62 +340,3 @@ def _only_the_first(rebuild: Any, otherwise: Any) -> Any:
         return (rebuild if segment.rows == 1200 else otherwise)(segment, *arguments, **named)
 
     return first
-
-
-def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
-    with pytest.raises(TuneError, match="at least 100 queries"):
-        engine.tune(texts(99, 9), GOAL)
-    with pytest.raises(
-        TuneError, match="k must be at most the 1300 rows there are, got 1000000000"
-    ):
-        engine.tune(texts(100, 9), replace(GOAL, k=10**12))
-    with pytest.raises(TuneError, match=r"0.999.*give more queries, a lower target"):
-        engine.tune(texts(100, 9), Goal(recall=0.999))
-    with pytest.raises(QueryError, match="query 2 is empty"):
-        engine.tune(["dog", " "], GOAL)
-    with pytest.raises(QueryError, match="tune takes a list of questions, got one text"):
-        engine.tune("dog", GOAL)
-    assert [row.id for row in engine.collection.segments] == [1, 2]
-    with SearchEngine.create(tmp_path / "few", WordLengths(WIDTH), CONFIG) as few:
-        with pytest.raises(QueryError, match=r"tuning needs 100 passages, .* has 0;"):
-            few.tune(goal=GOAL)
-        few.add(documents(99, 1))
-        with pytest.raises(QueryError, match="has 99;"):
-            few.tune(goal=GOAL)
-        few.add(documents(200, 5))
-        with pytest.raises(QueryError, match="needs 400 passages, got 299: give 100 queries"):
-            few.tune(goal=GOAL)
-        few.close()
-        with pytest.raises(CollectionError, match="is closed"):
-            few.tune(goal=GOAL)
-
-
-def test_in_words() -> None:
-    recipe = SegmentConfig(structure="hnsw", code="int8", prefix=192, shortlist=32, effort=48)
-    config_text = "hnsw int8 over 192 of 768 dimensions, shortlist 32, links 16, effort 48"
-    assert in_words(recipe.as_dict(), 768) == config_text
-    lists = SegmentConfig(structure="ivf", stages=((128, 40), (256, 20)))
-    assert in_words(lists.as_dict(), 768) == (
-        "ivf fp16 over 64 of 768 dimensions, shortlist 100, then 40 by 128, then 20 by 256, "
-        "lists by the rows, effort by the shortlist"
-    )
-    assert (
-        in_words(SegmentConfig().as_dict(), 64)
-        == "flat fp16 over 64 of 64 dimensions, shortlist 100"
-    )
-
-
-def test_ladder_and_summary_tell_what_was_chosen(engine: SearchEngine) -> None:
-    tuning = engine.tune(texts(150, 9), GOAL)
-    rungs = ladder(tuning)
-    assert [rung["chosen"] for rung in rungs].count("yes") == 1
-    same = [
-        p for p in tuning.curve if replace(p.config, effort=0) == replace(tuning.config, effort=0)
-    ]
-    assert [rung["effort"] for rung in rungs] == [point.config.effort for point in same]
-    assert set(rungs[0]) == {"effort", "recall@10", "ms", "chosen"}
-    sentence = summary(tuning, WIDTH)
-    assert sentence.startswith(
-        "recall@10 above 0.8 with 90 % confidence on 75 held-out queries (mean"
-    )
-    assert in_words(tuning.config.as_dict(), WIDTH) in sentence

@@ -263,19 +263,6 @@ def test_documents_behind_the_last_one_are_left_out(
         assert found.tolist() == expected and (scores > 0).all()
 
 
-def test_few_united_terms_are_kept(
-    windows: tuple[Postings, Texts], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("searchengine.indexer.search.bm25._KEPT", 500)
-    words = Words(windows[0], None)
-    for n in range(40):
-        term = words.find(b"many%d" % n, unfinished=True)
-        assert isinstance(term, United) and 20 < term.documents.size < 700
-        assert words.find(b"many%d" % n, unfinished=True) is term
-        kept = [each.documents.size for each in words._united.values() if each]
-        assert sum(kept[:-1]) <= 500
-
-
 def test_too_many_terms_are_refused(windows: tuple[Postings, Texts]) -> None:
     words, count = Words(windows[0], None), MOST_TERMS + 1
     with pytest.raises(ValueError, match=f"at most {MOST_TERMS} terms"):
