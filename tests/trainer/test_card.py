@@ -139,38 +139,6 @@ def test_what_the_base_and_the_data_are(trained: Model, tmp_path: Path) -> None:
     assert read_base_card(starter_folder())["license"] == "apache-2.0"
 
 
-def test_table(trained: Model) -> None:
-    rows = [line for line in card(trained).splitlines() if line.startswith("|")]
-    assert rows == [
-        "| prefix | untrained | trained | share of full width |",
-        "|---:|---:|---:|---:|",
-        f"| {WIDTH} | 80.00 | 90.00 | 100.0 % |",
-        "| 16 | 50.00 | 75.00 | 83.3 % |",
-        "| 8 | 41.24 | 60.00 | 66.7 % |",
-    ]
-    assert "spearman on dev (`stsb_dev.tsv`), × 100:" in card(trained)
-
-
-def test_how_it_was_made(trained: Model) -> None:
-    section = card(trained).split("## How it was made\n\n")[1].split("\n\n##")[0]
-    assert section.splitlines() == [
-        "- Base model: `base`.",
-        "- Data: `nli.tsv`, `captions.jsonl.gz`; 41522 examples, 1818 left out because they hold "
-        "a sentence of `sts_test.tsv`.",
-        "- Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821)), "
-        "temperature 0.05.",
-        "- Summed over the prefixes 32, 16 and 8 (Matryoshka).",
-        "- The vectors were first rotated, strongest axes first.",
-        "- Masked-language-model loss, weight 0.1.",
-        "- Candidates with a cosine above 0.9 are not used as negatives.",
-        "- Prefix distillation, weight 0.5.",
-        "- Training: 100 updates, 32 examples an update, AdamW with a peak learning rate of 5e-05, "
-        "seed 7.",
-        "- The weights kept are those of step 25; judged by spearman on dev.",
-        "- Versions: torch 2.13.0, transformers 5.23.0.",
-    ]
-
-
 def test_no_folder_is_given_away(trained: Model) -> None:
     text = card(trained)
     assert "secret" not in text and "own data" not in text
@@ -207,26 +175,6 @@ def test_data_sets_and_datasets_are_named(trained: Model) -> None:
     one = replace(config, data_sets=(), train=("hf:some/data",))
     text = card(replace(trained, recipe=RECIPE | {"config": one.to_dict()}))
     assert shlex.split(blocks(text, "sh")[-1])[2] == "hf:some/data"
-
-
-def test_classification(trained: Model) -> None:
-    config = {"objective": "classification", "label_weight": 0.9, "prefixes": [WIDTH]}
-    settings = {"train": ["a.tsv"], "out": "m", "base": "starter", "dropout": 0.2, **config}
-    recipe = RECIPE | {
-        "config": settings,
-        "summary": summary(TrainConfig.from_dict(settings), (WIDTH,)),
-    }
-    labels = Classifier((WIDTH,), ("good", "bad"))
-    text = card(replace(trained, recipe=recipe, classifier=labels, matryoshka_dims=(WIDTH,)))
-    assert "- Loss: 0.1 × cross-entropy of the labels + 0.9 × supervised contrastive" in text
-    assert "- Dropout 0.2." in text and "Matryoshka" not in text
-    assert "by label: `good`, `bad`." in text
-
-
-def test_unjudged(trained: Model) -> None:
-    text = card(replace(trained, recipe=RECIPE | {"best": {}, "untrained": {}}))
-    assert "## Scores" not in text and "|" not in text
-    assert "- Nothing was measured in training" in text
 
 
 @pytest.mark.parametrize("recipe", [{}, {"made": "by hand"}, {"config": 3}, {"config": {"x": 1}}])

@@ -1,11 +1,7 @@
 """Networks on a CUDA device; without one, the calls of torch that they make."""
 
-import warnings
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import numpy as np
@@ -21,7 +17,7 @@ from searchengine.trainer.model.tokens import Padded, TokenIds, Tokenization
 from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.runtimes import torch_runtime
 from searchengine.trainer.runtimes.runtime_config import Precision
-from searchengine.trainer.runtimes.torch_runtime import Replay, TorchRuntime, pick_device
+from searchengine.trainer.runtimes.torch_runtime import TorchRuntime, pick_device
 from searchengine.trainer.runtimes.unpadded import Unpadded
 from tests.tiny_model import WORDS, write_sentence_transformer
 
@@ -48,73 +44,6 @@ def padded(folder: Path, texts: list[str]) -> Padded:
 # ------------------------------------------------------------------------ what torch is asked for
 
 
-class Cuda:
-    """torch.cuda without a device: records the calls in order, and computes on the processor."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.asked: list[tuple[Any, ...]] = []
-        self.recording = 0
-        of = Batch.of.__func__  # type: ignore[attr-defined]
-        here = classmethod(lambda cls, batch, device: of(cls, batch, torch.device("cpu")))
-        monkeypatch.setattr(torch_runtime.Batch, "of", here)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("current", device))
-        monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("new", device))
-        for name in ("device", "stream", "graph"):
-            monkeypatch.setattr(torch.cuda, name, self._context(name))
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: self)
-
-    def _context(self, name: str) -> Callable[..., Any]:
-        @contextmanager
-        def entered(what: Any, **named: Any) -> Iterator[None]:
-            self.asked.append((name, what, named))
-            if name == "graph":
-                self.recording += 1
-                sleep(0.01)
-                assert self.recording == 1, "CUDA refuses to wait for a device that records"
-            yield
-            self.recording -= name == "graph"
-            self.asked.append((f"end of {name}",))
-
-        return entered
-
-    def replay(self) -> None:
-        self.asked.append(("replay",))
-
-
-class Stream:
-    """A CUDA stream that knows only its device."""
-
-    def __init__(self, name: str, device: torch.device):
-        self.name, self.device = name, device
-
-    def wait_stream(self, other: "Stream") -> None:
-        assert other.device == self.device
-
-
-def test_a_graph_is_recorded_on_the_device_and_stream_of_the_network(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cuda, module = Cuda(monkeypatch), read(Source.find(tiny)).module
-    question = padded(tiny, ["the dog"])
-    vectors = Replay(SECOND).run(module, question)
-    device, stream, graph, *others = cuda.asked
-    assert device == ("device", SECOND, {})
-    assert stream[:1] == ("stream",) and (stream[1].name, stream[1].device) == ("new", SECOND)
-    assert graph[0] == "graph" and graph[1] is cuda
-    assert graph[2] == {"stream": stream[1], "capture_error_mode": "thread_local"}
-    assert others == [("end of graph",), ("end of stream",), ("end of device",), ("replay",)]
-    expected = TorchRuntime(module, Precision.FP32, "cpu").run(question)
-    np.testing.assert_allclose(vectors.detach(), expected, atol=1e-6)
-
-
-def test_one_thread_at_a_time_records(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Cuda(monkeypatch)
-    module, question = read(Source.find(tiny)).module, padded(tiny, ["the dog"])
-    with ThreadPoolExecutor(4) as threads:
-        found = [threads.submit(Replay(SECOND).run, module, question) for _ in range(8)]
-    assert len([each.result() for each in found]) == 8
-
-
 def test_cuda_is_known_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that encodes has another current device than the one that loaded the model."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -124,20 +53,10 @@ def test_cuda_is_known_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("cuda:0") == torch.device("cuda", 0)
 
 
-def test_single_short_questions_are_replayed_on_cuda(tiny: Path) -> None:
-    short, two = padded(tiny, ["dog"]), padded(tiny, ["dog", "cat"])
-    assert not Replay(torch.device("cpu")).takes(short)
-    replay = Replay(SECOND)
-    assert replay.takes(short) and not replay.takes(two)
-    replay.stop()
-    assert not replay.takes(short)
-
-
 class Short:
     """A runtime on a device with memory for `tokens` in a batch; on the processor in truth."""
 
     def __init__(self, folder: Path, tokens: int, monkeypatch: pytest.MonkeyPatch):
-        Cuda(monkeypatch)
         self.runtime = TorchRuntime(read(Source.find(folder)).module, Precision.FP32, "cpu")
         self.sizes: list[int] = []
         output = SentenceModule.output
@@ -149,12 +68,6 @@ class Short:
             return output(module, batch)
 
         monkeypatch.setattr(SentenceModule, "output", limited)
-
-    def on_cuda(self) -> TorchRuntime:
-        _ = self.runtime._running  # computed on the processor, whatever is said of it
-        self.runtime.device = SECOND
-        self.runtime._replay = Replay(SECOND)
-        return self.runtime
 
 
 def test_encoding_goes_on_with_less_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,49 +93,6 @@ def test_a_text_that_never_fits_is_named(tiny: Path, monkeypatch: pytest.MonkeyP
     short = Short(tiny, 2, monkeypatch)
     with pytest.raises(ModelError, match=r"^cpu has too little memory for a text of 5 tokens in"):
         short.runtime.run(batch)
-
-
-def test_other_errors_pass(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise RuntimeError("expected a tensor")
-
-    runtime = TorchRuntime(read(Source.find(tiny)).module, Precision.FP32, "cpu")
-    monkeypatch.setattr(SentenceModule, "output", broken)
-    with pytest.raises(RuntimeError, match="expected a tensor"):
-        runtime.run(padded(tiny, ["dog", "cat"]))
-
-
-def test_batches_that_do_not_fit_are_not_measured(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_runtime, "CUDA_BUDGETS", (48, 96, 192, 384))
-    monkeypatch.setattr(torch_runtime, "PROBE_WIDTH", 16)
-    short = Short(tiny, 100, monkeypatch)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert short.on_cuda().token_budget in (48, 96)
-    assert max(short.sizes) == 192 and short.sizes.count(192) == 1
-
-
-def test_a_question_without_room_for_its_graph_is_computed_directly(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    question = padded(tiny, ["the dog"])
-    expected = on_cpu(tiny).encode(["the dog"])
-    runtime = Short(tiny, 1000, monkeypatch).on_cuda()
-
-    @contextmanager
-    def full(*_: Any, **__: Any) -> Iterator[None]:
-        try:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        finally:  # as torch ends a recording that was spoilt
-            raise RuntimeError("operation failed due to a previous error during capture")
-        yield
-
-    monkeypatch.setattr(torch.cuda, "graph", full)
-    with pytest.warns(MemoryWarning, match="cuda:1: questions are no longer replayed as graphs"):
-        np.testing.assert_allclose(runtime.run(question), expected, atol=1e-6)
-    np.testing.assert_allclose(runtime.run(question), expected, atol=1e-6)
 
 
 def decoder() -> SentenceModule:
@@ -264,22 +134,6 @@ def test_a_copy_in_bf16_keeps_the_frequencies_of_positions() -> None:
     with torch.inference_mode():
         cosines = (copy.output(batch) * module.eval().output(batch)).sum(dim=1)
     assert cosines.min() > 0.9998
-
-
-@pytest.mark.parametrize(("rate", "expected"), [(1.0, "bf16"), (2.0, "fp32")])
-def test_the_precision_that_lost_leaves_the_device(
-    rate: float, expected: str, tiny: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left: list[Precision] = []
-    monkeypatch.setattr(torch_runtime, "cpu_has_native_bf16", lambda: True)
-    monkeypatch.setattr(torch_runtime, "speeds", lambda *_: {"fast": 1.0, "exact": rate})
-    monkeypatch.setattr(TorchRuntime, "leave", lambda runtime: left.append(runtime.precision))
-    encoder = Encoder.load(tiny, runtime="torch", device="cpu")
-    encoder.encode(["the dog"])
-    assert encoder.precision == expected
-    handle: Any = encoder._handle
-    assert handle._torch is handle._runtime, "nothing else holds weights"
-    assert left == ([Precision.FP32] if expected == "bf16" else [])
 
 
 # --------------------------------------------------------------------------- on a CUDA device

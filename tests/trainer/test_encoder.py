@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,11 +28,10 @@ from searchengine.trainer.model.modules import (
     Pooling,
     PoolingMode,
     SentenceModule,
-    pool,
 )
 from searchengine.trainer.model.network import max_tokens
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
-from tests.tiny_model import WIDTH, WORDS, write_json, write_plain, write_sentence_transformer
+from tests.tiny_model import WIDTH, write_json, write_plain, write_sentence_transformer
 
 TEXTS = [
     "the whale sleeps in the sea",
@@ -70,18 +68,6 @@ def with_head(encoder: Encoder, modes: tuple[PoolingMode, ...], *layers: Any) ->
 
 
 # ------------------------------------------------------------------------------------------ pooling
-
-
-def test_pooling_by_hand() -> None:
-    hidden = torch.tensor([[[1.0, -8.0], [3.0, -4.0], [100.0, 100.0]]])
-    mask = torch.tensor([[1, 1, 0]])
-    found = {mode: pool(hidden, mask, mode)[0].tolist() for mode in PoolingMode}
-    assert found[PoolingMode.CLS] == [1.0, -8.0]
-    assert found[PoolingMode.LAST_TOKEN] == [3.0, -4.0]
-    assert found[PoolingMode.MAX] == [3.0, -4.0]
-    assert found[PoolingMode.MEAN] == [2.0, -6.0]
-    assert found[PoolingMode.MEAN_SQRT_LEN] == pytest.approx([4 / 2**0.5, -12 / 2**0.5])
-    assert found[PoolingMode.WEIGHTED_MEAN] == pytest.approx([7 / 3, -16 / 3])
 
 
 @pytest.mark.parametrize("prompt_tokens", [0, 2])
@@ -150,19 +136,6 @@ def test_rows_are_unit_float32_in_the_order_given(tiny: Path) -> None:
     assert np.array_equal(vectors[0], vectors[4])
     assert vectors[0] @ vectors[1] < 0.999  # the texts are told apart at all
     assert encoder.encode([]).shape == (0, WIDTH)
-
-
-def test_long_lists_go_in_chunks_and_report_every_text(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder = Encoder.load(tiny, precision="fp32")
-    texts = [f"{a} {b}" for a in WORDS[:5] for b in WORDS[:6]] + ["a dog"] * 3
-    whole = encoder.encode(texts)
-    monkeypatch.setattr("searchengine.trainer.encoder.CHUNK", 7)
-    monkeypatch.setattr(type(encoder._handle.runtime), "token_budget", 12)
-    done: list[int] = []
-    np.testing.assert_allclose(encoder.encode(texts, on_batch=done.append), whole, atol=2e-6)
-    assert sum(done) == len(texts) and len(done) > 5
 
 
 def test_bf16_is_close_and_the_weights_stay_fp32(tiny: Path) -> None:
@@ -247,11 +220,6 @@ def test_room_is_what_is_read(tmp_path: Path, role: Any, prompt: int) -> None:
     read, read_too, one_more = encoder.encode([fits, other, fits + " house"], role=role)
     assert read @ read_too < 0.9999  # the last token is read
     np.testing.assert_allclose(one_more, read, atol=1e-6)  # and none behind it
-
-
-def test_room_is_never_negative(tmp_path: Path) -> None:
-    folder = write_sentence_transformer(tmp_path / "m", prompts={"query": "dog " * 30})
-    assert Encoder.load(folder, precision="fp32").room("query") == 0
 
 
 def small_tokenizer(kind: str) -> Any:
@@ -586,13 +554,3 @@ def test_widened_starter_survives_a_save(tmp_path: Path, starter: Encoder) -> No
     assert again.matryoshka_dims == wide.matryoshka_dims
     cosines = (oracle(tmp_path / "wide", TEXTS) * vectors).sum(axis=1)
     assert cosines.min() > 0.9999
-
-
-def test_import_stays_light() -> None:
-    code = (
-        "import sys, searchengine.trainer.encoder; heavy = {'accelerate', 'scipy', 'sklearn'}; "
-        "loaded = {name for name in sys.modules if name.startswith('trainer.training')}; "
-        "sys.exit(', '.join(loaded | heavy & set(sys.modules)) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny_model import write_json, write_plain
 
@@ -172,17 +170,6 @@ def test_it_computes_what_numpy_computes_of_the_same_weights(bits: int, least: f
         for ours, theirs in ((cls[0], expected[0]), (means[0], expected.mean(axis=0))):
             cosine = ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs)
             assert cosine > least, len(text)
-
-
-@given(st.integers(1, 40), st.integers(0, 30), st.integers(0, 2**32))
-def test_further_digits_go_to_the_largest_channels(channels: int, more: int, seed: int) -> None:
-    largest = np.random.default_rng(seed).exponential(size=channels)
-    digits = weights._digits(largest, more)
-    assert digits.sum() == channels + more
-    shares = largest / digits
-    further = digits > 1
-    # No digit would have been of more use elsewhere.
-    assert (largest[further] / (digits[further] - 1) >= shares.max() - 1e-12).all()
 
 
 @needs_kernel
@@ -371,40 +358,6 @@ def test_auto_takes_it_for_a_network_that_it_does_not_know(
     with pytest.raises(ModelError, match=r"0\.99, got int8 0\.98"):
         Encoder.load(inaccurate, runtime="native").encode(["a"])
     assert len(rounds) == 2
-
-
-@needs_kernel
-def test_auto_takes_it_where_openvino_was_asked_for_first(
-    free: None, own_cache: Path, tmp_path: Path
-) -> None:
-    pytest.importorskip("openvino", reason="the extra `fast` is not installed")
-    folder = write_heads(tmp_path / "small")
-    first = Encoder.load(folder, device="cpu")
-    assert first.runs_on.startswith("native int8, or else openvino, which compiles it")
-    exact = Encoder.load(folder, precision="fp32", device="cpu")
-    exact.encode(["a whale sings"])
-    assert exact.runtime == "openvino"
-    found = Encoder.load(folder, device="cpu")
-    assert found.runs_on == "numpy for the first texts, then native int8"
-
-
-@needs_kernel
-def test_processes_that_start_at_once_round_once(own_cache: Path, tmp_path: Path) -> None:
-    program = (
-        "import logging; logging.basicConfig(level='INFO'); "
-        "from searchengine.trainer.encoder import Encoder; "
-        "Encoder.load('starter', runtime='native').start()"
-    )
-    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", program], env=os.environ | path, stderr=subprocess.PIPE
-        )
-        for _ in range(2)
-    ]
-    said = [process.communicate(timeout=120)[1].decode() for process in started]
-    assert [process.returncode for process in started] == [0, 0], said
-    assert "".join(said).count("Rounding the encoder to 8 bits, once") == 1
 
 
 def test_rounding_makes_up_for_errors() -> None:

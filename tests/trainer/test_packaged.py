@@ -169,73 +169,6 @@ def test_questions_are_answered_while_the_fastest_runtime_starts(held: Event) ->
     np.testing.assert_allclose(by_numpy, later, atol=2e-6)
 
 
-def test_a_long_call_waits_for_it_and_others_do_not(held: Event) -> None:
-    encoder = Encoder.load("starter")
-    many = [f"{TEXTS[4]} {i}" for i in range(6)]
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(encoder.encode, many)
-        encoder.encode(QUESTION)
-        assert not waiting.done()
-        held.set()
-        assert waiting.result(60).shape == (6, 384)
-    assert encoder.runs_on.startswith("torch ")
-
-
-def test_what_kept_it_from_starting_is_raised(held: Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: ModelHandle) -> Runtime:
-        raise ModelError("there is no memory")
-
-    monkeypatch.setattr(ModelHandle, "_fastest", fails)
-    encoder = Encoder.load("starter")
-    ask_many(encoder)
-    thread = starting(encoder)
-    assert thread is not None
-    thread.join(60)
-    with pytest.raises(ModelError, match="there is no memory"):
-        encoder.encode(QUESTION)
-
-
-ENDING = """
-import sys
-from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.runtimes import handle, runtime_config
-from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
-handle.FIRST_TOKENS = 100
-handle.adds_bytes = lambda: False
-RuntimeConfig.tries_openvino = sys.argv[1] == "openvino"
-runtime_config.cpu_has_native_bf16 = lambda: False
-fastest = handle.ModelHandle._fastest
-def start(self):
-    runtime = fastest(self)
-    print(runtime.kind)
-    return runtime
-handle.ModelHandle._fastest = start
-encoder = Encoder.load("starter")
-for _ in range(3):
-    encoder.encode(["how do whales sleep"])
-print(encoder.runs_on.startswith("numpy"), flush=True)
-"""
-
-
-@pytest.mark.parametrize("kind", ["torch", pytest.param("openvino", marks=pytest.mark.long)])
-def test_a_process_that_ends_waits_until_the_fastest_runtime_has_started(
-    kind: str, tmp_path: Path
-) -> None:
-    cache = {}
-    if kind == "openvino":
-        pytest.importorskip("openvino", reason="the extra `fast` is not installed")
-        cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}  # where nothing is compiled
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ENDING, kind],
-        env={**os.environ, **cache},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=200,
-    )
-    assert (done.stdout, done.stderr) == (f"True\n{kind}\n", "")
-
-
 def test_a_forked_child_refuses_what_is_starting(held: Event) -> None:
     encoder = Encoder.load("starter")
     ask_many(encoder)
@@ -249,69 +182,9 @@ def test_a_forked_child_refuses_what_is_starting(held: Event) -> None:
     assert (ended.problem, ended.said) == (None, ["refused"])
 
 
-def test_it_can_be_started_before() -> None:
-    encoder = Encoder.load("starter")
-    encoder.start()
-    assert encoder.runs_on.startswith("torch ") and starting(encoder) is None
-
-
 def test_threads_share_it() -> None:
     encoder = Encoder.load("starter")
     texts = [f"text number {i}" for i in range(24)]
     with ThreadPoolExecutor(8) as threads:
         rows = np.concatenate(list(threads.map(lambda text: encoder.encode([text]), texts)))
     np.testing.assert_allclose(rows, encoder.encode(texts), atol=1e-6)
-
-
-BLAS = """
-import os, sys, threading
-import numpy as np
-from threadpoolctl import threadpool_info
-from searchengine.trainer.runtimes.numpy_runtime import one_thread
-
-def threads():
-    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
-
-np.ones((2, 2)) @ np.ones((2, 2))
-seen = [threads()]
-with one_thread:
-    seen.append(threads())
-seen.append(threads())
-
-inside, leave, forked = threading.Event(), threading.Event(), threading.Event()
-def hold():
-    with one_thread:
-        inside.set()
-        leave.wait(60)
-        seen.append(forked.is_set())
-def fork():
-    pid = os.fork()
-    if pid == 0:
-        with one_thread:
-            os._exit(threads() != {1})
-    forked.set()
-    seen.append(os.waitpid(pid, 0)[1])
-holder, forker = threading.Thread(target=hold), threading.Thread(target=fork)
-holder.start()
-inside.wait(60)
-forker.start()
-forked.wait(1)
-leave.set()
-holder.join(60)
-forker.join(60)
-print(*seen)
-"""
-
-
-def test_blas_gets_its_threads_back_and_a_fork_waits_for_it() -> None:
-    """In a process of its own with two threads: this one may have one."""
-    done = subprocess.run(
-        [sys.executable, "-c", BLAS],
-        env={**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    )
-    # Threads before, in and after the block; no fork within it; the child computed.
-    assert done.stdout.split() == ["{2}", "{1}", "{2}", "False", "0"], done.stdout + done.stderr

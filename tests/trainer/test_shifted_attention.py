@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
-    AutoModel,
     BertConfig,
     BertModel,
     ModernBertConfig,
@@ -22,7 +21,6 @@ from searchengine.trainer.errors import ModelError
 from searchengine.trainer.training import attention
 from searchengine.trainer.training.attention import padding_mask, shifted_sparse
 from searchengine.trainer.training.dropout import set_dropout
-from tests.tiny_model import write_plain
 
 GROUP = 4
 
@@ -105,13 +103,6 @@ def test_scale_and_dropout_are_those_of_the_layer() -> None:
     assert not torch.allclose(shifted_sparse(layer(), *tensors, None, dropout=0.5)[0], result)
 
 
-def test_groups_are_a_quarter_of_the_text_unless_configured() -> None:
-    tensors = inputs(1, 2, 18)
-    seen = torch.ones(1, 1, 18, dtype=torch.bool)
-    result, _ = shifted_sparse(layer(None), *tensors, None)
-    assert torch.allclose(result, reference(tensors, seen, 5), atol=1e-12)
-
-
 @pytest.fixture(scope="module")
 def network() -> Any:
     torch.manual_seed(0)
@@ -151,16 +142,6 @@ def test_one_group_and_inference_are_full_attention(network: Any, sparse: Any) -
     assert torch.allclose(ours[0], full[0], atol=1e-6)
     assert torch.allclose(ours[1][mask == 1], full[1][mask == 1], atol=1e-6)
     assert not torch.allclose(in_groups[mask == 1], full[1][mask == 1], atol=1e-2)
-
-
-def test_restore_leaves_nothing_in_the_configuration(network: Any) -> None:
-    before = network.config.to_dict()
-    attention.use_groups(network, GROUP)
-    assert network.config.attention_group == GROUP
-    attention.restore(network)
-    attention.restore(network)
-    assert network.config.to_dict() == before
-    assert network.config._attn_implementation == "sdpa"
 
 
 def influence(network: Any, tokens: int) -> Tensor:
@@ -204,17 +185,6 @@ def test_nothing_leaks_from_padding_and_its_width_changes_nothing(sparse: Any) -
         mask = torch.zeros(2, width, dtype=torch.int64)
         mask[0, :11] = mask[1, :] = 1
         assert torch.allclose(sparse(padded, mask)[0][0, :11], alone[0], atol=1e-6)
-
-
-def test_transformers_knows_it_by_name(tmp_path: Any) -> None:
-    attention.register()
-    folder = write_plain(tmp_path / "m")
-    network = AutoModel.from_pretrained(folder, attn_implementation="shifted_sparse").train()
-    full = AutoModel.from_pretrained(folder).train()
-    set_dropout(network, 0.0), set_dropout(full, 0.0)
-    tokens = ids(1, 24)
-    assert not torch.allclose(network(tokens)[0], full(tokens)[0], atol=1e-2)
-    assert torch.allclose(network.eval()(tokens)[0], full(tokens)[0], atol=1e-6)
 
 
 def test_it_learns_in_bfloat16_with_groups_of_padding(sparse: Any) -> None:

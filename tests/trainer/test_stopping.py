@@ -127,19 +127,6 @@ def test_a_signal_outside_an_update_comes_at_once() -> None:
     assert reached == ["saved"]
 
 
-def test_slow_updates_are_saved_by_time(
-    config: TrainConfig,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    saved: list[int] = []
-    real = checkpoint.save
-    monkeypatch.setattr(checkpoint, "save", lambda *args: (saved.append(args[2].step), real(*args)))
-    seconds = iter(range(0, 100_000, 250))
-    monkeypatch.setattr(loop.time, "monotonic", lambda: next(seconds))
-    train(replace(config, checkpoint_every=100))
-    assert saved == [3, 6, 9]  # 750 seconds, 3 updates and the reading of the clock for each
-
-
 def test_the_last_two_checkpoints_are_kept(config: TrainConfig) -> None:  # noqa: F811
     def stop(line: Report) -> None:
         if line.step == 10:

@@ -1,7 +1,7 @@
 """The training configuration checks itself and survives JSON."""
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.setting_kinds import (
     Range,
-    card_lines,
     kinds,
     limits,
     settings_table,
 )
-from searchengine.trainer.training.train_config import CARD, DEFAULTS, GROUPS, TrainConfig
+from searchengine.trainer.training.train_config import DEFAULTS, GROUPS, TrainConfig
 from tests.conftest import REPOSITORY
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
@@ -38,17 +37,12 @@ def test_json_both_ways(**values: Any) -> None:
     assert TrainConfig.from_json(config.to_json()) == config
 
 
-def test_strings_become_paths_and_lists_tuples() -> None:
-    config = TrainConfig(train=["a.tsv"], out="m", prefixes=[64, 32])  # type: ignore[arg-type]
-    assert config.train == (Path("a.tsv"),) and config.out == Path("m")
-    assert config.prefixes == (64, 32)
-
-
 def test_integers_of_numpy_become_plain_ones() -> None:
     values: dict[str, Any] = {"epochs": np.int64(2), "temperature": np.float64(0.1)}
     values |= {"train": ["pairs.tsv"], "out": "m", "prefixes": [np.int64(64), np.int32(32)]}
     config = TrainConfig(**values)
     assert type(config.epochs) is int and type(config.temperature) is float
+    assert config.train == (Path("pairs.tsv"),) and config.out == Path("m")
     assert config.prefixes == (64, 32)
 
 
@@ -74,6 +68,30 @@ def test_integers_of_numpy_become_plain_ones() -> None:
         ({"prefixes": (64,), "prefix_weights": (0,)}, "not all 0"),
         ({"precision": "fp8"}, "precision is 'fp8': expected one of auto, fp32, bf16"),
         ({"columns": ("a", "b", "a")}, "columns is a, b, a: expected different names"),
+        ({"objective": "ranking"}, "objective is 'ranking': expected one of contrastive, class"),
+        ({"expects": ("pairs",)}, "expects is 'pairs': expected one of pair, triplet"),
+        ({"dropout": 1.0}, "dropout is 1.0: expected 0 or more and less than 1"),
+        ({"mask_above": 1.5}, "mask_above is 1.5: expected a cosine"),
+        ({"label_weight": 1.1}, "label_weight is 1.1: expected 0 to 1"),
+        ({"hard_negative_weight": 0}, "hard_negative_weight is 0: expected a number more than 0"),
+        ({"queue_size": -1}, "queue_size is -1: expected a whole number of at least 0"),
+        ({"objective": "classification", "queue_size": 8}, "has no pairs for queue_size"),
+        ({"queue_size": 8, "layers_per_step": 1}, "queue_size has no layers_per_step"),
+        ({"head_only": True, "mlm_weight": 0.1}, "head_only trains no network for mlm or layers"),
+        ({"head_only": True, "gradient_cache": True}, "needs no gradient_cache"),
+        ({"head_only": True, "frozen_embeddings": True}, "head_only trains no embeddings"),
+        ({"nested": "False"}, "nested is 'False': expected true or false"),
+        ({"seed": 2**40}, "seed is .* and less than 4294967296"),
+        ({"teacher": "t"}, "teacher needs objective distillation"),
+        ({"objective": "classification", "mask_above": 0.9}, "has no pairs for mask_above"),
+        ({"objective": "classification", "pooling": "cls-before-pooler"}, "would read the layer"),
+        ({"pooling": "cls-before-pooler"}, "behind the layer that is dropped"),
+        ({"layer_decay": 0.0}, "layer_decay is 0.0: expected more than 0, at most 1"),
+        ({"head_only": True, "layer_decay": 0.5}, "trains no layers for layer_decay"),
+        ({"schedule": "step"}, "schedule is 'step': expected one of linear, cosine, constant"),
+        ({"contrastive_weight": 1.0}, "contrastive_weight needs objective distillation"),
+        ({"objective": "classification", "query_prompt": "q: "}, "no query_prompt would be learnt"),
+        ({"mlm_weight": 0.1, "mlm_probability": 0.0}, "mlm_weight with mlm_probability 0"),
     ],
 )
 def test_contradictions_are_named(values: dict[str, Any], message: str) -> None:
@@ -126,55 +144,3 @@ def test_nothing_outside_a_range_is_taken(field: Any) -> None:
         value = (wrong,) if isinstance(field.default, tuple) else wrong
         with pytest.raises(ConfigError, match=f"^{field.name} is .*: expected "):
             TrainConfig(**{"train": ("a.tsv",), "out": Path("m"), field.name: value})
-
-
-def test_a_changed_setting_of_the_objective_is_on_the_card() -> None:
-    config = TrainConfig(train=(Path("a"),), out=Path("b"))
-    assert card_lines(config, CARD) == []
-    in_the_loss_line = {"objective", "temperature", "label_weight", "label_temperature"}
-    in_the_loss_line |= {"similarity_loss", "distillation_loss", "teacher"}
-    about_prefixes = {"nested", "prefixes", "rotate"}
-    judges = {"folds"}
-    names = [field.name for field in fields(TrainConfig)]
-    of_the_loss = names[names.index("objective") : names.index("batch_size")]
-    assert set(of_the_loss) - CARD.keys() == in_the_loss_line | about_prefixes | judges
-    config = replace(config, mask_above=0.9, hard_negative_weight=2, prefixes_per_step=1)
-    assert card_lines(config, CARD) == [
-        "An anchor's own negatives weigh 2",
-        "Candidates with a cosine above 0.9 are not used as negatives",
-        "Prefixes drawn for each update: 1",
-    ]
-
-
-@pytest.mark.parametrize(
-    "values, message",
-    [
-        ({"objective": "ranking"}, "objective is 'ranking': expected one of contrastive, class"),
-        ({"expects": ("pairs",)}, "expects is 'pairs': expected one of pair, triplet"),
-        ({"dropout": 1.0}, "dropout is 1.0: expected 0 or more and less than 1"),
-        ({"mask_above": 1.5}, "mask_above is 1.5: expected a cosine"),
-        ({"label_weight": 1.1}, "label_weight is 1.1: expected 0 to 1"),
-        ({"hard_negative_weight": 0}, "hard_negative_weight is 0: expected a number more than 0"),
-        ({"queue_size": -1}, "queue_size is -1: expected a whole number of at least 0"),
-        ({"objective": "classification", "queue_size": 8}, "has no pairs for queue_size"),
-        ({"queue_size": 8, "layers_per_step": 1}, "queue_size has no layers_per_step"),
-        ({"head_only": True, "mlm_weight": 0.1}, "head_only trains no network for mlm or layers"),
-        ({"head_only": True, "gradient_cache": True}, "needs no gradient_cache"),
-        ({"head_only": True, "frozen_embeddings": True}, "head_only trains no embeddings"),
-        ({"nested": "False"}, "nested is 'False': expected true or false"),
-        ({"seed": 2**40}, "seed is .* and less than 4294967296"),
-        ({"teacher": "t"}, "teacher needs objective distillation"),
-        ({"objective": "classification", "mask_above": 0.9}, "has no pairs for mask_above"),
-        ({"objective": "classification", "pooling": "cls-before-pooler"}, "would read the layer"),
-        ({"pooling": "cls-before-pooler"}, "behind the layer that is dropped"),
-        ({"layer_decay": 0.0}, "layer_decay is 0.0: expected more than 0, at most 1"),
-        ({"head_only": True, "layer_decay": 0.5}, "trains no layers for layer_decay"),
-        ({"schedule": "step"}, "schedule is 'step': expected one of linear, cosine, constant"),
-        ({"contrastive_weight": 1.0}, "contrastive_weight needs objective distillation"),
-        ({"objective": "classification", "query_prompt": "q: "}, "no query_prompt would be learnt"),
-        ({"mlm_weight": 0.1, "mlm_probability": 0.0}, "mlm_weight with mlm_probability 0"),
-    ],
-)
-def test_more_contradictions_are_named(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        TrainConfig(**{"train": ("a.tsv",), "out": Path("m"), **values})

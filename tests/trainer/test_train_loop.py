@@ -20,20 +20,17 @@ from searchengine.trainer.errors import (
     DataError,
     ModelError,
     TrainingError,
-    TrainingWarning,
 )
 from searchengine.trainer.evaluation.sts import read_sts, sts
 from searchengine.trainer.model.modules import Dense, SentenceModule
 from searchengine.trainer.training import checkpoint, loop, objectives
 from searchengine.trainer.training.loop import Report, train
-from searchengine.trainer.training.outcome import mean
 from searchengine.trainer.training.step_judging import Judgement, Measure, Split
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 LAYER = "transformer.encoder.layer.0.output.dense.weight"
-PAIRS = [(1.0, "a dog", "a cat"), (2.0, "the sea", "a sea")]
 
 
 @pytest.fixture(scope="module")
@@ -137,12 +134,6 @@ def test_training_learns_saves_and_reports(config: TrainConfig) -> None:
     assert again.recipe["best_step"] == best
     assert TrainConfig.from_dict(again.recipe["config"]).train == config.train
     assert not checkpoint.folder_of(config.out).exists()
-
-
-def test_a_prefix_that_fell_is_named(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge_as(monkeypatch, [{32: 0.5, 8: 0.4}, {32: 0.9, 8: 0.3}])
-    encoder = train(replace(config, max_steps=1, eval_every=1))
-    assert encoder.recipe["chosen"].endswith("; 8 dimensions fell from 0.4000 to 0.3000)")
 
 
 def test_same_seed_same_weights_other_seed_others(config: TrainConfig, tmp_path: Path) -> None:
@@ -261,18 +252,6 @@ def test_the_callers_random_state_stays(config: TrainConfig) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(replace(config, max_steps=2), interrupt_at(1))
     assert torch.equal(torch.rand(3), expected)
-
-
-def test_the_random_state_of_an_apple_gpu_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what torch would be asked for, where there is none."""
-    states = [torch.tensor([7])]
-    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
-    monkeypatch.setattr("torch.mps.get_rng_state", lambda: states[-1])
-    monkeypatch.setattr("torch.mps.set_rng_state", states.append)
-    with pytest.raises(KeyboardInterrupt), loop.kept_random_state():
-        states.append(torch.tensor([8]))  # an update seeds it
-        raise KeyboardInterrupt
-    assert states[-1] is states[0]
 
 
 def test_interrupted_checkpoint_leaves_the_older_one(
@@ -396,20 +375,6 @@ def test_of_equal_steps_the_latest_is_kept(
     assert train(config).recipe["best_step"] == 8
 
 
-def test_a_run_that_gains_nothing_says_so(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judge_as(monkeypatch, [0.9, 0.7, 0.8, 0.6])
-    with pytest.warns(TrainingWarning, match="step 0, before training: no later step") as warned:
-        encoder = train(config)
-    assert str(warned[0].message) == encoder.recipe["chosen"]
-    assert "scored 0.9000 or more, the best was step 8 with 0.8000" in encoder.recipe["chosen"]
-    assert torch.equal(*(weights(e)[LAYER] for e in (encoder, Encoder.load(config.base))))
-    judge_as(monkeypatch, [0.9, 0.7, 0.8, 0.6])
-    with pytest.warns(TrainingWarning, match="step 12, the last, as keep_last asks: 0.6000 again"):
-        train(replace(config, keep_last=True))
-
-
 def test_dev_files_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
     rows = [f"{i % 5}\tthe {n} {v}\t{v} the {n} near a house\n" for i, (n, v) in enumerate(
         itertools.product(NOUNS, VERBS)
@@ -481,25 +446,6 @@ def test_a_run_stops_where_scores_no_longer_rise(config: TrainConfig) -> None:
     assert chosen.endswith("stopped after step 16: 2 evaluations without a better score")
 
 
-def test_why_nothing_judges_the_steps(config: TrainConfig) -> None:
-    lines: list[Report] = []
-    train(replace(config, max_steps=1), lines.append)
-    assert lines[0].unjudged.startswith("fewer than 20 groups of examples without a common text")
-    sentences = config.out.parent / "sentences.tsv"
-    sentences.write_text("sentence\n" + "".join(f"the {a} {b}\n" for a in WORDS for b in WORDS))
-    encoder = train(replace(config, train=(sentences,), max_steps=1), lines.append)
-    why = "single sentences have no other text that judges them, as dev files of pairs would"
-    assert lines[-1].unjudged == why and why in encoder.recipe["chosen"]
-
-
-def test_patience_ends_among_equal_scores(config: TrainConfig) -> None:
-    patient = replace(config, max_steps=40, patience=3)
-    encoder = train(patient, measure=scripted(5, *[6] * 20))
-    assert len(encoder.model.history["losses"]) == 4 * 4  # better at 4; as good at 8, 12 and 16
-    chosen = train(replace(patient, patience=1), measure=scripted(5, 5)).recipe["chosen"]
-    assert chosen.endswith("; stopped after step 4: 1 evaluation without a better score")
-
-
 def test_an_interrupted_run_stops_where_it_would_have(config: TrainConfig) -> None:
     patient = replace(config, max_steps=40, patience=2)
 
@@ -548,11 +494,6 @@ def test_what_fails_later_is_refused_at_the_start(config: TrainConfig, tmp_path:
         train(replace(config, prefixes=(16, 8)))
     with pytest.raises(ConfigError, match="fewer than accumulation 99"):
         train(replace(config, accumulation=99))
-
-
-def test_the_mean_is_weighted() -> None:
-    assert mean({32: 0.9, 8: 0.5}, {}) == pytest.approx(0.7)
-    assert mean({32: 0.9, 8: 0.5}, {32: 1, 8: 3}) == pytest.approx(0.6)
 
 
 def test_two_runs_do_not_write_to_one_folder(config: TrainConfig) -> None:

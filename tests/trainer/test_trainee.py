@@ -16,9 +16,7 @@ from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
 from searchengine.trainer.training.train_config import Pooler, TrainConfig
 from searchengine.trainer.training.training_model import (
-    Queue,
     TrainingModel,
-    text_ids,
     with_pooling,
 )
 from tests.tiny_model import WORDS, write_sentence_transformer
@@ -169,19 +167,6 @@ def test_the_momentum_encoder_starts_alike_and_follows(base: Path) -> None:
     assert torch.equal(fast[name], before + 1.0) and not slow[name].requires_grad
 
 
-def test_text_numbers_tell_texts_apart() -> None:
-    texts = [f"text {i}" for i in range(5000)] + ["\ud83d lone"]
-    numbers = text_ids(texts)
-    assert len(set(numbers.tolist())) == 5001 and torch.equal(numbers, text_ids(texts))
-
-
-def test_queue_loads_as_many_rows_as_were_saved() -> None:
-    queue, other = Queue(4, 2), Queue(4, 2)
-    queue.push(torch.ones(3, 2), text_ids("abc"))
-    other.load_state_dict(queue.state_dict())
-    assert torch.equal(other.vectors, queue.vectors) and torch.equal(other.texts, queue.texts)
-
-
 @pytest.mark.parametrize(
     "settings, message",
     [
@@ -228,14 +213,6 @@ def test_the_momentum_encoder_is_rotated_too(config: TrainConfig) -> None:
         run = replace(base, out=config.out / str(rotate), rotate=rotate)
         losses.append(train(run).model.history["losses"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-
-
-def test_the_layer_behind_cls_stays_in_float32_under_autocast(base: Path) -> None:
-    model, projection = with_pooling(Encoder.load(base).model, Pooler.CLS_BEFORE_POOLER, 0)
-    encoder = TrainingModel(model, TrainConfig(train=["x"], out="y"), projection).encoder  # type: ignore[arg-type]
-    assert encoder.projection is not None
-    with torch.autocast("cpu", torch.bfloat16):
-        assert encoder.projected([torch.ones(2, 32)]).dtype == torch.float32
 
 
 def test_no_dropout_and_one_mask_are_ablations_that_run(config: TrainConfig) -> None:
