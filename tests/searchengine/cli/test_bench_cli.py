@@ -1,16 +1,13 @@
 """searchengine bench as its users run it."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import COMMAND, run
+from command_line import run
 
 from searchengine.measure.results import Results
 
@@ -125,26 +122,6 @@ def test_json_is_what_the_report_holds(folder: Path) -> None:
     assert {"flat int8 8 → 50", "flat int8 8 → 50, not rotated", "hnsw fp32 32, ef 32"} <= {*names}
     assert results["subject"]["rows"] == 1080 and results["subject"]["queries"] == 120
     assert results["settings"]["prefixes"] == [8] and results["machine"]["cores"] >= 1
-
-
-def test_what_was_measured_before_an_interruption_is_kept(folder: Path, tmp_path: Path) -> None:
-    arguments = ("--vectors", folder / "rows.npy", "--repeats", "5000", "--out", tmp_path / "out")
-    process = subprocess.Popen(
-        [COMMAND, "bench", *map(str, arguments), "--structures", "flat", "--no-baselines"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "out" / "results.json").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in stderr
-    assert "the results so far are in" in stderr
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert not results["complete"] and len(results["rows"][0]["rounds_ms"]) >= 1
-    assert (tmp_path / "out" / "report.html").exists()
 
 
 def test_bad_input_is_reported_in_one_sentence(folder: Path, tmp_path: Path) -> None:

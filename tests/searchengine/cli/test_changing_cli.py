@@ -8,15 +8,12 @@ import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from command_line import COMMAND, run, run_json
 from tiny_model import write_model2vec
 
-from searchengine.cli import console
-from searchengine.ingest.passages import PassageReader
 from tests.searchengine.cli.test_cli import (
     CORPUS,
     feeding,
@@ -228,32 +225,6 @@ def test_interrupted_before_the_first_commit_nothing_is_left(tmp_path: Path) -> 
     assert not collection.exists()
 
 
-def test_an_interrupted_document_is_not_said_to_be_committed_in_part(
-    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    encoder, new = write_model2vec(tmp_path / "static"), tmp_path / "new"
-    (tmp_path / "notes").mkdir()
-    for name in ("a", "b"):
-        (tmp_path / "notes" / f"{name}.txt").write_text(f"a long text {name}")
-    text = tmp_path / "notes" / "a.txt"
-    monkeypatch.setattr(PassageReader, "cut", interrupt)
-    one = run("index", text, new, "--encoder", encoder)
-    assert one.returncode == 130
-    last = "Interrupted; nothing was stored yet, because a document is committed whole"
-    assert one.stderr.splitlines()[-1] == last
-    two = run("index", text.parent, new, "--encoder", encoder)
-    assert two.stderr.splitlines()[-1].endswith("(--commit-every N commits sooner)")
-    assert not new.exists()
-    beside = run("index", text, collection)
-    assert beside.stderr.splitlines()[-1] == (
-        f"Interrupted; 3 documents are committed in {collection}, "
-        "and each is committed whole: the same command begins again with this one"
-    )
-
-
 def test_a_second_writer_is_refused_or_waits(
     template: Path, collection: Path, tmp_path: Path
 ) -> None:
@@ -276,38 +247,3 @@ def test_a_second_writer_is_refused_or_waits(
         other.execute("ROLLBACK")
     _, stderr = waiting.communicate(timeout=60)
     assert (waiting.returncode, stderr) == (0, f"whale updated in {collection}\n")
-
-
-def test_a_step_that_comes_again_counts_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
-    with pytest.raises(KeyboardInterrupt), console.steps() as progress:
-        for done in (20, 5):
-            progress("Building", done, 20)
-        raise KeyboardInterrupt
-    assert "25/40" in capsys.readouterr().err
-
-
-def test_stored_documents_do_not_lower_the_shown_rate(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    clock = iter([0.0, 10.0, 20.0, 22.0])
-    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    with console.indexing(3000) as (read, _):
-        for tokens in (0, 0, 4000):
-            read(1000, tokens)
-    shown = capsys.readouterr().err
-    assert "3000/3000" in shown and "2,000 tokens/s" in shown
-
-
-def test_no_bars_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.steps() as progress:
-        progress("Building", 5, 20)
-    assert capsys.readouterr().err == ""
-
-
-def test_counted() -> None:
-    assert console.counted(1, "document") == "1 document"
-    assert console.counted(2000, "document") == "2,000 documents"

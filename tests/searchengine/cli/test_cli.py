@@ -58,19 +58,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_hit_of_code_keeps_its_lines(tmp_path: Path) -> None:
-    """Below each other, and below the score of the hit as other snippets."""
-    code = "def sleep(whale):\n    whale.rest()\n    return whale\n"
-    (tmp_path / "code.jsonl").write_text(json.dumps({"_id": "a.py", "text": code}))
-    done = run("index", tmp_path / "code.jsonl", tmp_path / "c")
-    assert done.returncode == 0, done.stderr
-    lines = run("search", tmp_path / "c", "whale rest", "-k", "1").stdout.splitlines()
-    assert lines[0].endswith("  a.py")
-    assert lines[1:] == [f"       {line}" for line in code.splitlines()]
-    (hit,) = run_json("search", tmp_path / "c", "whale rest", "-k", "1")["hits"]
-    assert hit["snippet"] == code.strip()
-
-
 def test_search(folder: Path) -> None:
     done = run("search", folder / "c.index", "how do whales sleep", "-k", "1")
     assert done.returncode == 0
@@ -503,13 +490,6 @@ def test_a_question_read_as_an_option_says_how_to_ask_it(
     hint = "To ask a question that begins with -, put -- before it:"
     assert last == f"Error: {error} {hint} {way}"
     assert run("search", folder / "c.index", "--mode", "text", "--", question).returncode == 0
-
-
-@pytest.mark.parametrize("arguments", [("whale", "--shorlist", "5"), ("whale", "-k", "x"), ()])
-def test_other_wrong_usage_does_not_mention_it(folder: Path, arguments: tuple[str, ...]) -> None:
-    done = run("search", folder / "c.index", *arguments)
-    assert done.returncode == 2
-    assert "put --" not in done.stderr
 
 
 def test_a_folder_of_files(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from tiny_model import write_sentence_transformer
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.model.disk import signature, signing_key
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -134,21 +133,3 @@ def test_what_cannot_be_is_one_sentence(collection: Path) -> None:
     ):
         done = run(*question, *options, code=2)
         assert message in done.stderr and "Traceback" not in done.stderr
-
-
-def test_a_refused_runtime_is_reported_in_one_sentence(
-    notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = write_sentence_transformer(tmp_path / "model")
-    Encoder.load(model, runtime="openvino", precision="fp32").encode(["a"])
-    (record,) = (model / "compiled").glob("*/graph.json")
-    accuracies = {"fp32": {"cosine": 0.5}, "bf16": {"cosine": 0.5}}
-    settings = json.loads(record.read_text()) | {"accuracies": accuracies}
-    del settings["signature"]
-    key = signing_key()
-    assert key is not None
-    record.write_text(json.dumps(settings | {"signature": signature(key, settings)}))
-    done = run("index", notes, tmp_path / "c", "--encoder", model)
-    assert "is not accurate enough for this model: its cosine to float32" in done.stderr
-    assert "RuntimeChoiceWarning" not in done.stderr and "warnings.warn" not in done.stderr
-    assert json_of("info", tmp_path / "c")["runtime"].startswith("torch: openvino in ")

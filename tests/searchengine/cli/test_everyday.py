@@ -5,14 +5,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from command_line import run, run_json
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.cli import cli, documents
-from searchengine.cli.options import Sectioned
+from searchengine.cli import documents
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import Unread
 from searchengine.ingest.mirror import Pass
@@ -181,28 +179,3 @@ def _summary() -> AddSummary:
 
 
 # --------------------------------------------------------------------------------------------- help
-
-
-def _commands(group: click.Group) -> list[click.Command]:
-    inner = [c for c in group.commands.values() if not isinstance(c, click.Group)]
-    groups = [c for c in group.commands.values() if isinstance(c, click.Group)]
-    return inner + [command for each in groups for command in _commands(each)]
-
-
-def test_long_commands_show_their_options_in_sections() -> None:
-    for command in _commands(cli):
-        options = [p for p in command.params if isinstance(p, click.Option)]
-        if len(options) > 13:
-            assert isinstance(command, Sectioned), command.name
-        if not isinstance(command, Sectioned):
-            continue
-        named = [name for names in command.sections.values() for name in names]
-        assert len(named) == len(set(named)), f"{command.name} has an option in two sections"
-        assert set(named) <= {str(p.name) for p in options}, command.name
-        left = {str(p.name) for p in options} - set(named) - {"wait", "as_json"}
-        assert not left, f"{command.name}: {left} in no section"
-        shown = command.get_help(click.Context(command, info_name=command.name))
-        for option in options:
-            assert shown.count(f"\n  {option.opts[0]}") >= 1, (command.name, option.name)
-        for title in command.sections:
-            assert f"\n{title}:\n" in shown, (command.name, title)

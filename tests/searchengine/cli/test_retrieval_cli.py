@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import pytrec_eval
-from click import BadParameter
 from command_line import run, run_json
 
-from searchengine.cli.options import numbers
 from tests.searchengine.cli.test_cli import CORPUS
 
 
@@ -67,23 +65,6 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
             found = evaluator.evaluate(pytrec_eval.parse_run(file)).values()
         for theirs, ours in measures.items():
             assert row[ours] == pytest.approx(np.mean([each[theirs] for each in found]), abs=1e-5)
-
-
-def test_tables_are_for_people(folder: Path) -> None:
-    done = run(
-        *("evaluate", "retrieval", folder / "c.index", "--mode", "text,hybrid", "--worst", "1"),
-        *("--queries", folder / "queries.jsonl", "--qrels", folder / "qrels" / "dev.tsv"),
-    )
-    assert done.returncode == 0, done.stderr
-    table = done.stdout
-    assert "ndcg@10" in table and "difference" in table and "2 questions" in table
-    assert "exact_recall@10" not in table  # nothing to say of these rows
-    assert "hybrid against text: no question lost" in table
-    assert "Note: questions without a judgement, left out: 1" in done.stderr
-    assert "judgements of documents that the collection does not have: 1 of 3" in done.stderr
-    assert "difference: in nDCG@10, to text; p: paired randomisation test" in done.stderr
-    assert "2 questions: too few for intervals; at least 10 are needed" in done.stderr
-    assert "[" not in table and "[…]" not in done.stderr
 
 
 def test_the_first_row_is_what_users_get(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,33 +133,3 @@ def test_what_is_refused(folder: Path, options: dict[str, Any], message: str) ->
         options = {"--beir": folder, "--split": "dev", "--mode": "text"} | options
     pairs = [part for option in options.items() for part in option]
     assert message in refused("retrieval", folder / "c.index", *pairs)
-
-
-def test_names_that_no_run_holds_are_found_before_measuring(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("searchengine.measure.retrieval.measure", None)
-    (tmp_path / "queries.jsonl").write_text('{"_id": "q 1", "text": "whales"}\n')
-    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq 1\twhale\t1\n")
-    options = ["--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv"]
-    runs = tmp_path / "runs"
-    message = refused(
-        "retrieval", folder / "c.index", *options, "--mode", "text", "--run-out", runs
-    )
-    assert "the question must not contain white space" in message
-    (tmp_path / "spaced.jsonl").write_text('{"_id": "a whale", "text": "whales"}\n')
-    done = run("index", tmp_path / "spaced.jsonl", tmp_path / "s.index")
-    assert done.returncode == 0, done.stderr
-    beir = ["--beir", folder, "--split", "dev", "--mode", "text", "--run-out", runs]
-    message = refused("retrieval", tmp_path / "s.index", *beir)
-    assert "the document must not contain white space" in message
-    assert not runs.exists()
-
-
-def test_lists_of_numbers() -> None:
-    """They count once where something is measured by them."""
-    assert numbers().convert("32, 8,32", None, None) == (32, 8)
-    assert numbers(repeats=True).convert("32, 8,32", None, None) == (32, 8, 32)
-    for text in ("3,0", "3,x", ""):
-        with pytest.raises(BadParameter, match="expected whole numbers of 1 or more separated by"):
-            numbers().convert(text, None, None)

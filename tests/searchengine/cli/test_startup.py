@@ -63,16 +63,6 @@ cli(["search", *sys.argv[1:]], standalone_mode=False)
     assert not packages & HEAVY
 
 
-def test_help_imports_no_numpy() -> None:
-    program = """
-from searchengine.cli import cli
-for name in cli.commands:
-    cli([name, "--help"], standalone_mode=False)
-cli(["--help"], standalone_mode=False)
-"""
-    assert not loaded(program) & {*HEAVY, "faiss", "numpy"}
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

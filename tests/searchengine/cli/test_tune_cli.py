@@ -9,12 +9,7 @@ import pytest
 from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
-from searchengine.cli.index import index
 from searchengine.cli.options import Bytes
-from searchengine.cli.tune import tune
-from searchengine.indexer.config import Code, RotationKind, Structure
-from searchengine.indexer.tuning.tune import Objective
-from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
 pytestmark = pytest.mark.usefixtures("small_grid")
@@ -212,23 +207,6 @@ def test_blocks_need_an_encoder_that_was_trained_for_some(folder: Path, tmp_path
     )
     assert done.returncode == 2
     assert "got one for 32 dimensions only" in done.stderr
-
-
-def test_the_choices_are_all_there_are() -> None:
-    choices = {
-        option.name: list(option.type.choices)  # type: ignore[attr-defined]
-        for option in (*index.params, *tune.params)
-        if hasattr(option.type, "choices")
-    }
-    assert choices == {
-        "structure": list(Structure),
-        "code": list(Code),
-        "rotation": list(RotationKind),
-        "objective": list(Objective),
-        "mode": ["vector", "text", "hybrid"],
-        "runtime": list(RuntimeKind),
-        "precision": list(Precision),
-    }
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from conftest import WordLengths
 from cut_documents import Words
-from hypothesis import given
-from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError, CorpusError, QueryError
@@ -20,15 +17,13 @@ from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.passages import PassageConfig
 from searchengine.measure.comparison import Setting, cells, table, worst
 from searchengine.measure.retrieval import (
-    default_dims,
     default_modes,
     measure,
     names,
     task,
 )
 from searchengine.trainer.evaluation.ranking import METRICS
-from searchengine.trainer.evaluation.significance import compare, holm, interval, significant
-from searchengine.trainer.model.modules import prefix as tensor_prefix
+from searchengine.trainer.evaluation.significance import compare, holm, interval
 
 MODES = ("text", "hybrid", "vector")
 
@@ -136,12 +131,6 @@ def test_a_prefix_row_does_not_tell_the_number_of_segments(tmp_path: Path) -> No
     assert two.exact_recall_10 == one.exact_recall_10 < 1
 
 
-def test_default_dims(engine: SearchEngine) -> None:
-    assert default_dims(engine) == (16,)
-    engine.encoder.matryoshka_dims = (16, 8, 4)  # type: ignore[attr-defined]
-    assert default_dims(engine) == (16, 8, 4)
-
-
 def test_prefix_outside_the_width_and_unjudged_questions(engine: SearchEngine) -> None:
     with pytest.raises(QueryError, match="between 1 and 16, got 17"):
         list(measure(engine, task(engine, {"q": "a"}, {"q": {"one": 1}}), [17]))
@@ -240,28 +229,6 @@ def test_what_users_get_without_an_encoder(tmp_path: Path) -> None:
         assert (row.name, row.default, row.ndcg_10) == ("text", True, 1)
 
 
-def test_progress_counts_questions(many: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batch by batch, which changes no ranking."""
-    judged = task(many, QUESTIONS, JUDGED)
-    whole = list(measure(many, judged, [4], 20))
-    monkeypatch.setattr("searchengine.measure.retrieval._BATCH", 3)
-    steps: list[tuple[str, int]] = []
-    rows = list(measure(many, judged, [4], 20, progress=lambda *step: steps.append(step)))
-    assert steps == [
-        (step, done)
-        for step in ("hybrid", "encoding", "exact", "4", "configured")
-        for done in (3, 3, 2)
-    ]
-    for row, same in zip(rows, whole, strict=True):
-        assert row.run == same.run and row.prefix_ndcg_10 == same.prefix_ndcg_10
-
-
-def test_text_needs_no_encoder(many: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Words, "encode", None)
-    (row,) = measure(many, task(many, QUESTIONS, JUDGED), modes=["text"])
-    assert row.dim is None and row.ndcg_10 > 0
-
-
 @pytest.mark.parametrize("exclude", [True, False])
 def test_a_questions_own_document_is_left_out(many: SearchEngine, exclude: bool) -> None:
     """The ranks after it move up, and a hundred are left."""
@@ -340,36 +307,6 @@ def test_rows_are_compared_with_the_baseline() -> None:
         table(settings, "x")
 
 
-def test_a_short_line_leaves_columns_out(many: SearchEngine) -> None:
-    """The least important ones; what compares settings stays, however short it is."""
-    rows = table(list(measure(many, task(many, QUESTIONS, JUDGED), [4])))
-    everything = list(cells(rows)[0])
-    assert cells(rows)[0]["setting"] == "hybrid (default)"
-    assert len(everything) == 11 and list(cells(rows, 1000)[0]) == everything
-    shown = {width: list(cells(rows, width)[0]) for width in range(40, 141)}
-    assert shown[40] == ["setting", "ndcg@10", "difference", "p"]
-    assert "recall@100" in shown[70] and "exact_recall@10" in shown[100]
-    for width, names_ in shown.items():
-        assert [name for name in everything if name in names_] == names_
-        lines = cells(rows, width)
-        needed = sum(max(len(str(line[name])) for line in lines) for name in names_)
-        assert width < 70 or needed + 3 * len(names_) + 1 <= width
-
-
-def test_printed_numbers_have_six_digits() -> None:
-    assert significant(6 * 0.0002) == 0.0012 != 6 * 0.0002
-    assert significant({"a": [0.1234567, 1e-9], "b": (1, "x"), "c": None}) == {
-        "a": [0.123457, 1e-9],
-        "b": (1, "x"),
-        "c": None,
-    }
-    rng = np.random.default_rng(0)
-    values = dict.fromkeys(METRICS, rng.random(80))
-    better = {f"s{i}": rng.random(80) + (i > 0) for i in range(7)}
-    rows = table([Setting(name, {}, {**values, "ndcg@10": v}) for name, v in better.items()])
-    assert [row.as_dict()["p"] for row in rows] == [None] + [0.0012] * 6
-
-
 def test_worst_questions_and_what_slipped(engine: SearchEngine) -> None:
     """For the question "a" the ranking is one, both, other, none; the other way round, it loses."""
     qrels = {"q": {"one": 1, "both": 2, "none": 1}, "r": {"one": 1}, "s": {"one": 1}}
@@ -398,15 +335,3 @@ def _texts(engine: SearchEngine, keys: list[str]) -> dict[str, str]:
     with engine.collection.reading() as snapshot:
         found = snapshot.store.documents(snapshot.store.ids_of(keys).values())
         return {document.key: document.text for document in found}
-
-
-@given(
-    st.integers(1, 8),
-    st.lists(st.lists(st.floats(-4, 4, width=32), min_size=8, max_size=8), min_size=1, max_size=4),
-)
-def test_prefix_of_arrays_and_of_tensors_agree(dim: int, values: list[list[float]]) -> None:
-    """Two packages that never meet cut a prefix the same way."""
-    rows = np.array(values, np.float32)
-    large = np.linalg.norm(rows[:, :dim], axis=1) > 1e-6  # torch floors smaller norms at 1e-12
-    expected = tensor_prefix(torch.from_numpy(rows), dim).numpy()
-    assert prefix(rows, dim)[large] == pytest.approx(expected[large], abs=1e-6)

@@ -9,7 +9,6 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
-from searchengine.cli.tune import _conclusion
 from searchengine.errors import CorpusError, QueryError
 from searchengine.measure import fusion_tuning as fusing
 from searchengine.measure.fusion_tuning import FusionTuning, tune_fusion
@@ -149,25 +148,6 @@ def test_ties_keep_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         tuning = tune_fusion(engine, questions, qrels)
         assert (tuning.mode, tuning.weight, tuning.stored) == (Mode.HYBRID, WEIGHT, False)
         assert tuning.comparison.p == 1
-
-
-@pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_a_stored_weight_at_an_end_stays_hybrid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: float
-) -> None:
-    documents, questions, qrels = by_words()
-    with SearchEngine.create(tmp_path / "c", Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
-        engine.add(documents)
-        engine.set_default("hybrid", weight)
-        same = {tried: np.full(COUNT, 0.5) for tried in (0.0, 0.5, 1.0)}
-        monkeypatch.setattr(fusing, "_values", lambda *_: same)
-        tuning = tune_fusion(engine, questions, qrels)
-    assert (tuning.mode, tuning.weight, tuning.stored) == (Mode.HYBRID, weight, False)
-    assert (tuning.before_mode, tuning.before_weight) == (tuning.mode, tuning.weight)
-    assert _conclusion("c", tuning) == (
-        f"c stays as it is (hybrid, weight {weight:g}), which is the best of 3 weights on 60 "
-        "questions"
-    )
 
 
 def test_collections_that_cannot_be_tuned(tmp_path: Path) -> None:

@@ -16,9 +16,7 @@ from tiny_model import write_sentence_transformer
 
 from searchengine.cli import cli
 from searchengine.errors import QueryError, SearchEngineError
-from searchengine.measure import mining
-from searchengine.measure.mining import Mined, Miner, Pair, read_pairs
-from searchengine.trainer.errors import DataError
+from searchengine.measure.mining import Mined, Miner, Pair
 from searchengine.trainer.training.examples import read_examples
 from searchengine.trainer.training.hard_negatives import MiningConfig, choose
 from searchengine.trainer.training.rows import Kind
@@ -111,25 +109,6 @@ def test_a_negative_positive_score_keeps_its_margin() -> None:
     assert config.limit(-0.2) == pytest.approx(-0.21)
     assert MiningConfig(margin=0.1).limit(0.8) == pytest.approx(0.7)
     assert MiningConfig(margin=0.1).limit(4.0) == pytest.approx(3.8)
-
-
-def test_many_positives_do_not_hide_the_others() -> None:
-    pairs = [Pair("q 0", f"p {10 + i / 100}") for i in range(40)]
-    found = negatives(pairs, ["c 50", "c 60"], negatives=2, depth=2)
-    assert found == [["c 50", "c 60"]] * 40
-
-
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    angles = [7 * i % 90 for i in range(20)]
-    pairs = [Pair(f"q {a}", f"p {a + 5 + i / 50}") for i, a in enumerate(angles)]
-    whole = mined(pairs, CORPUS, negatives=3)
-    monkeypatch.setattr(mining, "BLOCK", 3)
-    done: list[int] = []
-    miner = Miner(Angles(), pairs, CORPUS, MiningConfig(negatives=3))
-    assert [each.negatives for each in miner.mine(on_done=done.append)] == [
-        each.negatives for each in whole
-    ]
-    assert sum(done) == miner.work == 20 + 4 + 20
 
 
 def test_agrees_with_a_scan_by_numpy() -> None:
@@ -298,16 +277,6 @@ def test_an_older_file_stays(tmp_path: Path) -> None:
             Miner(encoder, PAIRS, CORPUS).write(out)
         assert out.read_text() == "mine"
         assert list(tmp_path.iterdir()) == [out]
-
-
-def test_what_files_give(tmp_path: Path) -> None:
-    (tmp_path / "triplets.tsv").write_text("query\tpositive\tnegative\na\tb\tc\n")
-    (tmp_path / "lists.jsonl").write_text('{"captions": ["a", "b", "c"]}\n')
-    found = read_pairs([tmp_path / "triplets.tsv", tmp_path / "lists.jsonl"])
-    assert found == [Pair("a", "b"), Pair("a", "b", ("c",))]
-    (tmp_path / "sentences.tsv").write_text("sentence\na b\n")
-    with pytest.raises(DataError, match="holds a sentence"):
-        read_pairs([tmp_path / "sentences.tsv"])
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 """The benchmark's source of vectors: reproducible, and shaped as its settings say."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
-import pytest
-from synthetic import BLOCK_ROWS, Synthetic, measure, recall
+from synthetic import BLOCK_ROWS, Synthetic
 
 from searchengine.indexer.storage.basis import pca
 
@@ -51,12 +49,6 @@ def test_the_energies_are_those_of_the_formula() -> None:
     np.testing.assert_allclose(found.cumsum(), (expected / expected.sum()).cumsum(), atol=0.02)
 
 
-def test_the_common_direction_has_its_energy() -> None:
-    source = Synthetic(dim=256, common=0.3, levels=(), spread=(0.0, 0.0))
-    mean = rows_of(source, BLOCK_ROWS).mean(axis=0)
-    assert mean @ mean == pytest.approx(0.3, abs=0.02)
-
-
 def shared(source: Synthetic) -> np.ndarray:
     """What queries share with their nearest row: of the leading 8 components, and of the rest."""
     rows, queries = rows_of(source, 4000), source.queries(500)
@@ -72,21 +64,3 @@ def test_coarse_clusters_lie_in_the_leading_components() -> None:
     level = replace(SMALL, levels=tuple((weight, 0.0) for weight, _ in SMALL.levels))
     lead, rest = shared(SMALL) / shared(level)
     assert lead > rest + 0.1
-
-
-def test_a_longer_prefix_and_a_longer_shortlist_find_more() -> None:
-    source = Synthetic(dim=256)
-    figures = measure(rows_of(source, 3000), source.queries(100))
-    kept = [figures[f"energy kept by {p}"] for p in (32, 64, 128, 192)]
-    assert all(a < b for a, b in pairwise(kept))
-    found = [
-        [figures[f"top 10 in a shortlist of {size} from {p}"] for size in (20, 100, 500)]
-        for p in (64, 128, 192)
-    ]
-    assert (np.diff(found, axis=0) >= 0).all() and (np.diff(found, axis=1) >= 0).all()
-    assert found[0][0] < 0.95 < found[2][2]
-
-
-def test_recall_counts_what_was_found() -> None:
-    found, truth = np.array([[1, 2, 3], [4, 5, 6]]), np.array([[3, 9], [6, 4]])
-    assert recall(found, truth) == 0.75
