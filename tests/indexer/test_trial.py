@@ -1,9 +1,7 @@
 """Trial views: what is measured before anything is written, on the CPU and beside a GPU."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
-from time import sleep
 from typing import Any
 
 import numpy as np
@@ -55,33 +53,12 @@ def test_a_view_of_a_trial_and_a_filter_stay_within_its_rows(segment: Segment) -
     np.testing.assert_array_equal(exact, segment.exact(QUERIES, 10, EVEN[:995]).rows)
 
 
-def on_gpu(rows: Any, counter: "Counter | None" = None) -> CoarseIndex:
+def on_gpu(rows: Any) -> CoarseIndex:
     """What indexer.search.segment_files.gpu_copy makes, of an index in the CPU's memory."""
     index = faiss.IndexFlatIP(rows.width)
     for block in rows.blocks():
         index.add(block)
-    coarse = CoarseIndex(index, lock=Lock())
-    if counter is not None:
-        counter.index, coarse._flat = coarse._flat, counter
-    return coarse
-
-
-class Counter:
-    """Counts the searches that run at once, of which an index on a GPU bears one."""
-
-    def __init__(self) -> None:
-        self.index: Any = None
-        self.inside, self.most, self._lock = 0, 0, Lock()
-
-    def search(self, *arguments: Any, **named: Any) -> Any:
-        with self._lock:
-            self.inside += 1
-            self.most = max(self.most, self.inside)
-        sleep(0.01)
-        found = self.index.search(*arguments, **named)
-        with self._lock:
-            self.inside -= 1
-        return found
+    return CoarseIndex(index, lock=Lock())
 
 
 def test_another_prefix_is_not_scanned_by_the_old_copy_on_a_gpu(
@@ -95,17 +72,3 @@ def test_another_prefix_is_not_scanned_by_the_old_copy_on_a_gpu(
     trial = segment.over(config("flat", shortlist=50), EVEN)
     assert (trial.search(QUERIES, 10).rows % 2 == 0).all()
     assert (trial.exact(QUERIES, 10).rows % 2 == 0).all()
-
-
-def test_a_gpu_serves_one_search_at_a_time(
-    segment: Segment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counter = Counter()
-    monkeypatch.setattr(
-        segment_files, "gpu_copy", lambda rows: on_gpu(rows, counter if rows.width == DIM else None)
-    )
-    segment._parts = segment._opened().on_gpu()
-    with ThreadPoolExecutor(4) as pool:
-        results = [pool.submit(segment.exact, QUERIES, 10) for _ in range(8)]
-    assert len({result.result().rows.tobytes() for result in results}) == 1
-    assert counter.most == 1

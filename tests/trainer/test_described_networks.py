@@ -18,7 +18,7 @@ from searchengine import SearchEngine
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.numpy_models import find_described
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.runtimes import handle, numpy_runtime, torch_runtime
+from searchengine.trainer.runtimes import handle, torch_runtime
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 TEXTS = ["a whale sings", "", "x", "the dog sleeps in the house near the sea " * 9, "고래 🐋 ½"]
@@ -155,15 +155,6 @@ def test_changed_files_and_damaged_records_are_read_by_torch(
     assert find_described(Source.find(folder)) is None
     record.write_text(content)
     write_plain(tmp_path / "model", seed=1)
-    assert find_described(Source.find(folder)) is None
-
-
-def test_a_network_with_other_vectors_is_not_described(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(numpy_runtime, "_gelu", lambda x: np.maximum(x, 0))
-    folder = write_plain(tmp_path / "model")
-    Encoder.load(folder).encode(TEXTS)
     assert find_described(Source.find(folder)) is None
 
 

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -346,16 +345,3 @@ def test_equal_texts_are_encoded_once_and_progress_adds_up(compiled: Encoder) ->
     np.testing.assert_array_equal(vectors[:7], vectors[7:14])
     one_by_one = np.stack([compiled.encode([text])[0] for text in texts[::500]])
     np.testing.assert_allclose(vectors[::500], one_by_one, **ATOL)
-
-
-def test_a_graph_for_questions_serves_many_threads(compiled: Encoder, tiny: Path) -> None:
-    fast = Encoder.load(tiny, runtime="openvino", precision="fp32")
-    runtime: Any = fast._handle.runtime
-    tokens = compiled._tokens
-    questions = [tokens.pad(tokens([" ".join(WORDS[i : i + 4 + i % 9])])) for i in range(24)]
-    expected = [runtime.run(question) for question in questions]  # by the graph for any shape
-    runtime._compile_single(16)
-    with ThreadPoolExecutor(8) as callers:
-        vectors = list(callers.map(runtime.run, questions * 20))
-    # All are compared in the end: none may change with the next question.
-    np.testing.assert_allclose(vectors, expected * 20, atol=1e-5)

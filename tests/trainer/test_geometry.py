@@ -50,14 +50,6 @@ def test_uniformity_and_mean_cosine_of_a_square() -> None:
     assert mean_cosine(SQUARE[[1, 1, 1]]) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("block", [1, 7, 50, 1024])
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    x = unit_rows(0, 50, 8)
-    monkeypatch.setattr(module, "BLOCK", block)
-    oracle = log(np.mean(np.exp(-2 * pdist(x.astype(np.float64), "sqeuclidean"))))
-    assert uniformity(x) == pytest.approx(oracle, rel=1e-6)
-
-
 def test_more_rows_than_a_block() -> None:
     x = unit_rows(1, 2 * module.BLOCK + 3, 4)
     oracle = log(np.mean(np.exp(-2 * pdist(x.astype(np.float64), "sqeuclidean"))))

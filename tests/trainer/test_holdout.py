@@ -1,8 +1,5 @@
 """What is held out: enough of it, no text on both sides, no label lost."""
 
-from typing import Any
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,22 +67,6 @@ def test_mined_negatives_link_no_examples(kind: Kind) -> None:
 def test_examples_that_all_share_a_text_are_not_held_out() -> None:
     chain = tuple((Kind.PAIR, (f"text {i}", f"text {i + 1}")) for i in range(500))
     assert len(hold_out(Examples(chain), seed=0).train) == len(chain)
-
-
-def test_a_text_of_many_examples_is_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a group of n examples takes n² steps: a minute for 100,000 examples of 10 anchors."""
-    many = tuple((Kind.PAIR, (f"anchor {i % 5}", f"positive {i}")) for i in range(1000))
-    data = Examples(pairs(9000) + many)
-    looked_up: list[int] = []
-    searched = np.searchsorted
-
-    def counted(rows: Any, texts: Any) -> Any:
-        looked_up.append(texts[0])
-        return searched(rows, texts)
-
-    monkeypatch.setattr(np, "searchsorted", counted)
-    assert hold_out(data, seed=0).examples_held
-    assert len(looked_up) == len(set(looked_up))
 
 
 def test_every_label_keeps_an_example() -> None:

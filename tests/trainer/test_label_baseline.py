@@ -4,7 +4,6 @@ import os
 import random
 import signal
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError, TrainingWarning
 from searchengine.trainer.evaluation.labels import accuracy, classify
-from searchengine.trainer.training import head, label_baseline, loop
+from searchengine.trainer.training import label_baseline, loop
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.head import CS, best_c, folds_of
 from searchengine.trainer.training.label_baseline import AgainstBase
@@ -68,25 +67,6 @@ def test_the_penalty_is_chosen_as_scikit_learn_does(shared_data: Any) -> None:
         model = LogisticRegression(C=c, max_iter=2000).fit(x[:count], labels)
         ours.append(model.score(test, expected))
     assert np.mean(ours) >= np.mean(theirs) - 0.005, (ours, theirs)
-
-
-@pytest.mark.parametrize(("count", "divisions"), [(30, 4), (900, 3), (2000, 1)])
-def test_few_texts_are_divided_several_times(
-    monkeypatch: pytest.MonkeyPatch, count: int, divisions: int
-) -> None:
-    vectors = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
-    encoder = SimpleNamespace(dim=4, encode=lambda *_, **__: vectors)
-    rows = Examples((Kind.LABELLED, (f"text {i}", "ab"[i % 2])) for i in range(count))
-    seeds = set()
-
-    def folds(labels: list[str], number: int, seed: int = 0) -> Any:
-        seeds.add(seed)
-        return folds_of(labels, number, seed)
-
-    monkeypatch.setattr(head, "folds_of", folds)
-    monkeypatch.setattr(head, "CS", (1.0,))
-    assert best_c(encoder, rows) == 1.0  # type: ignore[arg-type]
-    assert seeds == set(range(divisions))
 
 
 @pytest.mark.parametrize(("pooling", "precision"), [("base", ""), ("cls", ""), ("base", "bf16")])

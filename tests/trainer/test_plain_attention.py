@@ -1,7 +1,6 @@
 """Attention by plain products: torch's own in values and gradients, and where it is left alone."""
 
 import itertools
-import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from searchengine.trainer.model.torch_model import TokenTable
@@ -158,19 +156,6 @@ def test_training_uses_it_and_gives_the_network_back(
     monkeypatch.setattr("searchengine.trainer.training.preparation.use_plain", lambda network: None)
     _, expected = run(tmp_path, "fused")
     assert losses and losses == pytest.approx(expected, rel=0.02)
-
-
-def test_a_network_that_cannot_change_its_attention_keeps_it_without_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Like many networks whose Python code came with them."""
-    network = BertModel.from_pretrained(write_plain(tmp_path / "x"), add_pooling_layer=False)
-    monkeypatch.setattr(BertModel, "_can_set_attn_implementation", lambda *_: False)
-    log = logging.getLogger("transformers")
-    log.addHandler(caplog.handler)
-    attention.use_plain(network)
-    log.removeHandler(caplog.handler)
-    assert network.config._attn_implementation == "sdpa" and not caplog.messages
 
 
 def test_a_network_with_another_attention_keeps_it() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training import checkpoint, preparation
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.processes import Processes, group_options
+from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import base, config, with_held_out  # noqa: F401  (fixtures)
 
@@ -104,19 +103,6 @@ def test_two_processes_equal_one(
     for case, shared in configs.items():
         one = train(replace(shared, out=tmp_path / case / "one"))
         check_equal(case, Encoder.load(shared.out), one, Encoder.load(config.base))
-
-
-@pytest.mark.parametrize(
-    ("processes", "gpus", "backend"), [(2, 1, "gloo"), (2, 2, None), (2, 0, None), (1, 1, None)]
-)
-def test_processes_that_share_a_gpu_connect_by_gloo(
-    processes: int, gpus: int, backend: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    options = group_options()
-    assert options.get("backend") == backend
-    assert options["timeout"] > timedelta(hours=12), "an evaluation may take hours"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
