@@ -203,6 +203,19 @@ def test_the_queries_held_out_decide(segments: list[Segment]) -> None:
     assert scan.recall > 0.9
 
 
+def test_the_held_out_queries_confirm_a_point_under_every_filter() -> None:
+    goal, silent, sure, wrong = Goal(0.9), lambda _: None, np.ones(200), np.zeros(200)
+    careful = _Step(Point(RECIPES[0], 1.0, 2.0, 8.0), 1.0, True, sure, (sure, sure))
+    assert _decide([[careful]], goal, silent) is careful
+    for filtered in ((wrong, sure), (sure, wrong)):
+        cheap = replace(careful, point=replace(careful.point, ms=1.0), filtered=filtered)
+        assert _decide([[cheap]], goal, silent) is None
+        assert _decide([[cheap, careful]], goal, silent) is careful
+    # A point that the queries seen do not support was not searched under filters: never chosen.
+    unlikely = replace(careful, point=replace(careful.point, ms=1.0), likely=False, filtered=())
+    assert _decide([[unlikely, careful]], goal, silent) is careful
+
+
 def test_among_equally_fast_points_the_highest_recall_is_chosen() -> None:
     """A question takes 4 ms besides: 0.1 and 0.25 ms of search are within 5 %, 0.4 is not."""
     goal, silent, sure = Goal(0.9), lambda _: None, np.ones(200)
