@@ -791,7 +791,7 @@ class SearchEngine:
                     continue
                 rankings = rank(snapshot, ranked, questions, vectors)
                 times.append(perf_counter())
-                answers = hits(snapshot, ranked, rankings, questions)
+                answers = hits(snapshot, ranked, rankings, questions, vectors)
                 tell(answers, asked)
                 if not any(answers):
                     notes = tuple(listing.unknown_fields(snapshot.store, request.where))

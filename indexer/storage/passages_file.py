@@ -47,10 +47,12 @@ class RowPassages:
         columns = np.frombuffer(mapped, "<i8", offset=start).reshape(3, rows)
         return cls(columns, *(column.data for column in columns))
 
-    def of_document(self, first: int) -> range:
-        """All rows of a document, from its first one on."""
-        documents, last, end = self.documents, first, len(self.documents) - 1
-        document = documents[first]
+    def of_document(self, row: int) -> range:
+        """All rows of the document that has this row."""
+        documents, first, last, end = self.documents, row, row, len(self.documents) - 1
+        document = documents[row]
+        while first > 0 and documents[first - 1] == document:
+            first -= 1
         while last < end and documents[last + 1] == document:
             last += 1
         return range(first, last + 1)

@@ -294,10 +294,10 @@ class Snapshot(ABC):
         """The offsets of passages, in their order."""
         return [(passage.start, passage.end) for passage in self.store.passages(passages)]
 
-    def passages_of(self, documents: Sequence[int], first: Mapping[int, int]) -> dict[int, int]:
+    def passages_of(self, documents: Sequence[int], known: Mapping[int, int]) -> dict[int, int]:
         """Passage → document, of all passages of these documents; those of each by id.
 
-        `first`: document → its first passage, of those for which it is known.
+        `known`: document → one of its passages, of those for which one is known.
         """
         return {passage.id: passage.document for passage in self.store.passages_of(documents)}
 

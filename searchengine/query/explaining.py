@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Coarse, Ids, Passage, Place, Snapshot, Span
+from searchengine.backends.contract import Coarse, Ids, Passage, Snapshot, Span
 from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.sql import fields_of
 from searchengine.backends.mode import Mode
@@ -78,8 +78,8 @@ def explain(asked: Asked, query: Query, key: str) -> Explanation:
     names = {stage.name for stage in first.stages}
     later = (stage for stage in last.stages if stage.name not in names)
     span: Span | tuple[None, None] = None, None
-    if last.passage is not None and last.passage.id >= 0:
-        [span] = asked.snapshot.spans_of([last.passage.id])
+    if last.shown is not None and last.shown.passage.id >= 0:
+        span = last.span(last.shown)
     return Explanation(
         key,
         (*first.stages, *later),
@@ -99,7 +99,7 @@ class _Trace:
         lost: the stage that lost it; None: none has.
         way: the options with which that stage keeps it; empty: there are none.
         rank: its place in the search.
-        passage: the passage that decides.
+        shown: the document as it was ranked, with the passage that decides.
         row: the place of its best passage among those compared at full width, from 1; 0: unknown.
         ranked: its place in the search for `plain`, and that search.
         uncounted: whether its BM25 would suffice, and is not counted.
@@ -112,7 +112,7 @@ class _Trace:
     lost: str | None = None
     way: dict[str, Any] = field(default_factory=dict)
     rank: int | None = None
-    passage: Place | None = None
+    shown: Ranked | None = None
     row: int = 0
     ranked: tuple[int | None, Ranking] = (None, Ranking(()))
     uncounted: bool = False
@@ -149,6 +149,13 @@ class _Trace:
     def required(self) -> tuple[str, ...]:
         """The phrases that it must contain."""
         return () if self.asked.question is None else self.base.required(self.asked.question)
+
+    def span(self, ranked: Ranked) -> Span:
+        """The offsets of the passage that a hit shows."""
+        question = None if self.asked.question is None else [self.asked.question]
+        vector = self.vector if self.base.mode == Mode.HYBRID else None
+        [[hit]] = hits(self.asked.snapshot, self.base, [Ranking([ranked])], question, vector)
+        return hit.start, hit.end
 
     @cached_property
     def passages(self) -> list[Passage]:
@@ -450,7 +457,7 @@ class _Trace:
             place, ranking = self._ranked(replace(base, k=base.depth, offset=0))
             if place is None:
                 return self._lose(self.stages.pop())
-        self.passage = ranking.documents[place - 1].passage
+        self.shown = ranking.documents[place - 1]
         return self._cut(place, last, "candidates" if self.query.cross_encoder else "k", base)
 
     def _before_it_in_group(self, ranking: Ranking, place: int) -> str | None:
@@ -486,7 +493,7 @@ class _Trace:
         """The order of the cross-encoder, and what it cuts."""
         assert self.asked.scorer is not None and self.asked.question is not None
         snapshot, question = self.asked.snapshot, [self.asked.question]
-        answers = hits(snapshot, self.base, [self._search(self.base)], question)
+        answers = hits(snapshot, self.base, [self._search(self.base)], question, self.vector)
         whole = replace(self.query, k=self.base.k, offset=0, min_score=None)
         (ordered,) = reordered(answers, question, whole, self.asked.scorer)
         (key,) = snapshot.store.keys_of([self.document])

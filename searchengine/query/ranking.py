@@ -25,7 +25,7 @@ from searchengine.query.paging import (
     in_parts,
 )
 from searchengine.query.request import Query
-from searchengine.query.snippets import best_passage
+from searchengine.query.snippets import word_weights
 
 FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors, however many are shown:
@@ -314,51 +314,115 @@ def hits(
     query: Query,
     rankings: Sequence[Ranking],
     questions: Sequence[str] | None,
+    vectors: Floats | None = None,
 ) -> list[Hits]:
-    """The hits of several questions (None: vectors), with their documents."""
+    """The hits of several questions (None: vectors), with their documents.
+
+    `vectors`: of the questions, (q, D); needed by the mode hybrid.
+    """
     if questions is not None and query.mode != Mode.VECTOR:
         questions = [with_added(question, snapshot.settings) for question in questions]
     places = [ranked.passage for ranking in rankings for ranked in ranking.documents]
     documents = iter(snapshot.store.documents(place.document for place in places))
     facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
-    spans = _spans(snapshot, query, [place for place in places if place.id >= 0])
+    passages = _passages_to_choose(snapshot, query, rankings)
+    ids = {place.id for place in places if place.id >= 0}.union(*passages.values())
+    spans = dict(zip(ids, snapshot.spans_of(list(ids)), strict=True))
 
-    def hit(ranked: Ranked, document: Document, question: str) -> Hit:
+    def hit(
+        ranked: Ranked, document: Document, question: str, shares: Mapping[int, float] | None
+    ) -> Hit:
         limits.check()
-        choice = spans.get(ranked.passage, [(0, len(document.text))])
-        several = len(choice) > 1
-        start, end = best_passage(document.text, question, choice) if several else choice[0]
+        choice = passages.get(ranked.passage.document, []) if _has_words(query, ranked) else []
+        if len(choice) > 1:
+            best = _passage(document.text, question, ranked, {i: spans[i] for i in choice}, shares)
+            start, end = spans[best]
+        else:
+            start, end = spans.get(ranked.passage.id, (0, len(document.text)))
         return Hit(
             ranked.score, document.key, document.title, document.text, document.metadata,
             start, end, question, ranked.scores,
         )  # fmt: skip
 
-    def present(ranking: Ranking, question: str) -> Hits:
-        chosen = [hit(ranked, next(documents), question) for ranked in ranking.documents]
+    def present(ranking: Ranking, question: str, vector: Floats | None) -> Hits:
+        shares = None
+        if vector is not None and query.mode == Mode.HYBRID:
+            compared = [
+                passage
+                for ranked in ranking.documents
+                if len(choice := passages.get(ranked.passage.document, [])) > 1
+                for passage in choice
+            ]
+            shares = _cosine_shares(snapshot, compared, vector)
+        chosen = [hit(ranked, next(documents), question, shares) for ranked in ranking.documents]
         return Hits(chosen, exact=ranking.exact, facets=facets)
 
     return [
-        present(ranking, question)
-        for ranking, question in zip(rankings, questions or [""] * len(rankings), strict=True)
+        present(ranking, question, vector)
+        for ranking, question, vector in zip(
+            rankings,
+            questions or [""] * len(rankings),
+            [None] * len(rankings) if vectors is None else vectors,
+            strict=True,
+        )
     ]
 
 
-def _spans(
-    snapshot: Snapshot, query: Query, places: Sequence[Place]
-) -> Mapping[Place, Sequence[Span]]:
-    """The offsets of the passages to show.
+def _has_words(query: Query, ranked: Ranked) -> bool:
+    """Whether words of the question had a part in the score of a document."""
+    return query.by_words or (query.mode == Mode.HYBRID and ranked.scores.get("text", 0.0) > 0)
 
-    A ranking by words chose none: they are those of the whole document, of which the one with most
-    words of the question is shown.
+
+def _passages_to_choose(
+    snapshot: Snapshot, query: Query, rankings: Sequence[Ranking]
+) -> Mapping[int, list[int]]:
+    """Document → all of its passages, of the documents that have words of the question."""
+    known = {
+        ranked.passage.document: ranked.passage.id
+        for ranking in rankings
+        for ranked in ranking.documents
+        if ranked.passage.id >= 0 and _has_words(query, ranked)
+    }
+    passages: dict[int, list[int]] = {}
+    if known:
+        for passage, document in snapshot.passages_of(list(known), known).items():
+            passages.setdefault(document, []).append(passage)
+    return passages
+
+
+def _cosine_shares(
+    snapshot: Snapshot, passages: Sequence[int], vector: Floats
+) -> Mapping[int, float]:
+    """Passage → the part that its cosine would have in a fused score."""
+    if not passages:
+        return {}
+    unrelated = snapshot.unrelated.cosine(vector)
+    scoring = fusion.Fusion(1.0, unrelated, weight_of(snapshot.settings))
+    result = snapshot.cosines(vector, np.array(passages, np.int64))
+    pairs = zip(result.rows[0].tolist(), result.scores[0].tolist(), strict=True)
+    return {passage: scoring.score(cosine, 0.0) for passage, cosine in pairs}
+
+
+def _passage(
+    text: str,
+    question: str,
+    ranked: Ranked,
+    spans: Mapping[int, Span],
+    shares: Mapping[int, float] | None,
+) -> int:
+    """The passage of a document that its score chooses; the first of equals.
+
+    A passage has its own cosine, and of what words added to the score of the document as much as
+    it has of their weight, compared with the passage that has most. `shares`: the parts of the
+    cosines in the score; None: words alone count.
     """
-    if not query.by_words:
-        spans = snapshot.spans_of([place.id for place in places])
-        return {place: [span] for place, span in zip(places, spans, strict=True)}
-    first = {place.document: place for place in places}
-    known = {document: place.id for document, place in first.items()}
-    passages = snapshot.passages_of(list(first), known)
-    cut: dict[Place, list[Span]] = {}
-    spans = snapshot.spans_of(list(passages))
-    for document, span in zip(passages.values(), spans, strict=True):
-        cut.setdefault(first[document], []).append(span)
-    return cut
+    if shares is None:
+        words, shares = 1.0, dict.fromkeys(spans, 0.0)
+    else:
+        words = max(0.0, ranked.score - max(shares[passage] for passage in spans))
+    first, second = sorted((shares[passage] for passage in spans), reverse=True)[:2]
+    if first > second + words:  # whatever the words are
+        return max(spans, key=shares.__getitem__)
+    weights = dict(zip(spans, word_weights(text, question, [*spans.values()]), strict=True))
+    most = max(weights.values()) or 1.0
+    return max(spans, key=lambda passage: shares[passage] + words * weights[passage] / most)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from functools import cache, lru_cache
 from itertools import pairwise
+from operator import attrgetter
 from textwrap import dedent
 from typing import NamedTuple
 
@@ -154,7 +155,7 @@ def best_section(text: str, question: str, start: int, end: int, bounds: Sequenc
     shown = _densest(places, WIDTH)
     inside = [bound - start for bound in bounds if shown[0] < bound - start < shown[1]]
     edges = [shown[0], *inside, shown[1]]
-    return start + _best(places, list(pairwise(edges)))[0]
+    return start + max(pairwise(edges), key=lambda span: _weight(places, span))[0]
 
 
 def _word_end(text: str, low: int, high: int) -> int:
@@ -167,9 +168,15 @@ def _word_end(text: str, low: int, high: int) -> int:
     return high
 
 
-def best_passage(text: str, question: str, spans: Sequence[Span]) -> Span:
-    """The passage of a text with most words of the question; the first of equals."""
-    return _best(_places(text, question), spans)
+def word_weights(text: str, question: str, spans: Sequence[Span]) -> list[float]:
+    """The weight of the words of the question in each passage of a text.
+
+    Each word counts once, by its length and its rarity in the text; of passages with equal words,
+    one where they occur more often weighs a little more.
+    """
+    places = _places(text, question)
+    weights = [_weight(places, span) for span in spans]
+    return [weight + 1e-6 * min(count, 1000) for weight, count in weights]
 
 
 def matched_words(title: str, shown: str, question: str) -> list[str]:
@@ -182,15 +189,12 @@ def matched_words(title: str, shown: str, question: str) -> list[str]:
     return sorted({text[p.start : p.end].lower() for p in _places(text, question) if p.weight})
 
 
-def _best(places: Sequence["_Place"], spans: Sequence[Span]) -> Span:
-    """The span with most places; the first of equals."""
-    begins = [place.start for place in places]
-
-    def worth(span: Span) -> tuple[int, int]:
-        inside = places[bisect_left(begins, span[0]) : bisect_left(begins, span[1])]
-        return sum({place.term: place.weight for place in inside}.values()), len(inside)
-
-    return max(spans, key=worth)
+def _weight(places: Sequence["_Place"], span: Span) -> tuple[int, int]:
+    """The weight of the different words in a span, and how many places it has."""
+    inside = places[
+        bisect_left(places, span[0], key=_start) : bisect_left(places, span[1], key=_start)
+    ]
+    return sum({place.term: place.weight for place in inside}.values()), len(inside)
 
 
 class _Place(NamedTuple):
@@ -200,6 +204,9 @@ class _Place(NamedTuple):
     end: int
     term: str
     weight: int
+
+
+_start = attrgetter("start")
 
 
 def _places(text: str, question: str) -> list[_Place]:

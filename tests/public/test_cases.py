@@ -1,5 +1,6 @@
 """Small inputs that once failed silently, each with relatives of its kind."""
 
+import re
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 from pathlib import Path
@@ -45,6 +46,50 @@ def written(tmp_path: Path, documents: Sequence[dict[str, Any]], starter: Encode
     engine = SearchEngine.create(tmp_path / "x.index", starter)
     engine.add(documents)
     return engine
+
+
+# Documents of one shape → a question for number n.
+ALIKE = {
+    "Fatal: connection to host db-{n} failed with code 0x{n:04X} at boot": "0x{n:04X}",
+    "Espresso machine, model KX-{n}, 15 bar, black, with milk frother": "model KX-{n}",
+    "Minutes of the works council, {n} March, room 12, all present": "minutes of {n} March",
+    "Contract of lease, version {n}, between the landlord and the tenant": "lease version {n}",
+    "ERROR worker {n} stopped: out of memory while sorting the batch": "worker {n}",
+}
+
+
+def test_an_exact_number_comes_first_in_the_default_mode(index: Index) -> None:
+    engine = index(case("01-hybrid-part-numbers") / "parts.jsonl")
+    first = [engine.search(f"bolt AB-{n}", 1)[0].key for n in range(1005, 1400, 9)]
+    assert first == [f"{n}" for n in range(1005, 1400, 9)]
+
+
+@pytest.mark.parametrize("shape", ALIKE)
+def test_documents_that_are_alike_are_told_apart(
+    shape: str, tmp_path: Path, starter: Encoder
+) -> None:
+    documents = [{"_id": f"{n}", "text": shape.format(n=n)} for n in range(100, 220)]
+    with written(tmp_path, documents, starter) as engine:
+        first = [engine.search(ALIKE[shape].format(n=n), 1)[0].key for n in range(100, 220, 5)]
+    assert first == [f"{n}" for n in range(100, 220, 5)]
+
+
+def test_scores_of_the_default_mode_are_between_0_and_1(index: Index) -> None:
+    engine = index(case("01-hybrid-part-numbers") / "parts.jsonl")
+    for question in ("hex bolt stainless", "bolt AB-1005", "how do whales sleep"):
+        scores = [hit.score for hit in engine.search(question, 400)]
+        assert scores == sorted(scores, reverse=True)
+        assert 0 <= scores[-1] <= scores[0] <= 1
+        least = scores[20]
+        cut = engine.search(question, 400, min_score=least)
+        assert [hit.score for hit in cut] == [score for score in scores if score >= least]
+
+
+def test_the_passage_shown_has_the_code_asked_for(index: Index) -> None:
+    engine = index(case("02-hybrid-wrong-passage") / "docs")
+    for code in (f"E{n}" for n in range(100, 180, 3)):
+        hit = engine.search(f"what does error {code} mean", 1)[0]
+        assert code in hit.passage and code in hit.snippet, code
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
@@ -108,6 +153,19 @@ def test_letters_of_european_languages(text: str, tmp_path: Path) -> None:
         return
     (document,) = command("get", tmp_path / "x.index", "letter.txt")
     assert document["text"] == text
+
+
+# Case → what the stored text must contain, in this order.
+MAILS = {
+    "09-mail-list-footer": ["boathouse in Lugano"],
+    "10-mail-text-picture-text": ["first picture of the roof", "marmalade cat in the flue"],
+}
+
+
+@pytest.mark.parametrize("name", MAILS)
+def test_every_part_of_a_mail_that_a_reader_sees(index: Index, name: str) -> None:
+    text = index(case(name) / "mail.eml")["mail.eml"].text
+    assert re.search(".*".join(map(re.escape, MAILS[name])), text, re.DOTALL), text
 
 
 def test_a_mail_of_alternatives_is_told_once(tmp_path: Path, index: Index) -> None:

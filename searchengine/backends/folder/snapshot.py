@@ -250,12 +250,12 @@ class Snapshot(contract.Snapshot):
         places = map(self._place, passages)
         return [(file.starts[row], file.ends[row]) for _, file, row in places]
 
-    def passages_of(self, documents: Sequence[int], first: Mapping[int, int]) -> dict[int, int]:
-        if self._passages is None or not first.keys() >= set(documents):
-            return super().passages_of(documents, first)
+    def passages_of(self, documents: Sequence[int], known: Mapping[int, int]) -> dict[int, int]:
+        if self._passages is None or not known.keys() >= set(documents):
+            return super().passages_of(documents, known)
         passages: dict[int, int] = {}
         for document in documents:
-            segment, file, row = self._place(first[document])
+            segment, file, row = self._place(known[document])
             live = self.live[segment]
             for i in file.of_document(row):
                 if live is None or live.mask[i]:

@@ -46,6 +46,34 @@ def test_a_document_comes_once_by_its_best_passage(engine: SearchEngine) -> None
     assert (stats.documents, stats.passages, stats.cut) == (5, 7, PassageConfig().as_dict())
 
 
+def test_the_passage_is_the_one_that_the_fused_score_chooses(tmp_path: Path) -> None:
+    """All words have three letters, and so all passages one vector; or the last is far from it."""
+    texts = {
+        "equal": "cat dog sun sky the the the the fan box pen elk",
+        "far": "cat dog sun sky fan pen box cup yak fourteen eleven twelve",
+        "other": "red ink ape owl",
+        "more": "yak",
+    }
+    documents = [{"_id": key, "text": text} for key, text in texts.items()]
+
+    def shown(question: str, key: str, mode: str) -> str:
+        hits = engine.search(question, k=3, mode=mode)
+        return next(hit.passage for hit in hits if hit.key == key)
+
+    with collection(tmp_path, documents) as engine:
+        for mode, passage in (
+            ("vector", "cat dog sun sky"),
+            ("text", "fan box pen elk"),
+            ("hybrid", "fan box pen elk"),
+        ):
+            assert shown("the elk", "equal", mode) == passage, mode
+        # Its cosine is ½ lower, which counts more than a word that several documents have.
+        assert shown("cat yak", "far", "vector") == "cat dog sun sky"
+        assert shown("cat yak", "far", "hybrid") == "cat dog sun sky"
+        explanation = engine.explain("the elk", "equal", mode="hybrid")
+        assert (explanation.start, explanation.end) == (32, 47)
+
+
 @pytest.mark.parametrize("options", [{}, {"exact": True}, {"where": "n < 60"}, {"shortlist": 1}])
 def test_one_document_does_not_crowd_out_others(tmp_path: Path, options: dict[str, Any]) -> None:
     documents = [
