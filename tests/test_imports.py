@@ -38,7 +38,6 @@ FUNCTIONS = {
     "searchengine/backends/postgresql/": "postgresql",
     "searchengine/cli/measuring/evaluate.py": "mteb",
     "searchengine/cli/serve.py": "serve mcp",
-    "searchengine/corpus/formats/code.py": "code",
     "searchengine/corpus/text_files.py": "formats",
     "trainer/runtimes/openvino_runtime.py": "fast",
     "trainer/runtimes/quantize.py": "int8",

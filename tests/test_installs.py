@@ -301,15 +301,6 @@ def reads_papers(env: Environment, at: Path) -> None:
     done(env, at, "train", "pairs.parquet", "--out", "model", "--base", "tiny", *few)
 
 
-def divides_code(env: Environment, at: Path) -> None:
-    (at / "code").mkdir(exist_ok=True)
-    (at / "code" / "a.go").write_text("package a\n\nfunc whale() {}\n\nfunc dog() {}\n")
-    shown = done(env, at, "index", "code", "code.index", "--encoder", "static").stderr
-    assert "cut at blank lines" not in shown
-    found = done(env, at, "search", "code.index", "dog", "--mode", "text", "--json").stdout
-    assert json.loads(found)["hits"][0]["heading"] == "dog"
-
-
 def serves(env: Environment, at: Path) -> None:
     done(env, at, "index", "notes", "n.index", "--encoder", "static")
     with started(env, at, "serve", "n.index", "--port", "0") as process:
@@ -418,7 +409,6 @@ EXTRAS: dict[str, list[Check]] = {
     "starter": [searches_with_the_starter],
     "fast": [runs_openvino],
     "formats": [reads_papers],
-    "code": [divides_code],
     "serve": [serves],
     "mcp": [serves_assistants],
     "postgresql": [reaches_for(POSTGRESQL)],
@@ -431,7 +421,7 @@ EXTRAS: dict[str, list[Check]] = {
     "llamaindex": [imports("searchengine.integrations.llamaindex")],
     "haystack": [imports("searchengine.integrations.haystack")],
 }
-IN_ALL = ("starter", "fast", "formats", "code", "serve", "mcp", "postgresql")
+IN_ALL = ("starter", "fast", "formats", "serve", "mcp", "postgresql")
 EXTRAS["all"] = [check for extra in IN_ALL for check in EXTRAS[extra]]
 
 # What is refused without an extra: the extra, the command.

@@ -168,10 +168,7 @@ class Document:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of title and text: documents with equal digests have equal vectors.
-
-        Source code is an exception: another version of its parser may cut it elsewhere.
-        """
+        """SHA-256 of title and text: documents with equal digests have equal vectors."""
         return hashlib.sha256(f"{len(self.title)}:{self.title}{self.text}".encode()).digest()
 
 

@@ -26,7 +26,6 @@ from searchengine.corpus.documents import Document, LeftOut
 from searchengine.corpus.formats.kinds import (
     AS_THEY_ARE,
     KINDS,
-    LANGUAGES,
     SQLITE,
     SQLITE_SUFFIXES,
     TEXT,
@@ -48,7 +47,6 @@ from searchengine.corpus.text_files import (
     unreadable,
 )
 from searchengine.errors import CorpusError, EmptyCorpus
-from searchengine.trainer.errors import install_line
 
 _QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
@@ -138,29 +136,15 @@ class Unread:
         missing: suffix → what to install to read it.
         failed: messages of files that could not be read.
         encodings: encoding → number of files that were not UTF-8 and were read.
-        undivided: suffix → number of source files that are read without their functions, because
-            a grammar is not installed.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
     missing: dict[str, str] = field(default_factory=dict)
     failed: LeftOut = field(default_factory=LeftOut)
     encodings: Counter[str] = field(default_factory=Counter)
-    undivided: Counter[str] = field(default_factory=Counter)
 
     def sentence(self) -> str:
-        """A sentence on the skipped files, by kind, most frequent first, and on source files that
-        are read without their functions; "" without such files.
-        """
-        return "\n".join(filter(None, (self._skipped(), self._undivided())))
-
-    def _undivided(self) -> str:
-        if not self.undivided:
-            return ""
-        files = ", ".join(f"{n:,} {name}" for name, n in self.undivided.most_common())
-        return f"cut at blank lines, not into functions: {files}; {install_line('code')} reads them"
-
-    def _skipped(self) -> str:
+        """A sentence on the skipped files, by kind, most frequent first; "" without such files."""
         if not self.kinds:
             return ""
         total = sum(self.kinds.values())
@@ -186,7 +170,7 @@ def files_below(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) 
         unread.failed.add(str(unreadable(path, error)))
 
     files = []
-    needs: dict[str, tuple[str, bool]] = {}  # by suffix: finding that out takes a while
+    needs: dict[str, str] = {}  # by suffix: finding that out takes a while
     for entry in chain.from_iterable(entries for _, entries in _walk(folder, name, choice)):
         path = Path(entry)
         if entry.is_dir(follow_symlinks=False) or choice.ignores(path):
@@ -199,22 +183,14 @@ def files_below(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) 
             continue
         suffix = "" if choice.reads_as_text(path) else kind(path)
         if suffix not in needs:
-            needs[suffix] = _needs(suffix)
-        missing, divided = needs[suffix]
-        if missing:
+            format_ = KINDS.get(suffix)
+            needs[suffix] = "" if format_ is None else format_.missing
+        if needs[suffix]:
             unread.kinds[suffix] += 1
-            unread.missing[suffix] = missing
+            unread.missing[suffix] = needs[suffix]
             continue
         files.append(path)
-        unread.undivided[suffix] += not divided
-    unread.undivided = +unread.undivided
     return sorted(files)
-
-
-def _needs(suffix: str) -> tuple[str, bool]:
-    """How to install what the reader of a suffix needs, or ""; whether it finds all functions."""
-    format_, language = KINDS.get(suffix), LANGUAGES.get(suffix)
-    return "" if format_ is None else format_.missing, language is None or not language.missing
 
 
 def is_listed(folder: Path, name: str, choice: FileChoice) -> bool:

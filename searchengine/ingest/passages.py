@@ -8,7 +8,6 @@ How and why: docs/indexing.md.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -16,7 +15,6 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Span
 from searchengine.corpus.documents import Document
-from searchengine.corpus.formats.kinds import sections_of
 from searchengine.corpus.normalization import aligned, normalized
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 from searchengine.encoders.protocol import TextEncoder, Vectors
@@ -176,7 +174,7 @@ def cut_documents(
     lengths = [title + len(spans) for title, spans in zip(titles, tokens, strict=True)]
     available = [max(room - title, room - room // 2) for title in titles]
     passages_of = [
-        _cut(document, spans, *config.sizes(most))
+        cut(document.text, spans, *config.sizes(most))
         for document, spans, most in zip(documents, tokens, available, strict=True)
     ]
     # Most tokenizers split a passage into the tokens that it has within its document. For the
@@ -192,7 +190,7 @@ def cut_documents(
             excess = max(counts) - room
             if excess > 0 and available[i] > 1:
                 available[i] = max(1, available[i] - max(excess, available[i] // 8))
-                passages_of[i] = _cut(documents[i], tokens[i], *config.sizes(available[i]))
+                passages_of[i] = cut(documents[i].text, tokens[i], *config.sizes(available[i]))
                 unfinished.append(i)
         pending = unfinished
     return passages_of, sum(lengths)
@@ -229,28 +227,6 @@ def _token_spans(texts: Sequence[str], encoder: TextEncoder) -> list[Offsets]:
         if text is not texts[i] and len(spans_of[i]):
             spans_of[i] = np.array([place(*span) for span in spans_of[i].tolist()], np.int64)
     return spans_of
-
-
-def _bounds_of(document: Document) -> list[int]:
-    """Where the functions and classes of source code begin; nothing for other documents."""
-    starts = {heading.start for heading in sections_of(document.metadata)}
-    return sorted(start for start in starts if 0 < start < len(document.text))
-
-
-def _cut(document: Document, spans: Offsets, size: int, overlap: int) -> list[Span]:
-    """The passages of a document: see `cut`. Of source code each function is cut by itself."""
-    bounds = _bounds_of(document)
-    if not bounds:
-        return cut(document.text, spans, size, overlap)
-    edges = [0, *bounds, len(document.text)]
-    rows = [0, *np.searchsorted(spans[:, 0], bounds).tolist(), len(spans)]
-    passages: list[Span] = []
-    for (start, end), (first, last) in zip(pairwise(edges), pairwise(rows), strict=True):
-        if first < last:
-            inside = np.clip(spans[first:last] - start, 0, end - start)
-            parts = cut(document.text[start:end], inside, size, overlap)
-            passages += [(start + low, start + high) for low, high in parts]
-    return passages or [(0, len(document.text))]
 
 
 def _room(encoder: TextEncoder) -> int:

@@ -116,7 +116,6 @@ def _listed(folder: Path, unread: Unread, choice: FileChoice) -> Iterable[Path]:
     if listed.failed.count:  # nobody can tell which files of that folder are gone
         raise CorpusError(listed.failed.first[0])
     unread.kinds, unread.missing = listed.kinds, listed.missing
-    unread.undivided = listed.undivided
     return files
 
 

@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex, overload
 
 from searchengine.backends.listing import Counts
-from searchengine.corpus.formats.kinds import heading_at, headings_of, sections_of
+from searchengine.corpus.formats.kinds import heading_at, headings_of
 from searchengine.corpus.notebook import facts, paragraph, table
 from searchengine.query.snippets import best_section, matched_words, snippet
 
@@ -55,8 +55,7 @@ class Hit:
     @property
     def snippet(self) -> str:
         """The part of the passage with most words of the question; code keeps its lines."""
-        is_code = bool(sections_of(self.metadata))
-        return snippet(self.text, self.question, self.start, self.end, code=is_code)
+        return snippet(self.text, self.question, self.start, self.end)
 
     @property
     def heading(self) -> str:

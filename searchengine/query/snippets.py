@@ -69,17 +69,15 @@ _CODE = re.compile(
 _WITHIN = re.compile(f"(?:[^\\W{_HAN}]|[{_MARKS}{OTHER_UNSPACED}]){{2}}")  # two letters of one word
 
 
-def snippet(
-    text: str, question: str, start: int, end: int, width: int = WIDTH, *, code: bool = False
-) -> str:
+def snippet(text: str, question: str, start: int, end: int, width: int = WIDTH) -> str:
     """The part of text[start:end], about `width` characters, with most words of the question.
 
     It begins at a sentence if that leaves room for the words, else at a word. "…" marks omitted
     text; white space becomes one space. If none of the words occurs, it is the beginning. Long and
-    rare words count more. Code keeps its lines and their indentation, and begins at a line; `code`:
-    it is certainly code, else it is if it looks like it.
+    rare words count more. What looks like code keeps its lines and their indentation, and begins
+    at a line.
     """
-    code = code or _is_code(text[start : min(end, start + _JUDGED)])
+    code = _is_code(text[start : min(end, start + _JUDGED)])
     low, high = _around_words(text, question, start, end, width)
     passage = _compact(text, low, high) if code else " ".join(text[low:high].split())
     before, after = low > start, high < end  # whether text is left out there

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from searchengine.corpus.text_files import kind
 from searchengine.trainer.errors import install_line
@@ -77,11 +77,6 @@ def heading_at(headings: Iterable[Heading], offset: int) -> str:
     return " > ".join(heading.title for heading in above if heading.title)
 
 
-def sections_of(metadata: Mapping[str, Any]) -> list[Heading]:
-    """The headings of source code, each of which begins a passage; none for other documents."""
-    return headings_of(metadata) if "code" in metadata else []
-
-
 class FileReader(Protocol):
     """Reads the texts of a file; raises CorpusError."""
 
@@ -130,56 +125,20 @@ _HTML = Kind("HTML", f"{_HERE}.markup:read_html", packed=True)
 _ARROW = Kind("Arrow", f"{_HERE}.arrow:read_arrow", records=True, needs="pyarrow")
 
 
-class Language(NamedTuple):
-    """A programming language: its name, and "module:function" of its grammar for tree-sitter."""
-
-    name: str
-    grammar: str
-
-    @property
-    def missing(self) -> str:
-        """How to install its grammar; "" if it is there."""
-        modules = ("tree_sitter", self.grammar.split(":")[0]) if self.grammar else ()
-        return "" if all(map(find_spec, modules)) else install_line("code")
-
-
-LANGUAGES = {
-    suffix: Language(name, grammar)
-    for name, grammar, suffixes in (
-        ("python", "", ".py .pyi"),  # by Python's own parser
-        ("bash", "tree_sitter_bash:language", ".sh .bash"),
-        ("c", "tree_sitter_c:language", ".c .h"),
-        ("c#", "tree_sitter_c_sharp:language", ".cs"),
-        ("c++", "tree_sitter_cpp:language", ".cc .cpp .cxx .hh .hpp .hxx .cu .cuh"),
-        ("go", "tree_sitter_go:language", ".go"),
-        ("java", "tree_sitter_java:language", ".java"),
-        ("javascript", "tree_sitter_javascript:language", ".js .mjs .cjs .jsx"),
-        ("kotlin", "tree_sitter_kotlin:language", ".kt .kts"),
-        ("lua", "tree_sitter_lua:language", ".lua"),
-        ("php", "tree_sitter_php:language_php", ".php"),
-        ("ruby", "tree_sitter_ruby:language", ".rb"),
-        ("rust", "tree_sitter_rust:language", ".rs"),
-        ("scala", "tree_sitter_scala:language", ".scala .sc"),
-        ("swift", "tree_sitter_swift:language", ".swift"),
-        ("typescript", "tree_sitter_typescript:language_typescript", ".ts .mts .cts"),
-        ("typescript", "tree_sitter_typescript:language_tsx", ".tsx"),
-    )
-    for suffix in suffixes.split()
-}
-"""Suffix → the language whose functions and classes are passages."""
 _TEXTS = (
     # prose, markup and logs
     ".txt .text .rst .adoc .asciidoc .org .tex .log .srt .vtt "
     # settings
     ".yaml .yml .toml .ini .cfg .conf .properties .xml "
-    # source without functions as passages
+    # source
+    ".py .pyi .sh .bash .c .h .cs .cc .cpp .cxx .hh .hpp .hxx .cu .cuh .go .java .js .mjs .cjs "
+    ".jsx .kt .kts .lua .php .rb .rs .scala .sc .swift .ts .mts .cts .tsx "
     ".zsh .sql .r .jl .pl .pm .ps1 .bat .vim .el .clj .hs .ml .mli .ex .exs .erl .dart .groovy "
     ".gradle .proto .graphql .cmake .mk .tf .zig .nim .m .mm .vue .svelte .css .scss .less .f90 "
     ".pas .asm .s"
 ).split()
 
 KINDS = {
-    **dict.fromkeys(LANGUAGES, Kind("source", f"{_HERE}.code:read_code", packed=True)),
     **dict.fromkeys(_TEXTS, TEXT),
     ".md": _MARKDOWN,
     ".markdown": _MARKDOWN,

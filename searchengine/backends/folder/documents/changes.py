@@ -47,7 +47,6 @@ def compare(
             before is None
             or before.digest != document.digest
             or _other_vectors(before.vectors, vectors.get(document.key))
-            or _other_functions(before.added, document)
         ):
             changed.append(document)
             continue
@@ -57,13 +56,6 @@ def compare(
         if other_metadata or before.root != (document.root or None):
             metadata.append(document)
     return Comparison(changed, metadata, updated, unchanged)
-
-
-def _other_functions(added: str, document: Document) -> bool:
-    """Whether source code of the same text is cut elsewhere: its grammar was installed since."""
-    if "code" not in document.metadata or added == as_json(document.metadata):
-        return False
-    return bool(json.loads(added).get("headings") != document.metadata.get("headings"))
 
 
 def _other_vectors(stored: bytes | None, supplied: bytes | None) -> bool:
