@@ -8,6 +8,7 @@ SciFact and the development questions of NFCorpus (`--training`), not on those t
 """
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from record import DATA, record
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.measure.judgements import read_qrels, read_queries
-from searchengine.query.fusion import reciprocal_rank
 from searchengine.query.ranking import FUSED
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.ranking import Qrels
@@ -70,11 +70,12 @@ def _keys(hits: Sequence[Sequence[object]]) -> list[list[str]]:
 
 
 def _by_rank(*rankings: Sequence[str]) -> list[str]:
-    """Reciprocal rank fusion of keys."""
-    keys = sorted({key for ranking in rankings for key in ranking})
-    numbers = {key: i for i, key in enumerate(keys)}
-    fused = reciprocal_rank([[numbers[key] for key in ranking] for ranking in rankings])
-    return [keys[i] for i, _ in fused]
+    """Reciprocal rank fusion of keys (Cormack, Clarke and Büttcher 2009), ties by key."""
+    scores: defaultdict[str, float] = defaultdict(float)
+    for ranking in rankings:
+        for rank, key in enumerate(ranking, 1):
+            scores[key] += 1 / (60 + rank)
+    return sorted(scores, key=lambda key: (-scores[key], key))
 
 
 def ndcg(keys: Sequence[str], ranked: Sequence[Sequence[str]], qrels: Qrels) -> float:

@@ -12,7 +12,6 @@ SearchEngineError
 ├── QueryError         a query, k or shortlist that makes no sense
 │   ├── SearchTimeout  a search that takes longer than it may
 │   └── UnknownKey     no document has this key; a KeyError too
-├── ServerError        a server (`searchengine serve`) that refuses, or cannot be reached
 ├── EndpointError      an encoder behind a URL that cannot be reached, or answers wrongly
 ├── CollectionError    a folder that is not a collection, or a damaged one
 │   ├── CollectionBusy     another process is writing
@@ -80,10 +79,6 @@ class UnknownKey(QueryError, KeyError):
 
 class EndpointError(SearchEngineError):
     """An encoder behind a URL cannot be reached, refuses, or answers wrongly."""
-
-
-class ServerError(SearchEngineError):
-    """A server refuses a request, cannot be reached, or answers wrongly."""
 
 
 class CollectionError(SearchEngineError):

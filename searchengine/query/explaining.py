@@ -26,7 +26,6 @@ from searchengine.query.request import Phrases, Query
 
 _GROWTH = 4  # of the depth in which a document is sought
 _MAX_TRIED = 4096  # candidates of a walk that is tried
-_ORDERING = ("group_by", "min_score")
 _WORDLESS = "no word of the question"
 
 
@@ -453,7 +452,7 @@ class _Trace:
                 note = f"its score {ranked.score:.6g} is below {base.min_score:.6g}"
                 return self._lose(replace(stage, note=note), min_score=ranked.score)
             self.stages.append(stage)
-        if any(getattr(base, name) is not None for name in _ORDERING):
+        if base.group_by is not None or base.min_score is not None:
             place, ranking = self._ranked(replace(base, k=base.depth, offset=0))
             if place is None:
                 return self._lose(self.stages.pop())

@@ -1,19 +1,14 @@
 """Rankings fused into one.
 
-reciprocal_rank([by_vector, by_words])                # [(document id, score), …], best first
-Fusion(scored.scale).all(cosines, bm25)               # the same, of {document id: score}
+Fusion(scored.scale).all(cosines, bm25)               # [(document id, score), …], best first
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from searchengine.backends.contract import Scored
 from searchengine.backends.mode import WEIGHT
-from searchengine.errors import QueryError
-
-CONSTANT = 60.0
-"""Added to a rank in reciprocal rank fusion: a greater constant favours the first ranks less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,44 +53,3 @@ class Fusion:
         ]
         scores.sort()
         return [(name, -score) for score, _, name in scores]
-
-
-def reciprocal_rank(
-    rankings: Sequence[Sequence[int]],
-    weights: Sequence[float] | None = None,
-    constant: float = CONSTANT,
-) -> Scored:
-    """Rankings as one: an id scores the sum of weight / (constant + rank), ranks from 1.
-
-    Each ranking names an id once, best first. By (−score, id). Cormack, Clarke and Büttcher,
-    "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods", 2009.
-    Raises QueryError unless there is a positive weight for each ranking and `constant` ≥ 0.
-    """
-    shares = _weights(len(rankings), weights)
-    if not (math.isfinite(constant) and constant >= 0):
-        raise QueryError(f"the constant of rank fusion must be 0 or more, got {constant}")
-    return _sums(
-        (name, weight / (constant + rank))
-        for ranking, weight in zip(rankings, shares, strict=True)
-        for rank, name in enumerate(ranking, start=1)
-    )
-
-
-def _weights(count: int, weights: Sequence[float] | None) -> Sequence[float]:
-    shares = [1.0] * count if weights is None else weights
-    if len(shares) != count:
-        raise QueryError(f"weights must be {count}, one per ranking, got {len(shares)}")
-    for weight in shares:
-        if not (math.isfinite(weight) and weight > 0):
-            raise QueryError(f"a weight must be more than 0, got {weight}")
-    return shares
-
-
-def _sums(parts: Iterable[tuple[int, float]]) -> Scored:
-    """Exact sums, so that equal parts tie in any order."""
-    by_name: dict[int, list[float]] = {}
-    for name, part in parts:
-        by_name.setdefault(name, []).append(part)
-    # Negative, because a sort without a key takes a third of the time.
-    sums = sorted((-math.fsum(all_parts), name) for name, all_parts in by_name.items())
-    return [(name, -total) for total, name in sums]

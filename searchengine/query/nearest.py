@@ -118,9 +118,9 @@ def nearest(
     ]
 
 
-def rows_of_part(snapshot: Snapshot, query: Query, number: int, enough: int | None = None) -> int:
-    """The rows that a part compares at full width. `enough`: in place of the shortlist."""
-    return snapshot.at_most(_wanted(snapshot, query, number, enough))
+def rows_of_part(snapshot: Snapshot, query: Query, number: int) -> int:
+    """The rows that a part compares at full width."""
+    return snapshot.at_most(_wanted(snapshot, query, number, None))
 
 
 def _wanted(snapshot: Snapshot, query: Query, number: int, enough: int | None) -> int:

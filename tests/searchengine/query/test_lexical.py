@@ -17,7 +17,7 @@ from searchengine.backends.folder.documents import questions, text_index
 from searchengine.backends.folder.lexical import Scored
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import QueryError
-from searchengine.query.fusion import Fusion, reciprocal_rank
+from searchengine.query.fusion import Fusion
 
 TEXTS = [
     ("Whales", "How whales sleep: half of the brain rests."),
@@ -332,24 +332,6 @@ def test_check_of_a_connection_that_cannot_write_says_so() -> None:
         text_index.check(connection)
 
 
-def test_reciprocal_rank() -> None:
-    assert reciprocal_rank([[7, 8], [8, 9]]) == [
-        (8, 1 / 62 + 1 / 61),
-        (7, 1 / 61),
-        (9, 1 / 62),
-    ]
-    assert reciprocal_rank([[1], [2]], [1, 2], constant=0) == [(2, 2.0), (1, 1.0)]
-    assert reciprocal_rank([[5, 3], [3, 5]]) == [(3, 1 / 61 + 1 / 62), (5, 1 / 61 + 1 / 62)]
-    assert reciprocal_rank([[], []]) == reciprocal_rank([]) == []
-
-
-@given(st.lists(st.permutations(range(6)), min_size=3, max_size=3), st.permutations(range(3)))
-def test_the_order_of_the_rankings_does_not_matter(
-    rankings: list[list[int]], order: list[int]
-) -> None:
-    assert reciprocal_rank(rankings) == reciprocal_rank([rankings[i] for i in order])
-
-
 def test_fusion_is_a_weighted_sum() -> None:
     cosines, bm25 = {1: 0.75, 2: 0.5, 3: 0.25, 6: -0.5}, {3: 20.0, 4: 10.0, 5: 2.5}
     scored = Fusion(20.0, unrelated=0.0, weight=0.6).all(cosines, bm25)
@@ -410,12 +392,3 @@ def test_fusion_gives_zero_to_one_and_rises_with_both_parts(
     for cosine in cosines.values():
         assert fusion.score(cosine, 3.0) <= fusion.score(1.0, 3.0)
         assert fusion.score(cosine, 3.0) <= fusion.score(cosine, 4.0)
-
-
-def test_fusion_refuses() -> None:
-    with pytest.raises(QueryError, match="weights must be 2, one per ranking, got 1"):
-        reciprocal_rank([[1], [2]], [1.0])
-    with pytest.raises(QueryError, match=r"more than 0, got -1\.0"):
-        reciprocal_rank([[1], []], [0.5, -1.0])
-    with pytest.raises(QueryError, match="must be 0 or more, got -1"):
-        reciprocal_rank([[1]], constant=-1)
