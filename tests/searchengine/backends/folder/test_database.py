@@ -275,17 +275,14 @@ def test_replaced_segments_are_cleared_away_without_waiting_for_a_thread(store: 
     assert not (folder / "000009").exists()
 
 
-@pytest.mark.parametrize("by_name", [True, False])
-def test_folders_of_segments_are_found_and_half_written_ones_removed(
-    tmp_path: Path, by_name: bool
-) -> None:
+def test_folders_of_segments_are_found_and_half_written_ones_removed(tmp_path: Path) -> None:
     folder = tmp_path / "segments"
     half_written = f"000002.{'a' * 32}.new"
     for name in ("000001", half_written, "notes"):
         (folder / name).mkdir(parents=True)
     (folder / "000003").write_text("no folder")
-    with open_folder(folder) as descriptor:  # None where the system cannot open folders
-        found = segment_folders(tmp_path, None if by_name else descriptor)
+    with open_folder(folder) as descriptor:
+        found = segment_folders(descriptor)
     assert found == {"000001": (folder / "000001").stat().st_ino}
     assert {path.name for path in folder.iterdir()} == {"000001", "000003", "notes"}
 
