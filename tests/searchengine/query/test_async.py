@@ -4,19 +4,15 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import WordLengths
-from hypothesis import given
-from hypothesis import strategies as st
 
 from searchengine import Hit, SearchEngine
 from searchengine.errors import CollectionError, FilterError, QueryError
-from searchengine.query.coalescing import MAX_BATCH, BackgroundCoalescer
 
 TEXTS = [" ".join(["a"] * (i % 7 + 1) + ["bee"] * (i % 5) + ["zoom"] * (i % 3)) for i in range(105)]
 
@@ -149,89 +145,3 @@ def test_a_loop_that_ends_early_leaves_nothing_behind(engine: SearchEngine) -> N
     for _ in range(5):
         asyncio.run(leave())
     assert asyncio.run(engine.asearch("a bee", 3)) == engine.search("a bee", 3)
-
-
-# ------------------------------------------------------------------------------------ the coalescer
-
-
-class Held:
-    """Doubles texts when it is let."""
-
-    def __init__(self) -> None:
-        self.calls: list[list[str]] = []
-        self.begun, self.let = threading.Semaphore(0), threading.Semaphore(0)
-
-    def __call__(self, items: list[str]) -> list[str]:
-        self.calls.append(items)
-        self.begun.release()
-        assert self.let.acquire(timeout=30)
-        if "spoilt" in items:
-            raise ValueError("a spoilt item")
-        return [2 * item for item in items]
-
-
-def test_calls_during_a_batch_share_the_next_batch() -> None:
-    work = Held()
-    together: BackgroundCoalescer[str, str] = BackgroundCoalescer(work)
-    first = together.submit("a")
-    assert work.begun.acquire(timeout=30)
-    others = [together.submit(str(i)) for i in range(MAX_BATCH + 1)]
-    assert others[3].cancel() and not first.cancel()
-    work.let.release(3)
-    assert [first.result(30), others[0].result(30), others[-1].result(30)] == ["aa", "00", "256256"]
-    with pytest.raises(CancelledError):
-        others[3].result(0)
-    assert [len(call) for call in work.calls] == [1, MAX_BATCH] and "3" not in work.calls[1]
-
-
-def test_callers_of_one_call_share_the_next() -> None:
-    """Those that ask again at once are waited for, though nobody is at work when the first does."""
-    calls: list[int] = []
-    begun = threading.Event()
-
-    def work(items: list[int]) -> list[int]:
-        calls.append(len(items))
-        begun.set()
-        time.sleep(0.5)
-        return items
-
-    together: BackgroundCoalescer[int, int] = BackgroundCoalescer(work)
-    first = together.submit(0)
-    assert begun.wait(30)
-    for _ in range(2):
-        futures = [together.submit(i) for i in range(5)]
-        assert [future.result(30) for future in futures] == list(range(5))
-    assert first.result(30) == 0 and calls == [1, 5, 5]
-
-
-def test_all_cancelled_and_then_one_more() -> None:
-    work = Held()
-    together: BackgroundCoalescer[str, str] = BackgroundCoalescer(work)
-    first = together.submit("a")
-    assert work.begun.acquire(timeout=30)
-    for future in [together.submit("x") for _ in range(5)]:
-        assert future.cancel()
-    work.let.release(2)
-    assert first.result(30) == "aa"
-    assert together.submit("b").result(30) == "bb"
-    assert work.calls == [["a"], ["b"]]
-
-
-@given(st.lists(st.sampled_from(["a", "b", "spoilt"]), min_size=1, max_size=40))
-def test_only_spoilt_items_fail(items: list[str]) -> None:
-    work = Held()
-    work.let.release(10_000)
-    together: BackgroundCoalescer[str, str] = BackgroundCoalescer(work)
-    futures: list[Future[str]] = [together.submit(item) for item in items]
-    for item, future in zip(items, futures, strict=True):
-        if item == "spoilt":
-            with pytest.raises(ValueError, match="a spoilt item"):
-                future.result(30)
-        else:
-            assert future.result(30) == 2 * item
-
-
-def test_a_wrong_number_of_results_is_an_error() -> None:
-    together: BackgroundCoalescer[str, str] = BackgroundCoalescer(lambda items: [])
-    with pytest.raises(ValueError, match="1 items have 0 results"):
-        together.submit("a").result(30)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.coalescing import MAX_BATCH, Coalescer, _Call
+from searchengine.query.coalescing import Coalescer, _Call
 
 
 class Gate:
@@ -51,80 +51,6 @@ def waiting(together: Coalescer[Any, Any], count: int) -> None:
 
 def idle(together: Coalescer[Any, Any]) -> bool:
     return not together._busy and not together._waiting
-
-
-def test_calls_that_arrive_meanwhile_share_a_batch() -> None:
-    gate = Gate()
-    together = Coalescer(gate)
-    items = ["a", "b", "c", "d", "b"]
-    with ThreadPoolExecutor(5) as callers:
-        first = callers.submit(together, items[0])
-        assert gate.begun.acquire(timeout=30)
-        others = [callers.submit(together, item) for item in items[1:]]
-        waiting(together, 5)
-        gate.let.release(2)
-        found = [one.result(timeout=30) for one in (first, *others)]
-    assert found == ["aa", "bb", "cc", "dd", "bb"]
-    assert gate.calls[0] == ["a"] and sorted(gate.calls[1]) == sorted(items[1:])
-    assert len(gate.calls) == 2 and idle(together)
-
-
-@pytest.mark.parametrize("patience", [0.0, 1e6])
-def test_callers_of_the_last_batch_are_waited_for(
-    monkeypatch: pytest.MonkeyPatch, patience: float
-) -> None:
-    monkeypatch.setattr("searchengine.query.coalescing.PATIENCE", patience)
-    gate = Gate()
-    together = Coalescer(gate)
-    with ThreadPoolExecutor(4) as callers:
-        first = callers.submit(together, "a")
-        assert gate.begun.acquire(timeout=30)
-        others = [callers.submit(together, item) for item in "bcd"]
-        waiting(together, 4)
-        gate.let.release(2)
-        for one in (first, *others):
-            one.result(timeout=30)
-        early = callers.submit(together, "b")
-        assert gate.begun.acquire(timeout=30)  # of "bcd", which began before
-        waits = not gate.begun.acquire(timeout=0.5 if patience else 30)
-        assert waits == (patience > 0)
-        later = [callers.submit(together, item) for item in "cd"]
-        gate.let.release(100)
-        found = [one.result(timeout=30) for one in (early, *later)]
-    assert found == ["bb", "cc", "dd"]
-    assert (sorted(gate.calls[-1]) == ["b", "c", "d"]) == (patience > 0)
-
-
-def test_a_batch_has_an_end() -> None:
-    gate = Gate()
-    together = Coalescer(gate)
-    with ThreadPoolExecutor(MAX_BATCH + 6) as callers:
-        first = callers.submit(together, "first")
-        assert gate.begun.acquire(timeout=30)
-        others = [callers.submit(together, str(i)) for i in range(MAX_BATCH + 5)]
-        waiting(together, MAX_BATCH + 6)
-        gate.let.release(100)
-        assert [one.result(timeout=30) for one in others] == [
-            2 * str(i) for i in range(MAX_BATCH + 5)
-        ]
-        assert first.result(timeout=30) == "firstfirst"
-    assert [len(call) for call in gate.calls] == [1, MAX_BATCH, 5]
-
-
-def test_a_fault_is_its_callers_own() -> None:
-    gate = Gate()
-    together = Coalescer(gate)
-    with ThreadPoolExecutor(4) as callers:
-        first = callers.submit(together, "a")
-        assert gate.begun.acquire(timeout=30)
-        others = {item: callers.submit(together, item) for item in ("b", "spoilt", "d")}
-        waiting(together, 4)
-        gate.let.release(100)
-        assert first.result(timeout=30) == "aa"
-        with pytest.raises(ValueError, match="a spoilt item"):
-            others["spoilt"].result(timeout=30)
-        assert [others[item].result(timeout=30) for item in "bd"] == ["bb", "dd"]
-    assert idle(together) and together("after") == "afterafter"
 
 
 def test_an_interrupted_caller_does_not_block_the_others() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 import sys
 import threading
 from collections import Counter
@@ -177,45 +176,7 @@ def test_other_processes_list_too(engine: SearchEngine) -> None:
     assert results == [(["a", "b", "c", "d"], 2, "whale")] * 2
 
 
-def test_a_folder_replaced_underneath(engine: SearchEngine, tmp_path: Path) -> None:
-    documents = iter(engine)
-    next(documents)
-    with SearchEngine.create(tmp_path / "other", WordLengths()) as other:
-        other.add([{"_id": "z", "text": "zoo"}])
-    os.rename(engine.collection.path, tmp_path / "old")
-    os.rename(tmp_path / "other", engine.collection.path)
-    assert [document.key for document in documents] == ["b", "c", "d"]
-    engine.refresh()
-    assert list(engine.keys()) == ["z"]
-
-
 # ------------------------------------------------------------------- pages, order, scores, facets
-
-
-def test_pages_are_the_parts_of_one_ranking(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
-        texts = [" ".join(["a"] * (i % 7) + ["bee"] * (i % 5) + ["hum " * 1]) for i in range(40)]
-        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
-        for mode in ("vector", "text", "hybrid"):
-            whole = [hit.key for hit in engine.search("a bee", 40, mode=mode)]
-            pages: list[str] = []
-            for offset in range(0, 45, 9):
-                hits = engine.search("a bee", 9, mode=mode, offset=offset)
-                pages += [hit.key for hit in hits]
-            assert pages == whole
-        assert engine.search("a bee", 5, offset=1000) == []
-        batch = engine.search_batch(["a bee", "hum"], 3, offset=2)
-        for text, page in zip(("a bee", "hum"), batch, strict=True):
-            alone = engine.search(text, 3, offset=2)
-            assert [hit.key for hit in page] == [hit.key for hit in alone]
-            assert [hit.score for hit in page] == pytest.approx([hit.score for hit in alone])
-
-
-def test_min_score(engine: SearchEngine) -> None:
-    scores = [hit.score for hit in engine.search("the cat sat", 4)]
-    assert scores[0] > 0.7 and scores[-1] < 0.1
-    assert [hit.score for hit in engine.search("the cat sat", 4, min_score=scores[1])] == scores[:2]
-    assert engine.search("the cat sat", 4, min_score=2) == []
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -258,26 +219,6 @@ def test_facets_equal_a_count_in_python(tmp_path_factory: Any, values: list[Any]
         assert engine.search("x", facets=["v"]).facets["v"] == expected
         engine.index_fields("v")
         assert engine.search("x", facets=["v"]).facets["v"] == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"offset": -1}, "offset must be a whole number of at least 0, got -1"),
-        ({"offset": True}, "offset must be"),
-        ({"min_score": float("nan")}, "min_score must be a number or None, got nan"),
-        ({"min_score": "high"}, "min_score must be"),
-        ({"facets": "year"}, "facets must be a list of field names, got 'year'"),
-        ({"facets": [5]}, "facets must be a list of field names"),
-        ({"facets": 5}, "facets must be a list of field names"),
-        ({"facets": ["year >"]}, "expected"),
-    ],
-)
-def test_bad_options_are_refused(
-    engine: SearchEngine, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises((QueryError, FilterError), match=message):
-        engine.search("a bee", **options)
 
 
 # ------------------------------------------------------------------------------------- conversions

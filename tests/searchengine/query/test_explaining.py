@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lost_documents import BETTER, FLAT, GRAPH, PREFIX, K, Loss, Planted, unit
+from lost_documents import FLAT, GRAPH, PREFIX, K, Loss, Planted, unit
 from tiny_model import write_cross_encoder, write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.errors import EncoderMissing, FilterError, QueryError
-from searchengine.indexer.native import library
 from searchengine.query.explanation import PLACES, Explanation
 
 ROWS, QUESTIONS = 2000, 6
@@ -125,28 +124,6 @@ def test_a_walk_that_misses_a_document(planted: Planted, tmp_path: Path) -> None
             assert "candidates missed it" in str(explanation)
 
 
-@pytest.mark.skipif(not library.levels(), reason="the kernel is not compiled")
-def test_a_walk_is_named_where_only_a_longer_shortlist_is_scanned(
-    planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under a filter a search for 100 candidates, as configured, scans; one for 12 walks."""
-    monkeypatch.setattr("searchengine.indexer.search.native_search.SCANNED_PER_CANDIDATE", 20)
-    having = [i for i, vector in enumerate(planted.vectors) if vector is not None]
-    rows = np.stack([planted.vectors[i] for i in having])  # type: ignore[arg-type]
-    options: dict[str, Any] = {"where": "not (shown = false)", "mode": "vector", "shortlist": 12}
-    missed = 0
-    with planted.build(tmp_path / "c", GRAPH) as engine:
-        for question, vector in planted.questions.items():
-            near = np.argsort(-(unit(rows[:, :PREFIX]) @ unit(vector[:PREFIX])))[:9]
-            for key in (planted.documents[having[i]]["_id"] for i in near):
-                explanation = engine.explain(question, key, 12, **options)
-                stages = {stage.name: stage for stage in explanation.stages}
-                if "prefix" in stages and stages["prefix"].rank <= 12:
-                    assert stages["prefix"].passed and "walk" in stages
-                    missed += not stages["walk"].passed
-    assert missed
-
-
 @pytest.mark.parametrize("structure", ["flat", "hnsw"])
 def test_a_funnel_narrows_the_shortlist(tmp_path: Path, structure: str) -> None:
     """400 rows by 8 dimensions, 60 of them by 16: by numpy. More hits widen it."""
@@ -231,46 +208,6 @@ def test_more_hits_than_there_can_be(tmp_path: Path) -> None:
         assert (last.lost, last.rank) == (None, 2)
         skipped = engine.explain("dog", "cat", 1, offset=10**20, mode="vector")
         assert (skipped.lost, skipped.settings) == ("page", {"offset": 1})
-
-
-def test_sentences(planted: Planted, tmp_path: Path) -> None:
-    with planted.build(tmp_path / "c", FLAT) as engine:
-
-        def explained(key: str, question: str = FIRST, **options: Any) -> str:
-            return str(engine.explain(question, key, K, **options))
-
-        def rank(key: str) -> int:
-            hits = engine.search(FIRST, 100, mode="vector", exact=True)
-            return [hit.key for hit in hits].index(key) + 1
-
-        assert explained("missing0") == ("Not in the collection: there is no document 'missing0'.")
-        assert explained("filter0", mode="vector", where="shown = true") == (
-            "Lost in the filter: shown = true does not hold, the document has shown = False; "
-            f"without --where it is found (then rank {rank('filter0')} by full width)."
-        )
-        assert explained("group0", mode="vector", group_by="group") == (
-            "Lost in its group: 'first0' has the same group and ranks higher; without --group-by "
-            f"it is found (then rank {rank('group0')} by full width)."
-        )
-        assert explained("words0", mode="text") == (
-            "Lost in the words: it has no word of the question; --mode vector finds it (then rank "
-            f"{rank('words0')} by full width)."
-        )
-        assert f"rank {BETTER + 2} by words (score " in explained("rare0", mode="text")
-        assert explained("rare0", mode="text").endswith(f"10 are shown; -k {BETTER + 2} finds it.")
-        assert explained("vector0", mode="vector") == (
-            "Lost in the vectors: the document has no vector; --mode text -k 16 finds it (then "
-            "rank 16 by words)."
-        )
-        phrase = '"alpha0 beta0" +"number3"'
-        assert explained("better0-1", phrase, mode="hybrid") == (
-            'Lost in the required phrases: the document does not contain "number3"; ask without '
-            "the + before it."
-        )
-        assert explained("vector0", '"beta0 alpha0"', mode="text", phrases="required") == (
-            'Lost in the required phrases: the document does not contain "beta0 alpha0"; -k 16 '
-            "without --exact-phrases finds it (then rank 16 by words)."
-        )
 
 
 def test_a_question_as_a_vector(planted: Planted, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Words: what matches, in what order, and that the index follows the documents."""
 
 import math
-import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,10 +12,9 @@ from hypothesis import strategies as st
 
 from searchengine.backends.contract import WordScores
 from searchengine.backends.folder import lexical
-from searchengine.backends.folder.documents import questions, text_index
+from searchengine.backends.folder.documents import text_index
 from searchengine.backends.folder.lexical import Scored
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.errors import QueryError
 from searchengine.query.fusion import Fusion
 
 TEXTS = [
@@ -111,46 +109,6 @@ def test_scores_are_bm25(texts: list[tuple[str, str]], terms: list[str], k: int)
         assert max(rest, default=0) <= result[-1][1] + 1e-5
 
 
-def test_terms_in_half_of_the_documents_are_sought_only_when_needed() -> None:
-    texts = [("", "the rare words"), *[("", f"the {i}") for i in range(9)]]
-    connection = database(texts, Tokenizer.UNICODE)
-    statements: list[str] = []
-    connection.set_trace_callback(statements.append)
-
-    def ranked() -> list[str]:
-        return [sql for sql in statements if "bm25" in sql]
-
-    assert ids(found(connection, "the rare", 1)) == [0]
-    assert len(ranked()) == 1 and "the" not in re.findall(r'"(\w+)"', ranked()[0])
-    assert ids(found(connection, "the rare", 3)) == [0, 1, 2]
-    assert sorted(ids(found(connection, "the", 20))) == list(range(10))
-
-
-def test_of_a_long_question_the_rarest_words_are_sought() -> None:
-    common = " ".join(f"common{i}" for i in range(lexical.TERMS))
-    texts = [("", common)] * 3 + [("", "scarce and far")] + [("", "else")] * 9
-    connection = database(texts, Tokenizer.UNICODE)
-    assert ids(found(connection, f"{common} unknown far scarce")) == [0, 1, 2, 3]
-    assert ids(found(connection, "x " * 300 + "y far")) == [3]
-    distinct = " ".join(f"unknown{i}" for i in range(questions.WORDS))
-    assert ids(found(connection, f"far {distinct}")) == [3]
-    assert ids(found(connection, f"{distinct} far")) == []  # beyond the words that are looked up
-
-
-def test_a_filter_is_applied_before_the_k_are_counted() -> None:
-    connection = database([("", f"whale {'x ' * i}") for i in range(20)])
-    assert ids(found(connection, "whale", 3)) == [0, 1, 2]
-    condition = "json_extract(documents.metadata, '$.n') >= ?"
-    assert ids(found(connection, "whale", 3, condition, [15])) == [15, 16, 17]
-    assert ids(found(connection, "whale", 9, condition, [18])) == [18, 19]
-    assert ids(found(connection, "whale", 9, "0 or documents.id = 4")) == [4]
-
-
-def test_equal_documents_come_by_id() -> None:
-    connection = database([("", "one whale"), ("", "an eel")] * 5)
-    assert ids(found(connection, "whale", 4)) == [0, 2, 4, 6]
-
-
 @pytest.mark.parametrize("tokenizer", ["porter", "unicode", "trigram", "stem"])
 @pytest.mark.parametrize(
     "question",
@@ -182,15 +140,6 @@ def test_no_question_is_an_error(question: str, tokenizer: str) -> None:
     found(database(tokenizer=Tokenizer(tokenizer)), question)
 
 
-def test_words_of_other_scripts_are_whole() -> None:
-    texts = [("", "नमस्ते दुनिया"), ("", "नमक"), ("", "ΟΔΟΣ"), ("", "สวัสดี ครับ")]
-    connection = database(texts, Tokenizer.UNICODE)
-    assert list(questions.words("नमस्ते, दुनिया!")) == ["नमस्ते", "दुनिया"]
-    assert ids(found(connection, "नमस्ते")) == [0]
-    assert ids(found(connection, "ΟΔΟΣ")) == [2]
-    assert ids(found(connection, "สวัสดี")) == [3]
-
-
 def test_trigrams_find_parts_of_words_and_runs_without_spaces() -> None:
     connection = database(tokenizer=Tokenizer.TRIGRAM)
     assert ids(found(connection, "ACUU")) == [3]  # vacuum
@@ -200,60 +149,15 @@ def test_trigrams_find_parts_of_words_and_runs_without_spaces() -> None:
     assert ids(found(connection, "in dolphin")) == [2]  # a short Latin word is left out
 
 
-def test_words_too_short_for_trigrams_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [("", "go to 고래"), ("GO", "go go"), ("", "gone"), ("", "stop"), ("", "고래고기")]
-    connection = database(texts, Tokenizer.TRIGRAM)
-    # 3 times, once, once; the count saturates as in BM25
-    expected = [(1, 1 - 1.2 / 4.2), (0, 1 - 1.2 / 2.2), (2, 1 - 1.2 / 2.2)]
-    assert found(connection, "Go") == expected
-    assert found(connection, "go", 5, "documents.id > ?", [1]) == expected[2:]
-    assert ids(found(connection, "go x?")) == [1, 0, 2]
-    # One text ends with the word, and the index has no trigram that begins there.
-    assert [ids(found(connection, "고래", k)) for k in (1, 2)] == [[0], [0, 4]]
-    monkeypatch.setattr(lexical, "MIN_INDEXED", 1)  # the index has enough: its documents come first
-    assert [ids(found(connection, "고래", k)) for k in (1, 2)] == [[4], [4, 0]]
-
-
 def merge_all(connection: sqlite3.Connection) -> None:
     done = text_index.merge(connection, -1)
     while not done:
         done = text_index.merge(connection, 1)
 
 
-def test_merging_page_by_page_ends_in_one_tree() -> None:
-    connection = database()
-    for i in range(100, 140):
-        connection.execute(_UPSERT, {"id": i, "title": "", "text": f"elm elm{i}"})
-        connection.commit()
-    assert not text_index.merge(connection, -1)
-    merge_all(connection)
-    trees = connection.execute("SELECT count(DISTINCT segid) FROM text_index_idx").fetchone()
-    assert trees == (1,)
-    assert len(ids(found(connection, "elm", 100))) == 40
-
-
-def test_without_an_index() -> None:
-    connection = database(tokenizer=Tokenizer.NONE)
-    with pytest.raises(QueryError, match="has no index of words"):
-        found(connection, "whales")
-    assert text_index.check(connection) is None
-    merge_all(connection)
-    text_index.drop(connection)
-
-
 def kind(connection: sqlite3.Connection) -> Tokenizer:
     read = lambda sql, values: connection.execute(sql, values).fetchall()  # noqa: E731
     return text_index.analyzer(read).tokenizer
-
-
-def test_the_tokenizer_can_be_changed() -> None:
-    connection = database()
-    for tokenizer in (*reversed(Tokenizer), Tokenizer.PORTER):
-        text_index.create(connection, Analyzer(tokenizer))
-        assert kind(connection) is tokenizer
-    text_index.drop(connection)
-    names = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'text_%'")
-    assert names.fetchall() == []
 
 
 def test_a_transaction_takes_the_index_back() -> None:
@@ -325,13 +229,6 @@ def test_check_finds_what_is_wrong(tmp_path: Any) -> None:
     assert not connection.in_transaction
 
 
-def test_check_of_a_connection_that_cannot_write_says_so() -> None:
-    connection = database()
-    connection.execute("PRAGMA query_only = 1")
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        text_index.check(connection)
-
-
 def test_fusion_is_a_weighted_sum() -> None:
     cosines, bm25 = {1: 0.75, 2: 0.5, 3: 0.25, 6: -0.5}, {3: 20.0, 4: 10.0, 5: 2.5}
     scored = Fusion(20.0, unrelated=0.0, weight=0.6).all(cosines, bm25)
@@ -344,33 +241,6 @@ def test_fusion_is_a_weighted_sum() -> None:
     assert half.score(1.0, 40.0) == half.score(1.0, 60.0) == 1.0  # a phrase adds to BM25
     assert half.score(None, 20.0) == half.score(0.5, 20.0)  # no vector: as unrelated ones
     assert Fusion(1.0).all({}, {}) == []
-
-
-def test_fusion_orders_equal_scores_by_cosine_then_id() -> None:
-    words = Fusion(2.0, weight=0.0)
-    cosines = {1: 0.1, 2: 0.9, 3: 0.9, 4: 0.5}
-    assert words.all(cosines, {4: 1.0, 5: 1.0}) == [(4, 0.5), (5, 0.5), (2, 0), (3, 0), (1, 0)]
-    assert [name for name, _ in Fusion(2.0, weight=1.0).all(cosines, {1: 2.0})] == [2, 3, 4, 1]
-
-
-def test_the_scale_of_words_is_the_best_or_the_most() -> None:
-    scored = [(1, 4.0), (2, 3.0)]
-    assert WordScores(scored, 9.0).scale == 9.0
-    assert WordScores(scored).scale == WordScores(scored, 4.0).scale == 4.0  # most: unknown
-    assert WordScores([], 9.0).scale == 9.0 and WordScores().scale == 1.0
-    assert WordScores([(2, 12.0), *scored], 9.0, scale=9.0).scale == 9.0  # 2 has a phrase
-
-
-pairs = st.dictionaries(st.integers(0, 9), st.integers(1, 40).map(float))
-
-
-@given(pairs, pairs, st.sampled_from([0.5, 2.0, 8.0]), st.sampled_from([0.0, 0.25, 0.75]))
-def test_fusion_does_not_see_the_scale_of_bm25(
-    cosines: dict[int, float], bm25: dict[int, float], factor: float, unrelated: float
-) -> None:
-    scaled = {name: factor * score for name, score in bm25.items()}
-    plain = Fusion(40.0, unrelated).all(cosines, bm25)
-    assert plain == Fusion(40.0 * factor, unrelated).all(cosines, scaled)
 
 
 @given(

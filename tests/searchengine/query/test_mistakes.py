@@ -163,12 +163,6 @@ def test_part_of_the_hits_are_hits(engine: SearchEngine) -> None:
     assert first.to_dicts() == hits.to_dicts()[:1]
 
 
-def test_representation(engine: SearchEngine) -> None:
-    assert repr(engine) == f"<SearchEngine {engine.collection.path}, 2 documents>"
-    engine.close()
-    assert repr(engine).endswith(", closed>")
-
-
 def test_progress_as_a_bar(engine: SearchEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.add([{"_id": "three", "text": "a dog"}], progress=True)
     assert "1/1" in capsys.readouterr().err and "three" in engine

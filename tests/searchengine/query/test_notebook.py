@@ -1,15 +1,13 @@
-"""What notebooks show: hits, documents, a collection, a bench. Everything in it is escaped."""
+"""What notebooks show of hits and documents. Everything in it is escaped."""
 
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import bench_results
 import pytest
 from conftest import WordLengths
 
-from searchengine import Document, SearchEngine
-from searchengine.corpus.notebook import facts, table
+from searchengine import SearchEngine
 
 NASTY = "<script>alert(1)</script> & \"quotes\" 'too' \u202e"
 ALLOWED = {"table", "thead", "tbody", "tr", "th", "td", "p"}
@@ -74,34 +72,3 @@ def test_hits_and_documents(tmp_path: Path) -> None:
         assert read(engine[NASTY]).rows == [
             ["key", NASTY], ["title", NASTY], ["text", NASTY], [NASTY, NASTY], ["year", "1"]
         ]  # fmt: skip
-
-
-def test_a_collection(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "<b>", WordLengths()) as engine:
-        engine.add([{"_id": "1", "text": "a bee"}])
-        shown = read(engine)
-        rows = dict(shown.rows)
-        assert shown.texts == [str(tmp_path / "<b>")]
-        assert (rows["documents"], rows["encoder"], rows["dimensions"]) == (
-            "1",
-            "made in Python",
-            "16",
-        )
-        assert (rows["search"], rows["tuned for"]) == ("exact", "–")
-        assert read(engine.stats()).rows == shown.rows
-    with SearchEngine.create(tmp_path / "none", None, dim=4) as engine:
-        assert dict(read(engine).rows)["encoder"] == "none"
-
-
-def test_a_bench() -> None:
-    results = bench_results.plausible()
-    shown = read(results)
-    assert [row[0] for row in shown.rows[1:]] == [row.name for row in results.rows]
-    assert shown.texts == ["Bench of sentences.index, 200,000 rows"] and shown.rows[1][1] == "1.000"
-
-
-def test_cells_are_cut_and_numbers_rounded() -> None:
-    shown = Reader(table(("a", "b"), [("x" * 700, 0.12345), (None, 3)]))
-    assert shown.rows == [["a", "b"], ["x" * 600 + "…", "0.123"], ["–", "3"]]
-    assert Reader(facts([("a", True)])).rows == [["a", "True"]]
-    assert Document("k", "")._repr_html_().count("<tr>") == 1

@@ -1,6 +1,5 @@
 """Pages: however an answer is cut, each document comes once, and where it came."""
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +7,7 @@ import numpy as np
 import pytest
 
 from searchengine import SearchEngine
-from searchengine.backends.contract import Passage
 from searchengine.errors import QueryError
-from searchengine.query.paging import Ranked, Ranking, in_parts, part_size
 
 COUNT, DIM = 1200, 24
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide", "krill", "reef"]
@@ -158,45 +155,3 @@ def test_a_page_beyond_what_a_cross_encoder_reads_is_refused(engine: SearchEngin
     options: dict[str, Any] = {"cross_encoder": "/no/such/model", "candidates": 30}
     with pytest.raises(QueryError, match=r"best 30 documents.*got 31; pass more candidates"):
         engine.search(QUESTION, 10, offset=21, **options)
-
-
-# ------------------------------------------------------------------------------------------- parts
-
-
-def ranking(numbers: Iterable[int], last: bool, exact: bool = True) -> Ranking:
-    return Ranking([Ranked(0.5, Passage(i, i, 0, 1), {}) for i in numbers], exact, last)
-
-
-def test_the_first_part_is_the_shortlist_and_others_grow() -> None:
-    assert [part_size(10, number) for number in range(4)] == [10, 100, 400, 1600]
-    assert [part_size(150, number) for number in range(3)] == [150, 600, 2400]
-    assert part_size(10, 60) == 2**40  # more than any collection has, and SQLite's integers hold it
-
-
-def test_a_part_has_what_no_part_before_it_has() -> None:
-    """Each deeper search here reverses the order and finds what the others missed."""
-    asked: list[int] = []
-
-    def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
-        asked.append(number)
-        order = range(part_size(10, number) - 1, -1, -1)
-        return [ranking(order, last=False, exact=number < 2) for _ in positions]
-
-    (found,) = in_parts(part, 1, 101, lambda ids: {i: i for i in ids})
-    numbers = [each.passage.document for each in found.documents]
-    assert asked == [0, 1, 2]
-    assert numbers == [*range(9, -1, -1), *range(99, 9, -1), 399]
-    assert not found.exact
-
-
-def test_the_search_ends_where_there_is_nothing_more() -> None:
-    asked: list[tuple[list[int], int]] = []
-
-    def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
-        asked.append(([*positions], number))
-        sizes_of = [min(part_size(10, number), (3, 10, 25)[i]) for i in positions]
-        return [ranking(range(size), last=size < part_size(10, number)) for size in sizes_of]
-
-    found = in_parts(part, 3, 2**40, lambda ids: {i: i // 2 for i in ids})
-    assert asked == [([0, 1, 2], 0), ([1, 2], 1)]
-    assert [len(each.documents) for each in found] == [3, 5, 13]

@@ -3,7 +3,6 @@
 import itertools
 import math
 import re
-import threading
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -190,41 +189,6 @@ def test_a_change_is_found_by_its_phrase(tmp_path: Path) -> None:
         assert keys(engine, '"deep learning"') == ["2", "4", "new"]
 
 
-def test_while_another_writes(tmp_path: Path) -> None:
-    """Phrases and short words, of one commit each, in segments that merge."""
-    path = tmp_path / "c"
-    SearchEngine.create(path, WordLengths(), tokenizer="trigram").close()
-    ended = threading.Event()
-
-    def write() -> None:
-        try:
-            with SearchEngine.open(path, WordLengths()) as writer:
-                for i in range(8):
-                    texts = (f"北京 deep sea {i}", f"deep {i} sea 北", f"深 whale {i}")
-                    writer.add([{"_id": f"{i}-{n}", "text": each} for n, each in enumerate(texts)])
-                    writer.delete([f"{i // 2}-1"])
-        finally:
-            ended.set()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    with SearchEngine.open(path, WordLengths()) as reader:
-        while not ended.is_set():
-            reader.refresh()
-            for question, text in (('"deep sea" 北', "deep sea"), ("深", "深"), ("wh", "whale")):
-                asked: Any = {"mode": "text", "phrases": "required"}
-                hits = reader.search(question, 100, **asked)
-                assert all(text in hit.text for hit in hits)
-                assert len({hit.key for hit in hits}) == len(hits)
-        thread.join()
-        reader.refresh()
-        for question, count in (('"deep sea"', 8), ("北京", 8), ("北", 12), ("wh", 8)):
-            asked = {"phrases": "required"}
-            assert len(reader.search(question, 100, mode="text", **asked)) == count, question
-            both = reader.search(question, 100, mode="hybrid", **asked)
-            assert len([hit for hit in both if hit.scores["text"]]) == count
-
-
 word = st.sampled_from(["ash", "birch", "elm", "oak"])
 line = st.lists(word, max_size=8).map(" ".join)
 
@@ -311,11 +275,6 @@ def test_a_phrase_of_very_many_documents_adds_nothing(
             for text in ('"deep learning" whales', "deep learning whales")
         )
         assert marked == plain
-
-
-def test_phrases_must_be_one_of_two(tmp_path: Path) -> None:
-    with pytest.raises(QueryError, match="phrases must be one of scored, required, got 'all'"):
-        Query(phrases="all")
 
 
 def test_the_command_line_names_a_phrase_that_nothing_contains(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from searchengine.encoders.questions import CACHE_SIZE, MAX_CACHED_BATCH, QuestionEncoder
+from searchengine.encoders.questions import MAX_CACHED_BATCH, QuestionEncoder
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.trainer.errors import ModelError
@@ -26,30 +26,6 @@ def test_a_repeated_question_is_not_encoded() -> None:
     np.testing.assert_array_equal(again, expected(["two whales", "a bee", "a cow", "a cow"]))
     np.testing.assert_array_equal(first, expected(["a bee", "two whales"]))
     assert encoder.calls == [["a bee", "two whales"], ["a cow"]]
-
-
-def test_the_cache_drops_the_least_recent_question() -> None:
-    encoder = WordLengths()
-    questions = QuestionEncoder(encoder)
-    for number in range(CACHE_SIZE):
-        questions.encode([f"question {number}"])
-    questions.encode(["question 0"])  # asked again: now 1 is the oldest
-    questions.encode(["one more"])
-    encoder.calls.clear()
-    questions.encode(["question 0"])
-    questions.encode(["question 1"])
-    assert encoder.calls == [["question 1"]]
-
-
-def test_large_batches_are_not_cached() -> None:
-    encoder = WordLengths()
-    questions = QuestionEncoder(encoder)
-    questions.encode(["a bee"])
-    many = [f"question {number}" for number in range(MAX_CACHED_BATCH)] + ["a bee"]
-    np.testing.assert_array_equal(questions.encode(many), expected(many))
-    assert encoder.calls[1] == many
-    questions.encode(["a bee"])
-    assert len(encoder.calls) == 2
 
 
 class Cut(WordLengths):

@@ -159,13 +159,6 @@ def test_by_words_is_the_order_of_bm25_and_needs_no_encoder(
     assert engine.encoder.calls == []  # type: ignore[attr-defined]
 
 
-def test_by_words_the_passage_that_has_them_is_shown(engine: SearchEngine) -> None:
-    for word in ("a", "bb", "ccc"):
-        (hit,) = engine.search(word, mode="text", where="n = 0")
-        assert hit.passage.split() == [word] * 4
-        assert hit.snippet == hit.passage
-
-
 @pytest.mark.parametrize("source", [None, "/no/such/model"])
 def test_by_words_without_an_encoder(tmp_path: Path, source: str | None) -> None:
     encoder = Words()
@@ -204,17 +197,6 @@ def fusing(engine: SearchEngine, question: str) -> Fusion:
         weight = weight_of(snapshot.settings)
         vector = engine.encoder.encode([question])[0]
         return Fusion(found.scale, snapshot.unrelated.cosine(vector), weight)
-
-
-@pytest.mark.parametrize("where", [None, "n > 0"])
-def test_both_are_the_weighted_scores(engine: SearchEngine, where: str | None) -> None:
-    expected = fused(engine, "bb dddd", where)
-    hits = engine.search("bb dddd", mode="hybrid", where=where)
-    assert [hit.score for hit in hits] == pytest.approx([score for _, score in expected], abs=NEAR)
-    assert dict(zip(keys(hits), range(9), strict=False)).keys() == dict(expected).keys()
-    assert engine.search("bb dddd", 2, mode="hybrid", where=where) == hits[:2]
-    batch = engine.search_batch(["bb dddd", "a"], mode="hybrid", where=where)
-    assert keys(batch[0]) == keys(hits) and keys(batch[1])[0] == ("long" if not where else "near")
 
 
 def test_both_show_what_only_words_find_by_its_nearest_passage(tmp_path: Path) -> None:
@@ -307,29 +289,6 @@ def test_what_is_no_field_makes_no_groups(engine: SearchEngine, mode: str, name:
 # ------------------------------------------------------------------------------------------ options
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mode": "x"}, "one of auto, vector, text, hybrid, got 'x'"),
-        ({"mode": None}, "got None"),
-        ({"k": True}, "k must be a whole number of at least 1, got True"),
-        ({"k": np.bool_(True)}, "k must be a whole number of at least 1, got .*True"),
-        ({"k": None}, "k must be a whole number of at least 1, got None"),
-        ({"shortlist": np.float64(3)}, "shortlist must be a whole number of at least 1, got .*3.0"),
-        ({"shortlist": 0}, "shortlist must be a whole number of at least 1, got 0"),
-        ({"shortlist": ""}, "shortlist must be a whole number of at least 1, got ''"),
-        ({"where": 5}, "where must be a text or None, got 5"),
-        ({"group_by": ["n"]}, r"group_by must be a text or None, got \['n'\]"),
-        ({"exact": True, "mode": "text"}, "exact search needs the mode vector, got text"),
-    ],
-)
-def test_options_that_make_no_sense(
-    engine: SearchEngine, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(QueryError, match=message):
-        engine.search("bb", **options)
-
-
 def test_integers_of_numpy_are_options_too(engine: SearchEngine) -> None:
     plain = engine.search("bb", 2, shortlist=50)
     assert engine.search("bb", np.int64(2), shortlist=np.uint8(50)) == plain  # type: ignore[arg-type]
@@ -351,13 +310,6 @@ def test_every_search_takes_the_options_of_a_query() -> None:
     defaults = inspect.signature(SearchEngine.search).parameters
     assert all(defaults[field.name].default == field.default for field in fields(Query))
     assert sorted(Options.__annotations__) == sorted(set(names) - {"k"})
-
-
-@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
-@pytest.mark.parametrize("options", [{}, {"group_by": "n"}])
-def test_any_k_is_possible(engine: SearchEngine, mode: str, options: dict[str, Any]) -> None:
-    question = "bb eeeee dddd"
-    assert len(engine.search(question, 2**70, mode=mode, **options)) == 5
 
 
 class Row:

@@ -34,25 +34,6 @@ def mean_of(document: dict[str, Any]) -> Any:
 # ------------------------------------------------------------------------------------------ similar
 
 
-def test_similar_is_by_the_mean_of_the_passages(engine: SearchEngine) -> None:
-    engine.encoder.calls.clear()  # type: ignore[attr-defined]
-    hits = engine.similar("long")
-    assert engine.encoder.calls == []  # type: ignore[attr-defined]
-    check(hits, brute_force(DOCUMENTS[1:], mean_of(DOCUMENTS[0])), 10)
-    # (1, 1, 1) against (0, 1, 1) and (0, 3, 1)
-    assert keys(hits)[:2] == ["half", "near"]
-    assert [hit.score for hit in hits[:2]] == pytest.approx([(2 / 3) ** 0.5, 4 / 30**0.5], abs=NEAR)
-    assert {hit.question for hit in hits} == {""}
-    assert hits[0].snippet == "bb ccc"
-
-
-def test_a_document_of_many_passages_is_found_by_its_best(engine: SearchEngine) -> None:
-    hits = engine.similar("half")
-    assert keys(hits) == ["near", "long", "far", "other"]
-    assert hits[1].score == pytest.approx(0.5**0.5, abs=NEAR)  # as near as its mean: 2 / √6, is not
-    assert hits[1].passage in ("bb bb bb bb", "ccc ccc ccc ccc")
-
-
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 50])
 def test_similar_leaves_itself_out(engine: SearchEngine, k: int, exact: bool) -> None:
@@ -73,16 +54,6 @@ def test_similar_with_groups(engine: SearchEngine) -> None:
     assert len(engine.similar("long", group_by="of.kind")) == 4
     assert len(engine.similar("half", group_by="of.kind")) == 3
     assert len(engine.similar("half", 2, group_by="of.kind")) == 2
-
-
-def test_similar_to_one_that_owns_most_passages(tmp_path: Path) -> None:
-    documents = [
-        {"_id": "owner", "text": "bb bb bb ccc " * 200},
-        *({"_id": str(n), "text": "bb " + "dddd " * (n % 3)} for n in range(30)),
-    ]
-    with collection(tmp_path, documents) as engine:
-        for k in (1, 5, 40):
-            check(engine.similar("owner", k), brute_force(documents[1:], mean_of(documents[0])), k)
 
 
 def test_similar_to_the_only_one_or_to_none(tmp_path: Path) -> None:
@@ -131,12 +102,6 @@ def test_what_similar_refuses(
             engine.similar(asked, **options)
     finally:
         engine.delete(["words"])
-
-
-@pytest.mark.parametrize("mode", ["text", "hybrid"])
-def test_similar_is_by_vectors(engine: SearchEngine, mode: str) -> None:
-    with pytest.raises(QueryError, match=f"need the mode vector, got {mode}; leave mode out"):
-        engine.similar("long", mode=mode)
 
 
 # ------------------------------------------------------------------------------------------ vectors
@@ -193,17 +158,6 @@ def test_vectors_in_a_batch(engine: SearchEngine) -> None:
 def test_invalid_vectors_are_refused(engine: SearchEngine, vector: Any, message: str) -> None:
     with pytest.raises(QueryError, match=message):
         engine.search(vector)
-
-
-def test_the_bad_one_of_a_batch_is_named(engine: SearchEngine) -> None:
-    with pytest.raises(QueryError, match="vector 2 is not"):
-        engine.search_batch(np.stack([one(1), one(0)]))
-
-
-@pytest.mark.parametrize("mode", ["text", "hybrid"])
-def test_vectors_have_no_words(engine: SearchEngine, mode: str) -> None:
-    with pytest.raises(QueryError, match=f"the mode {mode} needs questions as texts, got vectors"):
-        engine.search(one(1), mode=mode)
 
 
 lengths = st.lists(st.integers(1, 16), min_size=1, max_size=60)

@@ -135,14 +135,6 @@ def test_weights_of_words() -> None:
     assert of("car", [["car", "auto"], ["car", "wagon"]]) == {"auto": 1.0, "wagon": 1.0}
 
 
-def test_words_that_a_synonym_stands_for() -> None:
-    groups = [["car", "auto"], ["motor vehicle", "auto"]]
-    words = added(
-        "car car motor vehicle car", {"synonyms": stored(groups)}, Analyzer.parse("porter")
-    )
-    assert words == {"auto": (1.0, ("car", "motor", "vehicle"))}
-
-
 @pytest.mark.parametrize("tokenizer", ["porter", "stem:en", "unicode", "trigram"])
 def test_a_rarer_synonym_counts_as_much_as_the_rarest_word(tmp_path: Path, tokenizer: str) -> None:
     """By the words files and by FTS5. Of texts of equal length that have a word once."""
@@ -189,18 +181,6 @@ def test_other_tokenizers(
 def test_few_words_are_added() -> None:
     groups = [[f"w{i}", *(f"w{i}x{j}" for j in range(49))] for i in range(3)]
     assert len(of("w0 w1 w2", groups)) == MAX_ADDED
-
-
-def test_a_word_of_many_groups_is_looked_up_until_enough_are_added() -> None:
-    """A word may be in thousands of groups: those after that are not read."""
-    groups = [["car", *(f"w{i}x{j}" for j in range(49))] for i in range(400)]
-    words = of("car", groups)
-    assert len(words) == MAX_ADDED and {w.split("x")[0] for w in words} == {"w0", "w1"}
-
-
-def test_spellings_of_a_word_count_once() -> None:
-    groups = [["car", "motor vehicle", "MI"], ["car", "Vehicles"], ["car", "mi"]]
-    assert of("car", groups) == {"motor": 0.5, "vehicle": 1.0, "MI": 1.0}
 
 
 def test_memory_of_large_groups() -> None:

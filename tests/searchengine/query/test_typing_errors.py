@@ -134,13 +134,6 @@ def test_a_timeout_ends_it_between_words(engine: SearchEngine) -> None:
         snapshot.replacements("wahles")
 
 
-def test_filters_and_pages_keep_the_replacement(engine: SearchEngine) -> None:
-    for options in ({"where": "n > 1000"}, {"offset": 5}, {"where": "n < 1000"}):
-        hits = engine.search("wahles", mode="text", **options)  # type: ignore[arg-type]
-        assert dict(hits.replaced) == {"wahles": "whales"}
-        assert [hit.key for hit in hits] == (["whales"] if "n < 1000" in options.values() else [])
-
-
 def test_explanations_read_the_words_searched_for(engine: SearchEngine) -> None:
     assert engine.explain("wahles", "whales", mode="text").rank == 1
     assert engine.explain("wahles", "whales", mode="hybrid").found
@@ -188,15 +181,6 @@ def test_languages_and_tokenizers(
     with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer=tokenizer) as engine:
         engine.add([{"_id": 1, "text": text}, {"_id": 2, "text": "x"}])
         assert dict(engine.search(question, mode="text").replaced) == replaced
-
-
-def test_a_segment_without_a_kernel_finds_the_same(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with engine.collection.reading() as snapshot:
-        before = [snapshot.replacements(question) for question, _ in ASKED]
-        monkeypatch.setenv("SEARCHENGINE_KERNEL", "faiss")
-        assert [snapshot.replacements(question) for question, _ in ASKED] == before
 
 
 def test_the_command_line_says_what_was_searched_for(tmp_path: Path) -> None:
