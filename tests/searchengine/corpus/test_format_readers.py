@@ -267,29 +267,6 @@ def test_pages(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- encodings
 
 
-@pytest.mark.parametrize(
-    ("text", "encoding"),
-    [
-        (KOREAN, "cp949"),
-        (JAPANESE * 2, "cp932"),
-        (JAPANESE * 2, "euc_jp"),
-        (JAPANESE, "iso2022_jp"),
-        (KOREAN, "utf-16"),
-        (KOREAN, "utf-32"),
-        (
-            "Les baleines dorment près de la surface, où elles respirent. Déjà été français.",
-            "cp1252",
-        ),
-        ("Киты спят половиной мозга, потому что должны дышать.", "cp1251"),
-        ("Киты спят половиной мозга, потому что должны дышать.", "koi8_r"),
-    ],
-)
-def test_other_encodings_are_detected(tmp_path: Path, text: str, encoding: str) -> None:
-    for name in ("a.txt", "a.md"):
-        found = part(tmp_path / name, text.encode(encoding))
-        assert (found.text, found.metadata) == (text, {"encoding": encoding})
-
-
 def test_files_of_other_encodings_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(KOREAN.encode("cp949"))
     (tmp_path / "b.txt").write_bytes(JAPANESE.encode("iso2022_jp"))

@@ -2,11 +2,9 @@
 
 import json
 import pickle
-import threading
 import time
 import traceback
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,32 +115,6 @@ def test_a_late_answer_is_requested_again(server: EmbeddingServer) -> None:
     server.faults.extend([Fault(delay=0.8)] * 2)
     assert np.abs(encoder.encode(["a bee"]) - WordLengths(8).encode(["a bee"])).max() < 1e-6
     assert len(server.requests) >= 3
-
-
-def test_waits_grow_and_differ(
-    server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "FIRST_WAIT", 0.08)
-    monkeypatch.setattr(http, "MAX_WAIT", 0.2)
-    encoder = HttpEncoder(server.url, "words", max_retries=3)
-    server.faults.extend([Fault(500)] * 3)
-    server.times.clear()
-    assert encoder.dim == 8
-    waits = [after - before for before, after in pairwise(server.times)]
-    for wait, longest in zip(waits, (0.08, 0.16, 0.2), strict=True):
-        assert wait >= longest / 2
-
-
-@pytest.mark.parametrize("value", ["0", "-5", "Sun, 06 Nov 1994 08:49:37 GMT"])
-def test_retry_after_never_shortens_a_wait(
-    server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    monkeypatch.setattr(http, "FIRST_WAIT", 0.2)
-    server.times.clear()
-    server.faults.append(Fault(503, headers={"Retry-After": value}))
-    encoder.encode(["a bee"])
-    first, second = server.times
-    assert second - first >= 0.1
 
 
 def test_retry_after_stops_all_threads(server: EmbeddingServer) -> None:
@@ -509,18 +481,3 @@ def test_another_url_for_the_same_model(server: EmbeddingServer, tmp_path: Path)
         SearchEngine.open(tmp_path / "c", f"{moved.url}#words").close()
         with pytest.raises(EncoderMismatch, match=r"built by the encoder http.*but got 'other'"):
             SearchEngine.open(tmp_path / "c", f"{moved.url}#other")
-
-
-def test_from_several_threads(server: EmbeddingServer) -> None:
-    encoder, results = HttpEncoder(server.url, "words", batch=5, concurrency=2), []
-    server.delay = 0.005
-    threads = [
-        threading.Thread(target=lambda: results.append(encoder.encode(TEXTS))) for _ in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    expected = WordLengths(8).encode(TEXTS)
-    assert len(results) == 6 and all(np.abs(each - expected).max() < 1e-6 for each in results)
-    assert server.most <= 2

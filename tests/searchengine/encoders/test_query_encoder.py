@@ -172,17 +172,6 @@ def test_a_router_serves_its_own_collection_and_that_of_its_documents(
             assert len(engine.search(TEXTS[0], k=2)) == 2
 
 
-def test_a_folder_that_belongs_elsewhere_is_named(
-    router: Callable[[int], tuple[Path, Path]], folder: Path
-) -> None:
-    _, questions = router(0)
-    result = CliRunner().invoke(
-        cli, ["search", str(folder), "x", "--query-encoder", str(questions)]
-    )
-    assert result.exit_code == 2 and "holds vectors of 16 dimensions, and" in result.stderr
-    assert f"the question encoder {questions} gives 32" in result.stderr
-
-
 def test_the_command_line(router: Callable[[int], tuple[Path, Path]], tmp_path: Path) -> None:
     base, folder = router(0)
     with SearchEngine.create(tmp_path / "c", base, runtime=TORCH) as engine:

@@ -271,11 +271,6 @@ def test_beir_folder(tmp_path: Path) -> None:
     assert list(read_corpus(tmp_path)) == TWO
 
 
-def test_full_text_joins_title_and_text() -> None:
-    assert [d.full_text for d in TWO] == ["Whales whales sleep", "bread rises"]
-    assert Document("1", " ", " ").full_text == ""
-
-
 BAD_LINES: list[tuple[str, str | bytes, str]] = [
     ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "text": \n', r"c\.jsonl:2: not JSON"),
     ("c.jsonl", '{"_id": "1", "text": "a"}\n["2"]\n', r":2: expected a JSON object, got list"),

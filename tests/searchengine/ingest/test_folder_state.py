@@ -34,28 +34,6 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
         yield engine
 
 
-def test_a_file_just_written_is_read_again(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = FolderState(notes)
-    files = state.look(Unread())
-    assert sorted(files.changed) == sorted(files.unsettled) == ["a.txt", "one/b.txt"]
-    assert not state.done(files)  # a write in the same tick of the clock would not be seen
-    assert state.has_changed(state.look(Unread()))
-    monkeypatch.setattr(watching, "RECENT", 0)
-    files = state.look(Unread())
-    assert state.done(files)
-    assert not state.has_changed(state.look(Unread()))
-    write(notes, {"a.txt": "b"})
-    files = state.look(Unread())
-    assert files.changed == ["a.txt"]
-    write(notes, {"a.txt": "written while it was read"})
-    assert not state.done(files)
-    files = state.look(Unread())
-    assert files.changed == ["a.txt"]
-    (notes / "a.txt").unlink()
-    assert not state.done(files)
-    assert state.has_changed(state.look(Unread()))
-
-
 def test_a_file_with_another_content_of_the_same_size_and_time(
     notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,16 +96,6 @@ def test_a_clock_behind_the_times_of_the_files(
     seconds = 4
     assert read() == (1, 0, True)
     assert read() == (0, 0, True)
-
-
-def test_the_folders_that_are_watched(notes: Path) -> None:
-    write(notes, {".git/x.txt": "a", "two/deep/y.txt": "a", "c.index/documents.db": ""})
-    write(notes, {"c.index/segments/z.txt": "a"})
-    (notes / "two" / "loop").symlink_to(notes)
-    (notes / "empty").mkdir()
-    below = {path.relative_to(notes).as_posix() for path in folders_below(notes)}
-    assert below == {".", "one", "two", "two/deep", "empty"}
-    assert folders_below(notes / "nothing") == []
 
 
 def test_a_folder_that_may_not_be_read(

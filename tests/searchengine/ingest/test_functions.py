@@ -29,38 +29,6 @@ def other(texts: list[str]) -> Any:
     return WordLengths(8).encode([text[::2] + " x" for text in texts])
 
 
-def test_a_function_is_an_encoder(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c", embed) as engine:
-        engine.add(DOCUMENTS)
-        hit = engine.search("one cat lay", 1, mode="vector")[0]
-        assert (hit.key, hit.score) == ("the cat sat", pytest.approx(1, abs=1e-3))
-        assert engine.stats().encoder == "embed" and engine.stats().dim == 8
-        assert engine.stats().cut is None
-    with SearchEngine.open(tmp_path / "c", embed) as engine:
-        assert engine.search("the cat sat", 1)[0].key == "the cat sat"
-        engine.verify()
-    with (
-        SearchEngine.open(tmp_path / "c") as engine,
-        pytest.raises(CollectionError, match="was built by the function 'embed'; pass it again"),
-    ):
-        engine.search("x")
-
-
-def test_a_changed_function_is_refused_by_name(tmp_path: Path) -> None:
-    SearchEngine.create(tmp_path / "c", FunctionEncoder(embed, "embed")).close()
-    with pytest.raises(EncoderMismatch, match="built by the function 'embed', but got 'other'"):
-        SearchEngine.open(tmp_path / "c", other)
-    changed = FunctionEncoder(other, "embed")
-    with pytest.raises(EncoderMismatch, match="'embed', but that name returns other vectors now"):
-        SearchEngine.open(tmp_path / "c", changed)
-    with pytest.raises(EncoderMismatch, match="was built by the encoder embed"):
-        SearchEngine.open(tmp_path / "c", WordLengths(8))
-    narrow = FunctionEncoder(lambda texts: WordLengths(4).encode(texts), "embed")
-    with pytest.raises(EncoderMismatch, match="other vectors now"):
-        SearchEngine.open(tmp_path / "c", narrow)
-    SearchEngine.open(tmp_path / "c", FunctionEncoder(embed, "embed", 8)).close()
-
-
 def test_rounding_is_no_other_function(tmp_path: Path) -> None:
     """bfloat16 keeps 8 bits: the fingerprint still matches, a slightly different model's not."""
     rng = np.random.default_rng(0)
@@ -173,20 +141,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
         prompts={"query": "the man ", "document": "the bird "},
     )
     return library.SentenceTransformer(str(folder), device="cpu")
-
-
-def test_a_sentence_transformer(model: Any, tmp_path: Path) -> None:
-    long = " ".join(["the dog sleeps", "a whale sings", "a small bird eats"] * 12)
-    documents = [{"_id": "long", "text": long}, {"_id": "short", "text": "a red house"}]
-    with SearchEngine.create(tmp_path / "c", model) as engine:
-        engine.add(documents)
-        assert engine.stats().passages > 3  # cut into what the model reads
-        hit = engine.search("a red house", 1, mode="vector")[0]
-        expected = model.encode_query("a red house") @ model.encode_document("a red house")
-        assert hit.score == pytest.approx(expected, abs=2e-3)
-        engine.verify()
-    with SearchEngine.open(tmp_path / "c", SentenceTransformerEncoder(model)) as engine:
-        assert engine.search("a red house", 1)[0].key == "short"
 
 
 def test_its_room_and_tokens(model: Any) -> None:

@@ -12,7 +12,6 @@ from cut_documents import Words
 
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.indexer.building import build
 from searchengine.ingest import pipeline, spool
 from searchengine.ingest.settings import AddOptions
 
@@ -34,29 +33,6 @@ def test_a_commit_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.Monke
         assert (summary.added, summary.changed) == (0, 1)
 
 
-def test_spooled_vectors_are_read_in_ranges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spool, "_BLOCK", 3)
-    rows = np.arange(20, dtype=np.float32).reshape(10, 2)
-    spooled = spool.Spool(tmp_path)
-    for part in (rows[:4], rows[4:]):
-        spooled.add_vectors(part)
-    whole = spooled.vectors([(2, 9)])
-    assert isinstance(whole, np.ndarray)  # can be read twice
-    np.testing.assert_array_equal(whole, rows[2:9])
-    blocks = list(spooled.vectors([(0, 4), (6, 7)]))
-    assert [len(block) for block in blocks] == [3, 1, 1]
-    np.testing.assert_array_equal(np.concatenate(blocks), rows[[0, 1, 2, 3, 6]])
-    spooled.close()
-
-
-def test_vectors_are_spooled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(build, "_Spool")  # of a segment whose rows can be read only once
-    with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
-        assert engine.add([{"_id": "a", "text": "a b"}]).added == 1
-
-
 def test_an_add_of_several_commits_ends_in_one_segment(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
         engine.add([{"_id": f"k{i}", "text": "a"} for i in range(3)], commit_every=1)
@@ -64,18 +40,6 @@ def test_an_add_of_several_commits_ends_in_one_segment(tmp_path: Path) -> None:
         for i in range(2):  # without commit_every a segment waits for its tier
             engine.add([{"_id": f"more{i}", "text": "a"}])
         assert engine.stats().segments == 3
-
-
-def test_a_block_ends_with_the_document_that_fills_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "FIRST_BLOCK", (100, 12))  # documents and characters
-    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (100, 24))
-    documents = [{"_id": f"k{i}", "title": "aa", "text": "bbbb"} for i in range(11)]
-    blocks: list[int] = []
-    with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
-        engine.add(documents, progress=lambda read, _: blocks.append(read))
-    assert blocks == [2, 4, 4, 1]
 
 
 def test_the_passages_of_a_long_document_are_reported_while_it_is_encoded(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import WordLengths
-from tiny_model import WIDTH, write_model2vec, write_sentence_transformer
+from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
@@ -430,15 +430,6 @@ def test_a_folder_that_is_watched_chooses_when_it_has_documents(
     assert encoder_of(tmp_path / "c", 4) == "multilingual"
 
 
-def test_the_folder_of_the_command_chooses(tmp_path: Path, multilingual: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    for i, text in enumerate(MOST):
-        (tmp_path / "notes" / f"{i}.txt").write_text(text)
-    words = ["index", str(tmp_path / "notes"), str(tmp_path / "c"), "--prune"]
-    assert CliRunner().invoke(cli, words).stderr.startswith(CHANGED)
-    assert encoder_of(tmp_path / "c", 3) == "multilingual"
-
-
 def test_a_collection_of_python_chooses_unless_an_encoder_was_named(
     tmp_path: Path, multilingual: Path
 ) -> None:
@@ -480,29 +471,3 @@ def test_documents_that_choose_late_are_encoded_again(
         with pytest.warns(LanguageWarning, match="67% .* encoding by multilingual instead"):
             engine.add(records(ENGLISH, KOREAN, KOREAN))
     assert encoder_of(tmp_path / "c", 3) == "multilingual"
-
-
-def test_a_warning_that_is_an_error_leaves_the_encoder(tmp_path: Path, multilingual: Path) -> None:
-    with SearchEngine.open_or_create(tmp_path / "c") as engine:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", LanguageWarning)
-            with pytest.raises(LanguageWarning):
-                engine.add(records(*MOST))
-        assert len(engine) == 0 and engine.encoder.source == "starter"
-
-
-def test_the_command_warns_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    for name, text in (("a", KOREAN), ("b", JAPANESE), ("c", ENGLISH)):
-        (tmp_path / "notes" / f"{name}.txt").write_text(text)
-    arguments = ["index", str(tmp_path / "notes"), str(tmp_path / "notes.index")]
-    arguments += ["--encoder", str(write_model2vec(tmp_path / "model"))]
-    result = CliRunner().invoke(cli, arguments)
-    assert result.exit_code == 0
-    assert (
-        "33% of these documents are in Korean and 33% in Japanese, which the encoder"
-        in result.stderr
-    )
-    assert result.stderr.count("--encoder multilingual") == 1
-    (tmp_path / "notes" / "d.txt").write_text(KOREAN)
-    assert "multilingual" not in CliRunner().invoke(cli, arguments).stderr

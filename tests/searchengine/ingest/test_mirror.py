@@ -17,7 +17,7 @@ from searchengine import Document, SearchEngine
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import CorpusError, EmptyCorpus
 from searchengine.ingest import mirror as mirroring
-from searchengine.ingest.mirror import MirrorOptions, Scope
+from searchengine.ingest.mirror import MirrorOptions
 from searchengine.ingest.settings import AddOptions
 from searchengine.ingest.watching import FolderState
 
@@ -152,19 +152,6 @@ def test_values_set_by_hand_move_with_a_file(engine: SearchEngine, notes: Path) 
     assert engine["one/a.txt"].metadata["seen"] is True
 
 
-def test_a_file_becomes_a_folder_and_back(engine: SearchEngine, notes: Path) -> None:
-    write(notes, {"a.txt": "a", "b.txt": "bb"})
-    engine.mirror(notes)
-    (notes / "a.txt").unlink()
-    write(notes, {"a.txt/x.txt": "ccc"})
-    assert done(engine.mirror(notes)) == (1, 0, 1, 0, 1)
-    check(engine, notes)
-    shutil.rmtree(notes / "a.txt")
-    write(notes, {"a.txt": "a"})
-    assert done(engine.mirror(notes)) == (1, 0, 1, 0, 1)
-    check(engine, notes)
-
-
 def test_files_that_cannot_be_read_any_more_are_removed(engine: SearchEngine, notes: Path) -> None:
     write(notes, {"a.txt": "a", "b.txt": "bb", "c.txt": "ccc"})
     engine.mirror(notes)
@@ -209,17 +196,6 @@ def test_documents_from_elsewhere_stay(engine: SearchEngine, notes: Path, tmp_pa
         1,
     )
     assert sorted(engine.keys()) == ["a.txt", "b", "more/a.txt"]
-
-
-def test_documents_of_another_prefix_stay(engine: SearchEngine, notes: Path) -> None:
-    write(notes, {"a.txt": "a", "b.txt": "bb"})
-    engine.mirror(notes, MirrorOptions(key_prefix="x/"))
-    engine.mirror(notes, MirrorOptions(key_prefix="y/"))
-    (notes / "b.txt").unlink()
-    assert done(engine.mirror(notes, MirrorOptions(key_prefix="y/"))) == (0, 0, 1, 0, 1)
-    assert sorted(engine.keys()) == ["x/a.txt", "x/b.txt", "y/a.txt"]
-    assert done(engine.mirror(notes, MirrorOptions(key_prefix="x/"))) == (0, 0, 1, 0, 1)
-    assert sorted(engine.keys()) == ["x/a.txt", "y/a.txt"]
 
 
 def test_vectors_from_elsewhere_are_not_taken_over(engine: SearchEngine, notes: Path) -> None:
@@ -285,22 +261,6 @@ def test_only_folders_are_mirrored(engine: SearchEngine, notes: Path) -> None:
     write(notes, {"corpus.jsonl": '{"text": "a"}'})
     with pytest.raises(CorpusError, match=r"has the records of corpus\.jsonl"):
         engine.mirror(notes)
-
-
-def test_the_file_of_a_key() -> None:
-    scope = Scope(Path("/n"), "p/", {"a.txt", "b#1.txt", "c.pdf"}, ())
-    keys = [
-        "p/a.txt",
-        "p/b#1.txt",
-        "p/c.pdf#page=2",
-        "p/c.pdf#x#y",
-        "p/b",
-        "p/b#2.txt",
-        "p/a",
-        "p/#",
-    ]
-    files = [scope.file_of(key) for key in keys]
-    assert files == ["a.txt", "b#1.txt", "c.pdf", "c.pdf", None, None, None, None]
 
 
 # ------------------------------------------------------------------------------- any order of them

@@ -93,39 +93,6 @@ def test_english_is_cut_at_sentences_that_overlap() -> None:
     assert pieces(text, 14, 3)[1].startswith("One eye")
 
 
-def test_korean_is_cut_at_sentences_that_overlap() -> None:
-    text = "고래는 바다에서 잠을 잔다. 뇌의 반은 쉰다. 한쪽 눈은 뜨고 있다. "
-    text += "3.5시간 뒤에 깬다. 숨을 쉰다."
-    assert pieces(text, 8, 4) == [
-        "고래는 바다에서 잠을 잔다. 뇌의 반은 쉰다.",
-        "뇌의 반은 쉰다. 한쪽 눈은 뜨고 있다.",
-        "한쪽 눈은 뜨고 있다. 3.5시간 뒤에 깬다.",
-        "3.5시간 뒤에 깬다. 숨을 쉰다.",
-    ]
-
-
-def test_chinese_is_cut_at_sentences_that_overlap() -> None:
-    text = "鲸鱼在海里睡觉。它们只让半个大脑休息。一只眼睛睁着！然后呢？它们醒来。"
-    assert pieces(text, 20, 6, LETTERS) == [
-        "鲸鱼在海里睡觉。它们只让半个大脑休息。",
-        "一只眼睛睁着！然后呢？它们醒来。",
-    ]
-    assert pieces(text, 24, 11, LETTERS) == [
-        "鲸鱼在海里睡觉。它们只让半个大脑休息。",
-        "它们只让半个大脑休息。一只眼睛睁着！",
-        "一只眼睛睁着！然后呢？它们醒来。",
-    ]
-
-
-def test_japanese_is_cut_at_sentences_and_keeps_quotes_whole() -> None:
-    text = "鯨は海で眠る。「脳の半分だけ。」と言う。本当？！片目は開いている。やがて起きる。"
-    assert pieces(text, 18, 4, LETTERS) == [
-        "鯨は海で眠る。「脳の半分だけ。」",
-        "と言う。本当？！片目は開いている。",
-        "やがて起きる。",
-    ]
-
-
 def test_without_sentences_words_stay_whole() -> None:
     text = "alpha beta gamma delta epsilon zeta eta"
     letters = pieces(text, 12, 0, LETTERS)
@@ -238,16 +205,6 @@ def test_the_title_is_in_front_of_every_passage_and_counts() -> None:
     )
 
 
-def test_passages_may_be_smaller_than_what_fits() -> None:
-    document = Document("1", LONG, "On whales")
-    spans, _ = cut_documents([document], Tokens(room=90), PassageConfig(tokens=6))
-    assert [LONG[slice(*span)] for span in spans[0]] == [
-        "Whales sleep in the sea.",
-        "They rest half a brain.",
-        "One eye stays open.",
-    ]
-
-
 def test_a_long_title_keeps_half_or_what_the_passage_leaves() -> None:
     title = "one two three four five six seven eight"
     short, long = Document("1", "Whales sleep.", title), Document("2", LONG, title)
@@ -305,22 +262,6 @@ def test_an_encoder_that_reads_next_to_nothing_is_refused() -> None:
 # ------------------------------------------------------------------------------------------- config
 
 
-def test_sizes() -> None:
-    assert PassageConfig().sizes(254) == (254, 31)
-    assert PassageConfig(tokens=100).sizes(254) == (100, 12)
-    assert PassageConfig(tokens=100, overlap=50).sizes(40) == (40, 20)
-    assert PassageConfig(overlap=0).sizes(7) == (7, 0)
-
-
-def test_config_is_json_both_ways() -> None:
-    for config in (PassageConfig(), PassageConfig(100, 20)):
-        assert PassageConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
-    with pytest.raises(
-        CollectionError, match="settings of passages are tokens, overlap, got stride"
-    ):
-        PassageConfig.from_dict({"stride": 3})
-
-
 @pytest.mark.parametrize(
     "values, message",
     [
@@ -336,11 +277,6 @@ def test_config_is_json_both_ways() -> None:
 def test_config_checks_itself(values: dict[str, Any], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
         PassageConfig(**values)
-
-
-def test_config_takes_integers_of_numpy() -> None:
-    config = PassageConfig(tokens=np.int64(9), overlap=np.int32(4))  # type: ignore[arg-type]
-    assert json.dumps(config.as_dict()) == '{"tokens": 9, "overlap": 4}'
 
 
 # ------------------------------------------------------------------------------------- real encoder

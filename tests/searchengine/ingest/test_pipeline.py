@@ -89,63 +89,6 @@ def test_what_comes_next_is_read_while_the_encoder_is_busy(path: Path) -> None:
     assert not encoding_threads()
 
 
-def test_one_batch_waits_for_the_encoder_and_no_more(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "FIRST_BLOCK", (4, 1 << 16))
-    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (4, 1 << 16))
-    third_block, fourth_block = threading.Event(), threading.Event()
-    begun: list[int] = []
-
-    def wait(call: int) -> None:
-        begun.append(call)
-        if call == 1:
-            assert third_block.wait(SOON), "no batch waits"
-            assert not fourth_block.wait(0.2), "two batches wait"
-
-    def stream() -> Iterator[dict[str, Any]]:
-        for i in range(16):
-            if i == 11:
-                third_block.set()
-            if i == 12:
-                fourth_block.set()
-            yield document(i)
-
-    with SearchEngine.create(path, Hooked(wait), {"prefix": 4}) as engine:
-        assert engine.add(stream()).added == 16
-    assert begun == [1, 2, 3, 4]  # each when the one before has ended
-
-
-def test_the_next_commit_is_begun_before_this_one_is_built(path: Path) -> None:
-    seen: dict[int, int] = {}
-
-    def stream(numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
-        for i in range(1300):
-            if i in numbers:
-                seen[i] = stored(path)
-            yield document(i)
-
-    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
-        engine.add(stream([EVERY + 1]), commit_every=EVERY)
-        assert seen == {EVERY + 1: 0}
-        engine.verify()
-    assert stored(path) == 1300
-
-
-def test_a_commit_of_one_block_does_not_wait_for_what_comes_next(path: Path) -> None:
-    seen: list[int] = []
-
-    def stream() -> Iterator[dict[str, Any]]:
-        for i in range(12):
-            if i % 4 == 0:
-                seen.append(stored(path))
-            yield document(i)
-
-    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
-        engine.add(stream(), commit_every=4)
-    assert seen == [0, 4, 8]
-
-
 @pytest.mark.parametrize(
     ("call", "kept"), [(1, 0), (2, 0), (3, EVERY), (4, 2 * EVERY)], ids=lambda value: str(value)
 )
@@ -211,20 +154,6 @@ def test_a_commit_that_fails_leaves_nothing_and_no_thread(
         assert stored(path) == 0
         assert engine.add(map(document, range(3 * EVERY)), commit_every=EVERY).added == 3 * EVERY
         engine.verify()
-
-
-def test_an_error_between_two_commits_ends_the_thread(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Collection, "merge_due", interrupted)
-    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
-        with pytest.raises(KeyboardInterrupt):
-            engine.add(map(document, range(3 * EVERY)), commit_every=EVERY)
-        assert not encoding_threads()
-        assert stored(path) == EVERY
 
 
 def test_an_interrupted_add_stops_the_encoder_between_two_batches(path: Path) -> None:

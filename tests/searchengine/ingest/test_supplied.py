@@ -1,7 +1,6 @@
 """Vectors that come with the documents: checked, stored, found, exported and read back."""
 
 import json
-import multiprocessing
 import os
 import re
 import shutil
@@ -11,13 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clean_process import clean
 from conftest import WordLengths
 from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.store import Store
 from searchengine.corpus.files import read_corpus
 from searchengine.corpus.text_files import read_jsonl
 from searchengine.errors import (
@@ -29,7 +26,7 @@ from searchengine.errors import (
     EncoderMismatch,
     QueryError,
 )
-from searchengine.ingest import spool, supplied
+from searchengine.ingest import supplied
 from searchengine.upkeep.repair import repair
 
 DIM = 6
@@ -199,17 +196,6 @@ def test_a_number_that_another_writer_has_used_is_not_replaced(
         other.add(vectors=rows[:2])
     engine.add(vectors=rows[:1])
     assert list(engine.keys())[-1] == "12"
-
-
-def test_keys_are_not_read_for_each_of_many_calls(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = Store.highest_number
-    calls: list[Store] = []
-    monkeypatch.setattr(Store, "highest_number", lambda store: calls.append(store) or read(store))
-    for i in range(9):
-        engine.add(vectors=random(2, seed=i))
-    assert len(calls) == 1 and len(engine) == 18
 
 
 def with_row(i: int, value: float) -> np.ndarray:
@@ -523,18 +509,6 @@ def test_an_interruption_keeps_whole_commits(engine: SearchEngine) -> None:
     assert (summary.unchanged, summary.added) == (20, 20)
 
 
-def test_a_full_disk_changes_nothing(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine.add(texts(2), random(2))
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(spool, "TemporaryFile", full)
-    with pytest.raises(CollectionError, match="No space left on device; nothing was changed"):
-        engine.add(texts(5), random(5))
-    assert len(engine) == 2
-
-
 def test_documents_changed_by_another_meanwhile(engine: SearchEngine, path: Path) -> None:
     """What is compared before is compared again when the lock is held."""
     vectors = random(4)
@@ -632,42 +606,6 @@ def test_everything_else_works_without_an_encoder(path: Path, tmp_path: Path) ->
         assert engine.search(vectors[3], 1)[0].key == "k3"
 
 
-def _ask(engine: SearchEngine, answers: Any) -> None:
-    answers.put([hit.key for hit in engine.search(random(8)[5], 2)])
-
-
-def test_pickles(engine: SearchEngine) -> None:
-    engine.add(texts(8), random(8))
-    expected = [hit.key for hit in engine.search(random(8)[5], 2)]
-    context = multiprocessing.get_context("spawn")
-    answers: Any = context.Queue()
-    child = context.Process(target=_ask, args=(engine, answers))
-    child.start()
-    assert answers.get(timeout=120) == expected
-    child.join()
-
-
-def _add(path: Path, first: int) -> None:
-    with SearchEngine.open(path, wait=60) as engine:
-        for start in range(first, first + 40, 10):
-            documents = [{"_id": str(i), "text": f"t{i}"} for i in range(start, start + 10)]
-            engine.add(documents, random(160)[start : start + 10])
-
-
-def test_four_processes_add(engine: SearchEngine, path: Path) -> None:
-    children = [clean.Process(target=_add, args=(path, 40 * i)) for i in range(4)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(120)
-        assert child.exitcode == 0
-    engine.refresh()
-    engine.verify()
-    assert len(engine) == 160
-    for i in range(0, 160, 13):
-        assert engine.search(random(160)[i], 1)[0].key == str(i)
-
-
 def test_a_folder_replaced_underneath(engine: SearchEngine, path: Path, tmp_path: Path) -> None:
     """By one with an encoder: whoever has no encoder loaded moves to it, and it is named."""
     engine.add(texts(2), random(2))
@@ -735,15 +673,3 @@ def test_few_rows_beside_many_are_scanned_until_they_are_merged(path: Path) -> N
         assert engine.search(vectors[2500], 1)[0].key == "1-500"
         engine.optimize()
         assert structures() == [(sum(counts), "hnsw")] and engine.stats().scanned == 0
-
-
-def test_rows_beside_many_get_the_structure_where_they_are_not_few(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("searchengine.backends.folder.writer.SCANNED", 1200)
-    config = {"structure": "ivf", "prefix": 8, "code": "int8"}
-    with SearchEngine.create(path, encoder=None, dim=16, config=config) as engine:
-        for i, count in enumerate((2000, 1201, 1200)):
-            engine.add([{"_id": f"{i}-{j}"} for j in range(count)], random(count, i, dim=16))
-        found = [segment.config.structure for segment in engine.collection.segments.values()]
-    assert found == ["ivf", "ivf", "flat"]

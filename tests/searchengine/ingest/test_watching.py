@@ -25,7 +25,6 @@ from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
 from searchengine.ingest import mirror
 from searchengine.ingest import watching as watcher
 from searchengine.ingest.mirror import MirrorOptions, Pass
-from searchengine.ingest.watching import FolderState
 
 DEADLINE = 60  # seconds; nothing here takes more than one, on a machine with nothing else to do
 
@@ -235,25 +234,6 @@ def test_what_fails_for_a_moment_is_waited_for(
     check(engine, notes)
 
 
-def test_each_problem_is_reported_once(
-    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the first pass fails, and where two of them take turns."""
-    problems, look = iter(["full", "busy", "full", "full", "busy", "full"]), FolderState.look
-
-    def failing(*arguments: Any) -> Any:
-        if problem := next(problems, ""):
-            raise CollectionError(problem)
-        return look(*arguments)
-
-    monkeypatch.setattr(FolderState, "look", failing)
-    passes = engine.watch(notes)
-    reported = [next(passes) for _ in range(3)]
-    assert [each.problem for each in reported] == ["full", "busy", ""]
-    assert reported[-1].changes == {"added": 2}
-    passes.close()
-
-
 def test_errors_that_waiting_cannot_fix_end_the_watch(
     engine: SearchEngine, notes: Path, tmp_path: Path
 ) -> None:
@@ -295,18 +275,6 @@ def test_an_idle_watcher_shows_what_others_commit(
     with watching(engine, notes), SearchEngine.open(engine.collection.path, Words()) as other:
         other.add([{"_id": "r", "text": "bb"}])
         until(lambda: "r" in keys(engine))
-
-
-def test_a_pass_that_fails_is_tried_again(engine: SearchEngine, notes: Path) -> None:
-    path = engine.collection.path
-    with SearchEngine.open(path, Words()) as busy:
-        stop = Event()
-        passes = busy.watch(notes, stop=stop)
-        with engine.collection.own_store() as store, engine.collection.writing(store):
-            assert "another process" in next(passes).problem
-        assert next(passes).changes == {"added": 2}
-        stop.set()
-        assert list(passes) == []
 
 
 # ------------------------------------------------------------------------------------- as a command
