@@ -48,15 +48,3 @@ def test_the_configuration_names_the_command() -> None:
     (text,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     server = json.loads(text)["mcpServers"]["notes"]
     assert server["command"] == "searchengine" and server["args"][0] in cli.commands
-
-
-def test_the_table_of_operators_is_complete() -> None:
-    pytest.importorskip("langchain_core", reason="the extra `langchain` is not installed")
-    from searchengine.integrations.langchain import where_of
-
-    table = PAGE[PAGE.index("| in a dict |") : PAGE.index("A key with a dot")]
-    values = {"$in": [1], "$nin": [1], "$between": [1, 2], "$like": "x", "$exists": True}
-    named = set(re.findall(r"\$\w+", table)) - {"$and", "$or", "$not"}
-    assert len(named) == 12
-    for operator in named:
-        assert where_of({"a": {operator: values.get(operator, 1)}})

@@ -219,13 +219,6 @@ def test_a_rate_is_counted_over_a_second(tmp_path: Path) -> None:
     assert [shared.within_rate(0, 3, 20.0) for _ in range(4)] == [True, True, True, False]
 
 
-def test_requests_under_way_are_bounded(tmp_path: Path) -> None:
-    shared = Shared(1, 0)
-    assert shared.enter(2) and shared.enter(2) and not shared.enter(2)
-    shared.leave()
-    assert shared.requests() == 1 and shared.enter(2)
-
-
 OTHER = """
 import sys
 from pathlib import Path

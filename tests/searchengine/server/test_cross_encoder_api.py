@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_app import DOCUMENTS, Serve
+from server_app import Serve
 from server_process import running, vectors_collection
 from starlette.testclient import TestClient
 from tiny_model import write_cross_encoder, write_plain
@@ -95,21 +95,6 @@ def test_the_list_of_collections_says_whether_there_is_one(
     for server, candidates in ((client, 2), (serve(), None)):
         (collection,) = server.get("/v1/collections").json()["collections"]
         assert collection["candidates"] == candidates
-
-
-def test_collections_share_one(serve: Serve, words: Path, model: str) -> None:
-    other = words.with_name("other")
-    with SearchEngine.create(other, None, dim=2) as engine:
-        engine.add(DOCUMENTS, [[1, 0]] * len(DOCUMENTS))
-    encoding = CrossEncoding(model, 2)
-    client = serve(
-        collections={"words": words, "other": other}, cross_encoding=encoding, runtime=CPU
-    )
-    for name in ("words", "other"):
-        asked: dict[str, Any] = {"query": "a bee", "k": 1, "mode": "text", "cross_encoder": True}
-        assert searched(client, collection=name, **asked)["hits"]
-    served = client.app.here.collections.values()  # type: ignore[attr-defined]
-    assert len({id(each.engine.cross_encoders.get(model)) for each in served}) == 1
 
 
 @pytest.mark.long

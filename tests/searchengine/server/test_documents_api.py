@@ -47,13 +47,6 @@ def test_any_key_has_an_address(client: TestClient, key: str) -> None:
     assert client.delete(address).json() == {"deleted": 1}
 
 
-def test_a_document_can_be_found_when_put_returns(client: TestClient) -> None:
-    for i in range(3):
-        client.put(f"{AT}/new{i}", json={"text": i * "x " + "seven77"})
-        hits = client.post("/v1/search", json={"query": "seven77", "k": 10}).json()["hits"]
-        assert f"new{i}" in [hit["key"] for hit in hits]
-
-
 def test_synonyms_are_replaced(client: TestClient) -> None:
     at = "/v1/collections/words/synonyms"
     client.put(f"{AT}/car", json={"text": "an automobile77"})

@@ -4,7 +4,6 @@ import asyncio
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,20 +80,6 @@ def test_a_full_queue_answers_429(held: Held, serve: Serve) -> None:
     assert [response.status_code for response in results] == [200] * 3
     assert client.post("/v1/search", json={"query": "a bee"}).status_code == 200
     assert 'searchengine_refused_total{reason="queue"}' in client.get("/metrics").text
-
-
-def test_questions_that_arrive_together_are_answered_together(held: Held, serve: Serve) -> None:
-    client = serve()
-    results: list[Any] = []
-    threads = [ask(client, "a bee", results)]
-    assert held.begun.wait(30)
-    threads += [ask(client, f"the {'c' * i}", results) for i in range(1, 6)]
-    wait_for(client, 6)
-    held.let.set()
-    for thread in threads:
-        thread.join(30)
-    together = Counter(response.json()["timing"]["questions"] for response in results)
-    assert together == {1: 1, 5: 5}
 
 
 def test_a_request_has_a_time_limit(held: Held, serve: Serve) -> None:

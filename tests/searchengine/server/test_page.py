@@ -215,21 +215,6 @@ def test_long_documents_come_as_snippets(page: Any, server: Server) -> None:
     assert passage.startswith("𝄞 whale")
 
 
-def test_a_mistake_is_shown_and_can_be_mended(page: Any) -> None:
-    ask(page, "whale")
-    page.fill("#where", "year >")
-    page.press("#where", "Enter")
-    page.wait_for_selector("#error:visible")
-    assert "in the filter" in page.inner_text("#error") and page.locator("#chips li").count() == 0
-    page.fill("#where", "year > 2025")
-    page.press("#where", "Enter")
-    page.wait_for_selector("#chips li")
-    assert page.is_hidden("#error")
-    page.check("input[value=vector]")  # a text cannot be encoded here
-    page.wait_for_selector("#error:visible")
-    assert "encoder" in page.inner_text("#error")
-
-
 def test_a_collection_that_cannot_be_opened(page: Any) -> None:
     """Its error stands alone; nothing is left of the collection before, and others open."""
     ask(page, "whale")
@@ -344,32 +329,6 @@ def test_documents_like_one(browser: Any, tmp_path: Path) -> None:
             page.wait_for_function("() => !document.querySelector('#hits > li')")
             assert page.locator("#chips li").count() == 0 and "like" not in page.url
             context.close()
-
-
-def test_nothing_shifts_while_one_types(page: Any) -> None:
-    """The first hits take their place at once."""
-    page.evaluate(
-        """() => { window.shifts = []; new PerformanceObserver((list) => shifts.push(
-          ...list.getEntries().map((each) => each.value))).observe({type: "layout-shift"}); }"""
-    )
-    page.focus("#query")
-    page.keyboard.insert_text("whale")
-    settle(page)
-    for letter in " sea":
-        page.keyboard.type(letter)
-        settle(page)
-    page.wait_for_function("() => document.querySelector('#status').textContent.includes('match')")
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
-    assert page.evaluate("shifts.reduce((sum, each) => sum + each, 0)") < 0.01
-
-
-@pytest.mark.long
-def test_hits_are_painted_soon(page: Any, record_property: Any) -> None:
-    for i in range(8):
-        ask(page, f"whale {i}")
-    times = page.evaluate("performance.getEntriesByName('painted').map(e => e.duration)")
-    record_property("ms from request to paint", times)
-    assert len(times) >= 8 and sorted(times)[len(times) // 2] < 500  # 50 at p95 when idle
 
 
 def check_access(page: Any) -> None:

@@ -18,7 +18,6 @@ from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
-from searchengine.server import server_settings as limits
 
 PAGE = (REPOSITORY / "docs" / "server.md").read_text()
 
@@ -68,13 +67,6 @@ def test_curl_and_python(tmp_path: Path) -> None:
         assert "whales" in done.stdout
 
 
-def test_limits_that_the_page_names() -> None:
-    assert (limits.MAX_K, limits.MAX_OFFSET, limits.MAX_SHORTLIST) == (1000, 10_000, 100_000)
-    assert (limits.MAX_BATCH, limits.MAX_QUERY, limits.MAX_FILTER) == (256, 10_000, 10_000)
-    for number in (limits.MAX_K, limits.MAX_OFFSET, limits.MAX_SHORTLIST, limits.MAX_BATCH):
-        assert f"{number:,}" in PAGE
-
-
 def test_the_image_installs_extras_that_exist() -> None:
     dockerfile = (REPOSITORY / "docs" / "Dockerfile").read_text()
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -105,15 +97,6 @@ def test_the_image_has_what_it_installs_and_nothing_else() -> None:
     assert re.findall(r"^COPY (.*)", dockerfile, re.MULTILINE) == [". ."]
     left_out = [line.removeprefix("**/") for line in lines if not line.startswith("!")]
     assert any(fnmatch("__pycache__", pattern) for pattern in left_out)
-
-
-def test_the_image_installs_torch_for_processors_alone() -> None:
-    """As docs/start.md does; the torch of PyPI would come with CUDA."""
-    dockerfile = (REPOSITORY / "docs" / "Dockerfile").read_text().replace("\\\n", " ")
-    first, second = re.findall(r"pip install ([^&\n]*)", dockerfile)
-    assert "torch==$(sed" in first and "--index-url https://download.pytorch.org/whl/cpu" in first
-    assert "torch" not in second and "-c constraints.txt" in second
-    assert first.split("--index-url ")[1].split()[0] in (REPOSITORY / "docs/start.md").read_text()
 
 
 def test_the_container_may_read_its_tokens() -> None:
