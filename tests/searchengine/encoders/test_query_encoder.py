@@ -185,8 +185,6 @@ def test_the_command_line(router: Callable[[int], tuple[Path, Path]], tmp_path: 
     command = ["evaluate", "retrieval", str(tmp_path / "c"), *task, *options]
     measured = runner.invoke(cli, command)
     assert measured.exit_code == 0, measured.output
-    refused = runner.invoke(cli, ["evaluate", "retrieval", "--beir", "x", *options])
-    assert refused.exit_code == 2 and "--query-encoder needs a COLLECTION" in refused.stderr
 
 
 def test_collections_of_a_server_have_their_own() -> None:

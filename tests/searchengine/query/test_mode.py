@@ -40,10 +40,10 @@ def test_by_vectors_where_words_cannot_help(tmp_path: Path) -> None:
         exact = engine.search("aa bb", exact=True)
         assert exact.exact and exact[0].scores.keys() == {"vector"}
         assert engine.similar("3", 2)[0].scores.keys() == {"vector"}
-        for mode, message in (("text", "mode text uses none"), ("hybrid", "the mode vector, got")):
+        for mode in ("text", "hybrid"):
             with pytest.raises(QueryError, match="needs questions as texts, got vectors"):
                 engine.search(vector, mode=mode)
-            with pytest.raises(QueryError, match=message):
+            with pytest.raises(QueryError, match=f"need the mode vector, got {mode}"):
                 engine.similar("3", mode=mode)
 
 
