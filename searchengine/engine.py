@@ -601,12 +601,6 @@ class SearchEngine:
             raise answer[1]
         return answer
 
-    async def asearch_batch(
-        self, queries: Questions, k: int = 10, **options: Unpack[Options]
-    ) -> HitsBatch:
-        """As `search_batch`, for asyncio: in a thread, while the event loop goes on."""
-        return await asyncio.to_thread(self.search_batch, queries, k, **options)
-
     def similar(self, keys: Key | Iterable[Key], k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one or to several, which are left out.
 
@@ -1244,11 +1238,6 @@ class SearchEngine:
             Preview(question, tuple(hit.key for hit in hits), tuple(keys))
             for question, hits, keys in zip(questions, search(questions), after, strict=True)
         ]
-
-    def reindex_pending(self) -> bool:
-        """Whether a reindex is pending: another cannot begin."""
-        with self.folder.own_store() as store:
-            return reindex.current(store) is not None
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""

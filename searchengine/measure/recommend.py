@@ -121,16 +121,11 @@ def named_row(results: Results, name: str = RECOMMENDED) -> Row:
     return row
 
 
-def row_at(address: str) -> Row:
-    """The row of FILE#NAME: a results.json, or its folder, and a name as in `named_row`.
-
-    Raises QueryError.
-    """
-    return point_at(address)[0]
-
-
 def point_at(address: str) -> tuple[Row, Mapping[str, Any]]:
-    """The row of `row_at`, and `Results.subject`: what it was measured on."""
+    """The row of FILE#NAME, and `Results.subject`: what it was measured on.
+
+    FILE is a results.json or its folder, NAME as in `named_row`. Raises QueryError.
+    """
     path, _, name = address.partition("#")
     results = Results.read(Path(path))
     return named_row(results, name or RECOMMENDED), results.subject

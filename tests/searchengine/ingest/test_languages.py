@@ -347,7 +347,7 @@ def lines(texts: Sequence[str]) -> str:
 def encoder_of(path: Path, documents: int) -> str:
     """Check that a collection is intact and has `documents` documents; return its encoder."""
     with SearchEngine.open(path) as engine:
-        assert len(engine) == documents and not engine.reindex_pending()
+        assert len(engine) == documents and not engine.discard_reindex()
         engine.verify()
         source = engine.encoder.source
         assert source is not None

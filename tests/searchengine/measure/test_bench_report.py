@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from searchengine.errors import QueryError
 from searchengine.measure.bench_tables import answer_rows
 from searchengine.measure.formatting import fraction, plain, recall_of, short, size, spread_of
-from searchengine.measure.recommend import command, faster, ranked, recommend, row_at, sentence
+from searchengine.measure.recommend import command, faster, point_at, ranked, recommend, sentence
 from searchengine.measure.results import Kind, Row, Spread
 
 ENCODING = Spread(4.0, 4.0, 4.0)  # milliseconds a question takes besides
@@ -260,13 +260,13 @@ def test_rows_are_named(tmp_path: Path) -> None:
     found = results(exact(times(10)), row("hnsw int8 64 → 50", times(1)))
     found.write(tmp_path)
     for name in ("", "#", "#recommended", "#hnsw int8 64 → 50", "#hnsw int8 64 -> 50"):
-        assert row_at(f"{tmp_path}{name}").name == "hnsw int8 64 → 50"
-        assert row_at(f"{tmp_path / 'results.json'}{name}").name == "hnsw int8 64 → 50"
+        assert point_at(f"{tmp_path}{name}")[0].name == "hnsw int8 64 → 50"
+        assert point_at(f"{tmp_path / 'results.json'}{name}")[0].name == "hnsw int8 64 → 50"
     with pytest.raises(QueryError, match="no point 'nobody'; its points are recommended, exact"):
-        row_at(f"{tmp_path}#nobody")
+        point_at(f"{tmp_path}#nobody")
     results(row("a", recall=0.5, recall_low=0.4)).write(tmp_path)
     with pytest.raises(QueryError, match="the bench recommends nothing: Nothing holds"):
-        row_at(f"{tmp_path}#recommended")
+        point_at(f"{tmp_path}#recommended")
 
 
 @pytest.mark.parametrize(

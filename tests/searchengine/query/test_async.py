@@ -33,7 +33,6 @@ def test_as_search(engine: SearchEngine) -> None:
         vector = WordLengths().encode(["a bee"])[0]
         assert await engine.asearch(vector, 3) == engine.search(vector, 3)
         assert await engine.asearch(vector.tolist(), 3) == engine.search(vector, 3)
-        assert await engine.asearch_batch(TEXTS[:5], 2) == engine.search_batch(TEXTS[:5], 2)
 
     asyncio.run(ask())
 

@@ -45,7 +45,6 @@ def test_every_kind_of_search_has_a_time_limit(engine: SearchEngine, mode: str) 
         lambda: engine.search("a bee", **options),
         lambda: engine.search_batch(["a bee", "bees"], **options),
         lambda: asyncio.run(engine.asearch("a bee", **options)),
-        lambda: asyncio.run(engine.asearch_batch(["a bee"], **options)),
     ):
         with pytest.raises(SearchTimeout, match="narrow the filter, ask for fewer hits, or pass"):
             search()
