@@ -237,7 +237,7 @@ def marked(data: bytes) -> str:
 
 def detected(data: bytes) -> list[str]:
     """The encodings that a text in another encoding than UTF-8 may be in; several if they are
-    equally likely and give different texts.
+    equally likely and give different texts, in the detector's order.
     """
     name = marked(data)
     if name and name != "utf-8-sig":
@@ -256,8 +256,8 @@ def detected(data: bytes) -> list[str]:
     ]
     texts = {str(match): match.encoding for match in best}
     if any(name in _CYRILLIC and text.upper() == text for text, name in texts.items()):
-        return sorted({*texts.values(), *_CYRILLIC})  # small letters of the other one
-    return sorted(texts.values())
+        return list(dict.fromkeys([*texts.values(), *_CYRILLIC]))  # small letters of the other one
+    return list(texts.values())
 
 
 def not_utf8(byte: int, names: list[str]) -> str:
@@ -267,5 +267,5 @@ def not_utf8(byte: int, names: list[str]) -> str:
     probably = f" but probably {' or '.join(names)}" if names else hint
     return (
         f"not UTF-8 (byte 0x{byte:02x}){probably}; convert the file first, for example with: "
-        f"iconv -f {names[-1] if names else 'latin1'} -t utf-8"
+        f"iconv -f {names[0].replace('_', '-') if names else 'ENCODING'} -t utf-8"
     )

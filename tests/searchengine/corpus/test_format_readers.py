@@ -305,11 +305,15 @@ def test_what_may_be_several_encodings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         CorpusError,
         match=r"a.txt: not UTF-8 \(byte 0xd1\) but probably cp1251 or cp1253 or cp1255; convert "
-        "the file first, for example with: iconv -f cp1255 -t utf-8",
+        "the file first, for example with: iconv -f cp1251 -t utf-8",
     ):
         read(tmp_path / "a.txt", note)
     with pytest.raises(CorpusError, match=r"a.csv:2: not UTF-8 .byte 0xb0. but probably cp949; "):
         read(tmp_path / "a.csv", f"text\n{KOREAN}\n".encode("cp949"))
+    with pytest.raises(CorpusError, match=r"a.csv:2: .* probably iso8859_2; .* -f iso8859-2 -t"):
+        read(tmp_path / "a.csv", "text\nźle\n".encode("iso8859_2"))
+    with pytest.raises(CorpusError, match=r"a.txt: not UTF-8 .byte 0xe1.; .* -f ENCODING -t"):
+        read(tmp_path / "a.txt", "Straße über".encode("cp850"))
 
 
 # ------------------------------------------------------------------------------------------ records
