@@ -29,11 +29,19 @@ _LANGUAGES = {
     "iso8859_2": _CENTRAL,
     "cp1254": {"tr": "âçğıîöşûü", "az": "çğıöşü"},
     "cp1257": _BALTIC,
+    "iso8859_15": _WESTERN,
 }
 """Encoding → language → its letters beyond ASCII; the likelier encodings first."""
 _SIGNS = r"·'’‘´`.,:;…\-–—/\\()\[\]\"“”„«»!?&+=@#%*_|~<>{}^$"
-# A sign within a word, such as those of "Za¿ó³æ", and control characters: no text has them.
-_ODD = re.compile(rf"(?<=[^\W\d_])[^\w\s{_SIGNS}](?=[^\W\d_])|(?<=\w)[ªº](?=\w)|[\x80-\x9f]")
+# Signs that no text has there, such as those of "Za¿ó³æ", "caf‚", "QuŽbec", "c½ur" and "10 ¤".
+_ODD = re.compile(
+    rf"(?<=[^\W\d_])([^\w\s{_SIGNS}](?=[^\W\d_])|[‚‹„‡‰])|(?<=\w)[ªº](?=\w)"
+    r"|(?<=[a-z])[ŠŒŽŸ]|[¦¨¸¼½¾](?=[^\W\d_]{2})|[¤ˆ]"
+)
+# A letter or sign alone, such as ± and £, and the µ of µm: in another encoding it is a letter.
+_ALONE = re.compile(
+    rb"(?<![A-Za-z\x80-\xff])([\xa0-\xa3\xa5-\xff](?![A-Za-z\x80-\xff])|\xb5(?=[A-Za-z]\b))"
+)
 _LETTER = re.compile(rb"[A-Za-z]")
 _READ = 20_000  # bytes of lines with other letters that are looked at
 _TOLD = 2000  # characters of them whose language is told
@@ -49,6 +57,7 @@ _STRANGE = 3.0  # how much less likely a language is for each letter that it doe
 def latin_encoding(data: bytes) -> str:
     """The encoding of a text in Latin letters; "" if it is none, or none of these."""
     lines = b"\n".join(line for line in data.splitlines() if not line.isascii())[:_READ]
+    lines = _ALONE.sub(b" ", lines)  # no evidence
     others = sum(byte > 0x7F for byte in lines)
     few = others <= _FEW and not _PAIR.search(lines)  # such as 25°
     if others > _LATIN * (others + len(_LETTER.findall(lines))) and not few:
@@ -61,6 +70,8 @@ def latin_encoding(data: bytes) -> str:
         except UnicodeDecodeError:
             continue
         text = lines.decode(encoding)
+        if re.search(r"[\x80-\x9f]", text):  # control characters
+            continue
         texts.setdefault(text, encoding)
         languages[text] = languages.get(text, {}) | written
     strange = {text: _strange(text, of) for text, of in languages.items()}

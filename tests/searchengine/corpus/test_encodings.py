@@ -248,9 +248,31 @@ def test_unicode_is_read_by_its_mark_or_refused(encoding: str, tmp_path: Path) -
         assert document.text == TEXTS["cs"]
 
 
-@pytest.mark.parametrize("text", ["Zürich", "café", "“quoted” – text", "Price: 5 € or 3 £", "25°"])
-def test_a_few_signs_are_western(text: str) -> None:
-    assert read_as(text, "cp1252") == text
+SHORT = [
+    *(
+        (text, "cp1252")
+        for text in (
+            "Zürich", "café", "“quoted” – text", "Price: 5 € or 3 £", "25°", "Temp 20 °C ± 2",
+            "5 ± 1 mm\n6 ± 1 mm", "5 ± 1\n6 ± 1\n7 ± 1\n8 ± 1", "£5", "£20", "ISO 9001 £ ±",
+            "¥500", "100% ± 5°C", "5 µm", "½ cup of sugar", "à",
+        )
+    ),
+    *((text, "iso8859_15") for text in ("Prix : 10 €", "cœur à cœur", "L'œuvre est belle")),
+    ("źle", "iso8859_2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "encoding"), SHORT)
+def test_short_texts_are_read_in_their_encoding(text: str, encoding: str) -> None:
+    assert read_as(text, encoding) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [("Straße über", "cp850"), ("L'été à Québec", "mac_roman"), ("café naïve", "cp437")],
+)
+def test_short_texts_in_old_encodings_are_refused(text: str, encoding: str) -> None:
+    assert read_as(text, encoding) in (text, "")
 
 
 @pytest.mark.parametrize("encoding", ["mac_roman", "cp850", "cp437"])
