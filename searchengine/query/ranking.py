@@ -333,12 +333,10 @@ def hits(
         ranked: Ranked, document: Document, question: str, shares: Mapping[int, float] | None
     ) -> Hit:
         limits.check()
-        choice = passages.get(ranked.passage.document, []) if _has_words(query, ranked) else []
-        if len(choice) > 1:
+        best, choice = ranked.passage.id, passages.get(ranked.passage.document, ())
+        if choice:
             best = _passage(document.text, question, ranked, {i: spans[i] for i in choice}, shares)
-            start, end = spans[best]
-        else:
-            start, end = spans.get(ranked.passage.id, (0, len(document.text)))
+        start, end = spans.get(best, (0, len(document.text)))
         return Hit(
             ranked.score, document.key, document.title, document.text, document.metadata,
             start, end, question, ranked.scores,
@@ -347,12 +345,8 @@ def hits(
     def present(ranking: Ranking, question: str, vector: Floats | None) -> Hits:
         shares = None
         if vector is not None and query.mode == Mode.HYBRID:
-            compared = [
-                passage
-                for ranked in ranking.documents
-                if len(choice := passages.get(ranked.passage.document, [])) > 1
-                for passage in choice
-            ]
+            found = (ranked.passage.document for ranked in ranking.documents)
+            compared = [passage for name in found for passage in passages.get(name, ())]
             shares = _cosine_shares(snapshot, compared, vector)
         chosen = [hit(ranked, next(documents), question, shares) for ranked in ranking.documents]
         return Hits(chosen, exact=ranking.exact, facets=facets)
@@ -368,26 +362,20 @@ def hits(
     ]
 
 
-def _has_words(query: Query, ranked: Ranked) -> bool:
-    """Whether words of the question had a part in the score of a document."""
-    return query.by_words or (query.mode == Mode.HYBRID and ranked.scores.get("text", 0.0) > 0)
-
-
 def _passages_to_choose(
     snapshot: Snapshot, query: Query, rankings: Sequence[Ranking]
 ) -> Mapping[int, list[int]]:
-    """Document → all of its passages, of the documents that have words of the question."""
+    """Document → its passages, of those that have several and words of the question."""
     known = {
         ranked.passage.document: ranked.passage.id
         for ranking in rankings
         for ranked in ranking.documents
-        if ranked.passage.id >= 0 and _has_words(query, ranked)
+        if ranked.passage.id >= 0 and ranked.scores.get("text", 0.0) > 0
     }
     passages: dict[int, list[int]] = {}
-    if known:
-        for passage, document in snapshot.passages_of(list(known), known).items():
-            passages.setdefault(document, []).append(passage)
-    return passages
+    for passage, document in snapshot.passages_of(list(known), known).items() if known else ():
+        passages.setdefault(document, []).append(passage)
+    return {document: several for document, several in passages.items() if len(several) > 1}
 
 
 def _cosine_shares(
