@@ -53,6 +53,17 @@ def idle(together: Coalescer[Any, Any]) -> bool:
     return not together._busy and not together._waiting
 
 
+def test_a_fault_is_its_callers_own() -> None:
+    together = Coalescer(gate := Gate())
+    with ThreadPoolExecutor(3) as callers:
+        first, bad, good = (callers.submit(together, item) for item in ("a", "spoilt", "d"))
+        waiting(together, 3)
+        gate.let.release(100)
+        with pytest.raises(ValueError, match="a spoilt item"):
+            bad.result(timeout=30)
+        assert (first.result(timeout=30), good.result(timeout=30)) == ("aa", "dd")
+
+
 def test_an_interrupted_caller_does_not_block_the_others() -> None:
     gate = Gate()
     together = Coalescer(gate)
