@@ -28,7 +28,7 @@ TABLE = "Operating points, compared with exact search"
 COLUMNS = 8
 KEPT = re.compile(r"(?i)PATH|TERM|LANG|LC_\w+|(PIP|SSL|OPENBLAS)_\w+|REQUESTS_CA_BUNDLE|\w+_PROXY")
 # Required by the package of the starter encoder.
-REQUIRED = {"sentence-transformers"}
+REQUIRED = {"sentence-transformers", "scikit-learn"}
 
 
 def faults(output: str) -> list[str]:

@@ -111,7 +111,6 @@ def lowered(text: str, sizes: dict[str, int]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table, or lower the figures."""
     sizes = measure()
     if arguments == ["--lower"]:
         BUDGETS.write_text(lowered(BUDGETS.read_text(), sizes))

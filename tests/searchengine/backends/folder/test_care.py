@@ -13,6 +13,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.documents import text_index
 from searchengine.corpus.files import read_corpus
 from searchengine.errors import CollectionError
 from searchengine.indexer.storage import vectors_file
@@ -68,10 +69,9 @@ def test_verify_finds_what_does_not_agree(
     engine.index_fields("year")
     engine.verify()
     engine.close()
-    db = sqlite3.connect(path / "documents.db")
-    db.execute("PRAGMA foreign_keys = OFF")
-    db.execute(damage)
-    db.commit()
+    with sqlite3.connect(path / "documents.db") as db:
+        text_index.connect(db)
+        db.executescript(f"PRAGMA foreign_keys = OFF; {damage}")
     db.close()
     with (
         pytest.raises(CollectionError, match=message),
