@@ -25,7 +25,7 @@ from searchengine.query.paging import (
     in_parts,
 )
 from searchengine.query.request import Query
-from searchengine.query.snippets import word_weights
+from searchengine.query.snippets import word_counts, word_weights
 
 FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors, however many are shown:
@@ -228,7 +228,7 @@ def _fused(
     documents = [
         Ranked(
             score,
-            passages.get(document) or _whole(document),
+            passages.get(document) or Place(-1, document),
             _parts(cosines.get(document), bm25.get(document)),
         )
         for document, score in scoring.all(cosines, bm25)[:depth]
@@ -265,7 +265,7 @@ def _with_all_by_words(
     """Documents without a vector that are not among the best by words, after all others."""
     seen = {ranked.passage.document for ranked in fused.documents}
     more = [
-        Ranked(scoring.score(None, score), _whole(document), {"text": score})
+        Ranked(scoring.score(None, score), Place(-1, document), {"text": score})
         for document, score in scored_by_words(snapshot, query, question, MAX_DEPTH)
         if document not in seen
     ]
@@ -302,11 +302,6 @@ def _above(part: Part, score: float) -> Part:
         return rankings
 
     return above
-
-
-def _whole(document: int) -> Place:
-    """In place of a passage, for a document without vectors."""
-    return Place(-1, document)
 
 
 def hits(
@@ -351,15 +346,9 @@ def hits(
         chosen = [hit(ranked, next(documents), question, shares) for ranked in ranking.documents]
         return Hits(chosen, exact=ranking.exact, facets=facets)
 
-    return [
-        present(ranking, question, vector)
-        for ranking, question, vector in zip(
-            rankings,
-            questions or [""] * len(rankings),
-            [None] * len(rankings) if vectors is None else vectors,
-            strict=True,
-        )
-    ]
+    texts = questions or [""] * len(rankings)
+    encoded: Iterable[Floats | None] = [None] * len(rankings) if vectors is None else vectors
+    return [present(*each) for each in zip(rankings, texts, encoded, strict=True)]
 
 
 def _passages_to_choose(
@@ -404,13 +393,13 @@ def _passage(
     it has of their weight, compared with the passage that has most. `shares`: the parts of the
     cosines in the score; None: words alone count.
     """
-    if shares is None:
-        words, shares = 1.0, dict.fromkeys(spans, 0.0)
-    else:
-        words = max(0.0, ranked.score - max(shares[passage] for passage in spans))
-    first, second = sorted((shares[passage] for passage in spans), reverse=True)[:2]
+    near = dict.fromkeys(spans, 0.0) if shares is None else {i: shares[i] for i in spans}
+    first, second = sorted(near.values(), reverse=True)[:2]
+    weigh, words = word_weights, 1.0
+    if shares is not None:
+        weigh, words = word_counts, max(0.0, ranked.score - first)
     if first > second + words:  # whatever the words are
-        return max(spans, key=shares.__getitem__)
-    weights = dict(zip(spans, word_weights(text, question, [*spans.values()]), strict=True))
+        return max(near, key=near.__getitem__)
+    weights = dict(zip(spans, weigh(text, question, [*spans.values()]), strict=True))
     most = max(weights.values()) or 1.0
-    return max(spans, key=lambda passage: shares[passage] + words * weights[passage] / most)
+    return max(near, key=lambda passage: near[passage] + words * weights[passage] / most)

@@ -177,6 +177,16 @@ def word_weights(text: str, question: str, spans: Sequence[Span]) -> list[float]
     return [weight + 1e-6 * min(count, 1000) for weight, count in weights]
 
 
+def word_counts(text: str, question: str, spans: Sequence[Span]) -> list[float]:
+    """As `word_weights`, by parts of words, which takes a tenth of the time, if it finds any."""
+    lowered, weights = text.lower(), [0.0] * len(spans)
+    for term in _asked(question, "en")[0]:
+        counts = [lowered.count(term, *span) for span in spans]
+        for i, count in enumerate(counts):
+            weights[i] += len(term) / sum(counts) if count else 0.0
+    return weights if any(weights) else word_weights(text, question, spans)
+
+
 def matched_words(title: str, shown: str, question: str) -> list[str]:
     """The words of a title and a snippet that a question asks for, each once, in lower case.
 
