@@ -44,7 +44,7 @@ _ALONE = re.compile(
 )
 _LETTER = re.compile(rb"[A-Za-z]")
 _READ = 20_000  # bytes of lines with other letters that are looked at
-_TOLD = 2000  # characters of them whose language is told
+_SAMPLE = 2000  # characters of them by which the language is detected
 _MIXED = 0.3  # share of other letters that may touch ASCII letters
 _OTHERS = 0.1  # share of letters and signs that a language need not have
 _FEW, _PAIR = 3, re.compile(rb"[\x80-\xff]{2}")
@@ -55,7 +55,7 @@ _STRANGE = 3.0  # how much less likely a language is for each letter that it doe
 
 
 def latin_encoding(data: bytes) -> str:
-    """The encoding of a text in Latin letters; "" if it is none, or none of these."""
+    """The encoding of a text in Latin letters; "" if the text is in none of `_LANGUAGES`."""
     lines = b"\n".join(line for line in data.splitlines() if not line.isascii())[:_READ]
     lines = _ALONE.sub(b" ", lines)  # no evidence
     others = sum(byte > 0x7F for byte in lines)
@@ -81,7 +81,7 @@ def latin_encoding(data: bytes) -> str:
         return texts[likely[0]] if likely else ""
     scores = {}
     for text in likely:
-        told = language_probabilities(text[:_TOLD])
+        told = language_probabilities(text[:_SAMPLE])
         scores[text] = max(
             math.log(max(told.get(name, 0.0), 1e-9)) - _STRANGE * number
             for name, number in strange[text].items()

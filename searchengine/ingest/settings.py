@@ -59,7 +59,7 @@ class CollectionSettings:
             config: index config, or some of its fields. By default a flat coarse
                 stage over the first 128 dimensions (or a multiple of 8, of narrower vectors),
                 rotated, and a shortlist that each segment measures. The rotation "blocks" uses the
-                prefix lengths that the encoder was trained for,.
+                prefix lengths that the encoder was trained for.
             passages: True cuts if the encoder has a tokenizer, False never. Without an encoder
                 True lets a document come with several vectors.
             tokenizer: "porter", "unicode", "trigram", "stem", "none", or "stem:de,ru" with the

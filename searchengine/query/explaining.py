@@ -19,6 +19,7 @@ from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
 from searchengine.query.cross_encoding import CROSS_ENCODER, Scorer, reordered
 from searchengine.query.explanation import Explanation, Stage
+from searchengine.query.hits import Hits
 from searchengine.query.nearest import labels, nearest, rows_of_part
 from searchengine.query.paging import MAX_DEPTH, Ranked, Ranking
 from searchengine.query.ranking import FUSED, hits, rank, scored_by_words, worded
@@ -78,7 +79,8 @@ def explain(asked: Asked, query: Query, key: str) -> Explanation:
     later = (stage for stage in last.stages if stage.name not in names)
     span: Span | tuple[None, None] = None, None
     if last.shown is not None and last.shown.passage.id >= 0:
-        span = last.span(last.shown)
+        [[hit]] = last.shown_hits(Ranking([last.shown]))
+        span = hit.start, hit.end
     return Explanation(
         key,
         (*first.stages, *later),
@@ -149,12 +151,11 @@ class _Trace:
         """The phrases that it must contain."""
         return () if self.asked.question is None else self.base.required(self.asked.question)
 
-    def span(self, ranked: Ranked) -> Span:
-        """The offsets of the passage that a hit shows."""
+    def shown_hits(self, ranking: Ranking) -> list[Hits]:
+        """The hits of a ranking, each with the passage that a search shows."""
         question = None if self.asked.question is None else [self.asked.question]
         vector = self.vector if self.base.mode == Mode.HYBRID else None
-        [[hit]] = hits(self.asked.snapshot, self.base, [Ranking([ranked])], question, vector)
-        return hit.start, hit.end
+        return hits(self.asked.snapshot, self.base, [ranking], question, vector)
 
     @cached_property
     def passages(self) -> list[Passage]:
@@ -492,7 +493,7 @@ class _Trace:
         """The order of the cross-encoder, and what it cuts."""
         assert self.asked.scorer is not None and self.asked.question is not None
         snapshot, question = self.asked.snapshot, [self.asked.question]
-        answers = hits(snapshot, self.base, [self._search(self.base)], question, self.vector)
+        answers = self.shown_hits(self._search(self.base))
         whole = replace(self.query, k=self.base.k, offset=0, min_score=None)
         (ordered,) = reordered(answers, question, whole, self.asked.scorer)
         (key,) = snapshot.store.keys_of([self.document])

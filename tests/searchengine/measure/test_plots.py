@@ -1,4 +1,4 @@
-"""The plot of a training: that what is drawn is what was given."""
+"""The plot of a training shows the recorded scores and losses."""
 
 import json
 import re

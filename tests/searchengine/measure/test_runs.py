@@ -1,4 +1,4 @@
-"""TREC run files: what is written is measured as by the reference tool."""
+"""TREC run files are measured as the reference tool measures them."""
 
 import math
 from pathlib import Path
