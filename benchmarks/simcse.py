@@ -39,8 +39,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "dropout 0.2": {"dropout": 0.2},
     "CLS with the MLP": {"pooling": "cls"},
     "mean": {"pooling": "mean"},
-    "first and last layer": {"pooling": "first-last"},
-    "last two layers": {"pooling": "last-two"},
     "temperature 0.01": {"temperature": 0.01},
     "temperature 0.1": {"temperature": 0.1},
     "temperature 1": {"temperature": 1.0},

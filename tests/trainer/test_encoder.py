@@ -373,6 +373,9 @@ def break_folder(folder: Path, how: str) -> None:
             (folder / "model.safetensors").unlink()
         case "module":
             modules[1]["type"] = "sentence_transformers.models.LSTM"
+        case "mix":
+            kind = "sentence_transformers.models.WeightedLayerPooling"
+            modules.insert(1, {**modules[1], "type": kind})
         case "outside":
             modules[1]["path"] = "../elsewhere"
         case "json":
@@ -391,7 +394,8 @@ def break_folder(folder: Path, how: str) -> None:
     [
         ("pickle", "only pytorch_model.bin, a pickle, .* use one with model.safetensors"),
         ("no weights", "has no model.safetensors: the model folder is incomplete"),
-        ("module", "modules Transformer, LSTM, Normalize: expected Transformer, perhaps"),
+        ("module", "modules Transformer, LSTM, Normalize: expected Transformer, Pooling, then"),
+        ("mix", "modules Transformer, WeightedLayerPooling, Pooling, Normalize: expected"),
         ("outside", "points outside its folder"),
         ("mode", "pooling_mode 'median': expected any of cls, max, mean"),
         ("no mode", "names no pooling mode"),

@@ -91,7 +91,7 @@ def wider(folder: str, out: Path, width: int) -> Path:
     dense = Dense(model.module.dim, width, False, IDENTITY)
     torch.nn.init.orthogonal_(dense.linear.weight, generator=torch.Generator().manual_seed(1))
     old = model.module
-    module = SentenceModule(old.transformer, old.pooling, [dense], old.mix)
+    module = SentenceModule(old.transformer, old.pooling, [dense])
     Encoder(replace(model, module=module, matryoshka_dims=()), "").save(out)
     return out
 

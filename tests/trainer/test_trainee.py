@@ -64,10 +64,6 @@ def expected(base: Path, pooler: Pooler, model: Any) -> Any:
     match pooler:
         case Pooler.MEAN:
             rows = mean(states[2], mask)
-        case Pooler.FIRST_LAST:
-            rows = mean((states[1] + states[2]) / 2, mask)
-        case Pooler.LAST_TWO:  # of a network with two layers the same two
-            rows = mean((states[1] + states[2]) / 2, mask)
         case Pooler.CLS_BEFORE_POOLER:
             rows = states[2][:, 0]
         case Pooler.CLS:
@@ -100,17 +96,6 @@ def test_layers_that_a_pooling_leaves_out_are_named() -> None:
     assert "pooling" not in preset("matryoshka")  # which would narrow such a base
     with pytest.warns(HeadWarning, match="begin with 384 dimensions, not with the 768 of the base"):
         assert with_pooling(wide, Pooler.CLS, 0)[0].module.dim == 384
-
-
-def test_first_and_last_of_many_layers_skips_those_between() -> None:
-    encoder = Encoder.load("starter", precision="fp32")
-    model, _ = with_pooling(encoder.model, Pooler.FIRST_LAST, 0)
-    tokens = encoder.model.tokenizer(TEXTS, padding=True, return_tensors="pt")
-    with torch.inference_mode():
-        states = encoder.module.transformer(**tokens, output_hidden_states=True).hidden_states
-    rows = mean(((states[1] + states[6]) / 2).numpy(), tokens["attention_mask"].numpy())
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(Encoder(model, "", precision="fp32").encode(TEXTS), rows, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +159,6 @@ def test_the_momentum_encoder_starts_alike_and_follows(base: Path) -> None:
         ({"expects": ["pair", "triplet"]}, "holds a sentence .* but pair or triplet was expected"),
         ({"prefixes": [64, 32], "nested": True}, "prefixes begins with 64: expected 32"),
         ({"prefixes": [32, 16]}, "nested false trains no prefixes"),
-        ({"pooling": "first-last", "layers_per_step": 1}, "cannot cut into first-last"),
         ({"objective": "classification"}, "expected the columns `text` and `label`"),
     ],
 )

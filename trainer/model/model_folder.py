@@ -35,16 +35,14 @@ from searchengine.trainer.model.modules import (
     Pooling,
     PoolingMode,
     SentenceModule,
-    WeightedLayerPooling,
 )
 from searchengine.trainer.model.network import max_tokens, read_transformer, transformer_settings
 
 # Not read by sentence-transformers: the history of training, and the classifier.
 HISTORY = "training.json"
 CLASSIFIER = "classifier"
-MIX = WeightedLayerPooling.__name__
 HEAD_LAYERS = ("Dense", "LayerNorm", "Normalize")
-Weighted = TypeVar("Weighted", Dense, LayerNorm, WeightedLayerPooling, Classifier)
+Weighted = TypeVar("Weighted", Dense, LayerNorm, Classifier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +113,15 @@ def read_model(
     transformer, tokenizer = read_transformer(place, settings, trust_remote_code)
     width = int(transformer.config.hidden_size)
     if stages:
-        mix = _read_mix(stages.pop(1)[1]) if stages[1][0] == MIX else None
         pooling = _read_pooling(stages[1][1], width)
         head = _read_head(stages[2:], pooling.out_width)
     else:
-        mix, pooling, head = None, Pooling(width, (PoolingMode.MEAN,)), [Normalize()]
+        pooling, head = Pooling(width, (PoolingMode.MEAN,)), [Normalize()]
     config = read_object(folder / MODEL_CONFIG, optional=True)
-    width = SentenceModule(transformer, pooling, head, mix).dim
+    width = SentenceModule(transformer, pooling, head).dim
     head += _truncation(width, truncate_dim(config, width, folder))
     check_similarity(config, bool(head) and isinstance(head[-1], Normalize), folder)
-    module = SentenceModule(transformer, pooling, head, mix).eval()
+    module = SentenceModule(transformer, pooling, head).eval()
     return Model(
         module,
         tokenizer,
@@ -165,12 +162,10 @@ def _stages(folder: Path, route: Route | None) -> list[tuple[str, Path]]:
     """(kind, folder) of each module, in order: one Transformer, one Pooling, then head layers."""
     stages = listed_modules(folder, route)
     kinds = [kind for kind, _ in stages]
-    if kinds[1:2] == [MIX]:
-        kinds.pop(1)
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(HEAD_LAYERS):
         raise ModelError(
-            f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, perhaps "
-            f"{MIX}, Pooling, then any of {', '.join(HEAD_LAYERS)}"
+            f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, "
+            f"Pooling, then any of {', '.join(HEAD_LAYERS)}"
         )
     return stages
 
@@ -197,15 +192,6 @@ def _read_pooling(place: Path, width: int) -> Pooling:
     if stated != width:
         raise ModelError(f"{path} says the network is {stated} wide, but it is {width}")
     return Pooling(width, modes, bool(config.get("include_prompt", True)))
-
-
-def _read_mix(place: Path) -> WeightedLayerPooling:
-    config = read_object(place / "config.json")
-    width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
-    sizes = width, config.get("num_hidden_layers"), config.get("layer_start")
-    if not all(type(size) is int for size in sizes):
-        raise ModelError(f"{place / 'config.json'} lacks a size of the {MIX}")
-    return _filled(WeightedLayerPooling(*sizes), place)  # type: ignore[arg-type]
 
 
 def _read_head(stages: list[tuple[str, Path]], width: int) -> list[HeadLayer]:

@@ -182,29 +182,6 @@ class Batch:
         return cls(ids.to(device), mask.to(device), batch.prompt_tokens, types)
 
 
-class WeightedLayerPooling(nn.Module):
-    """The weighted mean of the layers' hidden states of each token.
-
-    weights: one for each layer from `start` to the last; layer 0 is the embeddings.
-    """
-
-    def __init__(self, width: int, layers: int, start: int, weights: Sequence[float] | None = None):
-        super().__init__()
-        self.width = width
-        self.layers = layers
-        self.start = start
-        values = torch.ones(layers + 1 - start) if weights is None else torch.tensor(weights)
-        self.layer_weights = nn.Parameter(values.float(), requires_grad=False)
-
-    def forward(self, states: Sequence[Tensor]) -> Tensor:
-        """states: layers + 1 tensors (B, T, H), as the network gives them. (B, T, H) float32."""
-        shares = self.layer_weights / self.layer_weights.sum()
-        chosen = zip(shares, states[self.start :], strict=True)
-        # A layer without a share is not computed with: its gradient would be zeros.
-        terms = [share * state.float() for share, state in chosen if share != 0]
-        return torch.stack(terms).sum(dim=0)
-
-
 class SentenceModule(nn.Module):
     """Transformer, pooling and head as one torch module: a Batch to (B, dim) float32.
 
@@ -216,13 +193,11 @@ class SentenceModule(nn.Module):
         transformer: nn.Module,
         pooling: Pooling,
         head: list[HeadLayer],
-        mix: WeightedLayerPooling | None = None,
     ):
         super().__init__()
         self.transformer = transformer
         self.pooling = pooling
         self.head = nn.ModuleList(head)
-        self.mix = mix
 
     @property
     def dim(self) -> int:
@@ -239,18 +214,12 @@ class SentenceModule(nn.Module):
 
     def pooled(self, batch: Batch, layers: Sequence[int] = ()) -> list[Tensor]:
         """Pooled vectors: (B, width) float32, after all layers or after each of `layers`."""
-        several = bool(layers) or self.mix is not None
         output = self.transformer(
-            input_ids=batch.ids, attention_mask=batch.mask, output_hidden_states=several
+            input_ids=batch.ids, attention_mask=batch.mask, output_hidden_states=bool(layers)
         )
         # Under autocast too: pooling and head stay in float32.
         with torch.autocast(batch.ids.device.type, enabled=False):
-            if self.mix is not None:
-                hidden = [self.mix(output.hidden_states)]
-            elif layers:
-                hidden = [output.hidden_states[layer] for layer in layers]
-            else:
-                hidden = [output[0]]
+            hidden = [output.hidden_states[layer] for layer in layers] if layers else [output[0]]
             return [
                 cast(Tensor, self.pooling(h.float(), batch.mask, batch.prompt_tokens))
                 for h in hidden
@@ -274,8 +243,8 @@ class SentenceModule(nn.Module):
         return nn.functional.normalize(self(batch).float(), dim=-1)
 
     def changed(self, **parts: Any) -> "SentenceModule":
-        """The same with other parts, for inference: `transformer`, `pooling`, `head`, `mix`."""
-        same = {"transformer": self.transformer, "pooling": self.pooling, "mix": self.mix}
+        """The same with other parts, for inference: `transformer`, `pooling`, `head`."""
+        same = {"transformer": self.transformer, "pooling": self.pooling}
         return SentenceModule(**{**same, "head": list(self.head), **parts}).eval()
 
 

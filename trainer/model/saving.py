@@ -24,13 +24,7 @@ from searchengine.trainer.model.layout import (
     Route,
 )
 from searchengine.trainer.model.model_folder import CLASSIFIER, HISTORY, Model
-from searchengine.trainer.model.modules import (
-    POOLING_SWITCHES,
-    Dense,
-    LayerNorm,
-    Pooling,
-    WeightedLayerPooling,
-)
+from searchengine.trainer.model.modules import POOLING_SWITCHES, Dense, LayerNorm, Pooling
 from searchengine.trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
 from searchengine.trainer.model.numpy_models import KIND, TOKENIZER
 from searchengine.trainer.model.source import CHECKPOINT
@@ -105,10 +99,9 @@ def _write_modules(model: Model, folder: Path, prefix: str = "") -> list[tuple[s
     prefix: of their folders in that of a Router, which takes its own for the first one.
     """
     module = model.module
-    mix = () if module.mix is None else (module.mix,)
     static = isinstance(module.transformer, TokenTable)
     # The mean is a part of the static module.
-    layers = module.head if static else (*mix, module.pooling, *module.head)
+    layers = module.head if static else (module.pooling, *module.head)
     kinds = [KIND if static else "Transformer"]
     kinds += [type(layer).__name__ for layer in layers]
     places = [f"{prefix}{i}_{kind}" if i or prefix else "" for i, kind in enumerate(kinds)]
@@ -134,8 +127,6 @@ def _write_router(routes: Mapping[Route, list[tuple[str, str]]], folder: Path) -
 
 def _write_transformer(model: Model, place: Path) -> None:
     network: Any = model.module.transformer
-    if model.module.mix is not None:  # makes sentence-transformers ask the network for all layers
-        network.config.output_hidden_states = True
     with quiet():
         network.save_pretrained(place, safe_serialization=True)
         model.tokenizer.save_pretrained(place)
@@ -168,12 +159,6 @@ def _write_layer(layer: Any, place: Path) -> None:
                 "out_features": layer.linear.out_features,
                 "bias": layer.linear.bias is not None,
                 "activation_function": layer.activation_name,
-            }
-        case WeightedLayerPooling():
-            config = {
-                "word_embedding_dimension": layer.width,
-                "layer_start": layer.start,
-                "num_hidden_layers": layer.layers,
             }
         case LayerNorm():
             config = {"dimension": layer.out_width}

@@ -103,8 +103,6 @@ def _with_layers(model: Model, layers: int, kept: Sequence[int]) -> Model:
         raise ModelError(
             f"layers is {layers}: expected 1 to {module.layers}, the layers of the network"
         )
-    if module.mix is not None:
-        raise ModelError("this model averages several layers: it cannot do without some")
     network, head = with_layers(module.transformer, kept), list(copy.deepcopy(module.head))
     return replace(model, module=module.changed(transformer=network, head=head))
 
@@ -242,8 +240,6 @@ def _pooling_and_prompts(model: Model) -> dict[str, Any]:
         "prompts": dict(model.prompts),
         "default_prompt": model.default_prompt,
     }
-    if module.mix is not None:
-        values["first_mixed_layer"] = module.mix.start
     if not module.pooling.include_prompt:  # they tell where a prompt ends
         values["special_ids"] = sorted(model.tokenizer.all_special_ids)
     return values

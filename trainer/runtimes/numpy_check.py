@@ -56,7 +56,7 @@ def _network(model: Model, source: Source) -> Network | None:
     if getattr(config, "position_embedding_type", None) not in (None, "absolute"):
         return None
     pooling = module.pooling
-    if module.mix is not None or not pooling.include_prompt or not set(pooling.modes) <= {*POOLING}:
+    if not pooling.include_prompt or not set(pooling.modes) <= {*POOLING}:
         return None
     folder, places = source.folder, [source.folder]
     if (folder / MODULES).is_file():

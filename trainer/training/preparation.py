@@ -301,8 +301,6 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
     """Refuse layers_per_step if the truncated network gives other vectors than its last layer."""
     if config.layers_per_step == 0:
         return
-    if model.module.mix is not None:
-        raise ConfigError(f"layers_per_step with {config.base}: it averages several layers")
     network: Any = model.module.transformer
     inputs = _sample_inputs(model)
     with torch.no_grad():

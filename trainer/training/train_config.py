@@ -45,15 +45,13 @@ class Pooler(StrEnum):
     """How the vectors of tokens are pooled, by SimCSE's names; BASE keeps the model's pooling.
 
     CLS adds a layer with tanh, which is trained and kept; CLS_BEFORE_POOLER uses it in training
-    only. FIRST_LAST and LAST_TWO average two layers, then all tokens.
+    only.
     """
 
     BASE = "base"
     CLS = "cls"
     CLS_BEFORE_POOLER = "cls-before-pooler"
     MEAN = "mean"
-    FIRST_LAST = "first-last"
-    LAST_TWO = "last-two"
 
 
 class SimilarityLoss(StrEnum):
@@ -213,7 +211,7 @@ class TrainConfig:
             stored model encodes a question
         document_prompt: Text put before every document (positives, negatives, labelled texts)
         pooling: Pooling, instead of the base model's: `cls` with a tanh layer that is kept,
-            `cls-before-pooler` with one in training only, `mean`, `first-last`, `last-two`
+            `cls-before-pooler` with one in training only, `mean`
         kept_layers: Number of the base's layers to keep, evenly spread; 0, of a question encoder:
             a table with a vector for each token ([static](encoding.md#static-models))
         dropout: Dropout rate of the whole network; 0 for none
@@ -478,7 +476,6 @@ class TrainConfig:
                 table = "for a table choose preset static-question-encoder"
                 yield f"kept_layers 0 leaves no network for {name} ({table})"
         dropped = self.pooling is Pooler.CLS_BEFORE_POOLER
-        averaged = self.pooling in (Pooler.FIRST_LAST, Pooler.LAST_TWO)
         dropout = self.dropout is not None or self.fixed_dropout
         longer = self.window is not None or self.attention_group or self.adapter_rank
         loss, head, several = self.distillation_loss, self.head_only, bool(self.data_sets)
@@ -489,7 +486,6 @@ class TrainConfig:
             (self.nested and len(self.prefixes) != 1 and dropped,
              "nested would train prefixes behind the layer that is dropped"),
             (self.queue_size and self.layers_per_step, "queue_size has no layers_per_step"),
-            (averaged and self.layers_per_step, f"layers_per_step cannot cut into {self.pooling}"),
             (self.mlm_weight and not self.mlm_probability, "mlm_weight with mlm_probability 0"),
             (self.window is None and self.kept_positions is not None,
              "kept_positions without window"),

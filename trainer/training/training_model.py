@@ -24,7 +24,6 @@ from searchengine.trainer.model.modules import (
     Pooling,
     PoolingMode,
     SentenceModule,
-    WeightedLayerPooling,
 )
 from searchengine.trainer.model.network import quiet, runs_remote_code
 from searchengine.trainer.training.train_config import Pooler, TrainConfig
@@ -205,14 +204,8 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
     if pooler is Pooler.BASE:
         return model, None
     network: Any = model.module.transformer
-    width, layers = model.module.pooling.width, model.module.layers
+    width = model.module.pooling.width
     cls = pooler in (Pooler.CLS, Pooler.CLS_BEFORE_POOLER)
-    mix = None
-    if pooler is Pooler.FIRST_LAST:  # the first layer, not the embeddings
-        shares = [1.0, *[0.0] * (layers - 2), 1.0] if layers > 1 else [1.0]
-        mix = WeightedLayerPooling(width, layers, 1, shares)
-    elif pooler is Pooler.LAST_TWO:
-        mix = WeightedLayerPooling(width, layers, layers - 1)
     head: list[Any] = [Normalize()]
     projection = None
     if cls:
@@ -226,7 +219,7 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
         projection = None
     mode = PoolingMode.CLS if cls else PoolingMode.MEAN
     pooling = Pooling(width, (mode,), model.module.pooling.include_prompt)
-    module = SentenceModule(network, pooling, head, mix)
+    module = SentenceModule(network, pooling, head)
     if any(True for layer in model.module.head for _ in layer.parameters()):
         warnings.warn(
             f"pooling {pooler} leaves out the layers behind the base model's pooling: vectors "
