@@ -86,8 +86,6 @@ def test_integers_of_numpy_become_plain_ones() -> None:
         ({"objective": "classification", "mask_above": 0.9}, "has no pairs for mask_above"),
         ({"objective": "classification", "pooling": "cls-before-pooler"}, "would read the layer"),
         ({"pooling": "cls-before-pooler"}, "behind the layer that is dropped"),
-        ({"layer_decay": 0.0}, "layer_decay is 0.0: expected more than 0, at most 1"),
-        ({"head_only": True, "layer_decay": 0.5}, "trains no layers for layer_decay"),
         ({"schedule": "step"}, "schedule is 'step': expected one of linear, cosine, constant"),
         ({"contrastive_weight": 1.0}, "contrastive_weight needs objective distillation"),
         ({"objective": "classification", "query_prompt": "q: "}, "no query_prompt would be learnt"),

@@ -1,7 +1,6 @@
 """Before the first update: data sets, early checks, model, optimizer and device."""
 
 import hashlib
-import itertools
 import math
 import tempfile
 from collections import defaultdict
@@ -16,7 +15,7 @@ from torch import nn
 from searchengine.trainer.errors import ConfigError, DataError, ModelError
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Batch, Classifier, Dense
-from searchengine.trainer.model.network import layer_list, with_layers
+from searchengine.trainer.model.network import with_layers
 from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
@@ -371,18 +370,8 @@ def prepare_embeddings(training_model: TrainingModel, frozen: bool) -> None:
 
 
 def rate_factors(training_model: TrainingModel, config: TrainConfig) -> dict[nn.Parameter, float]:
-    """The learning rates of weights relative to the run's, where they are not 1.
-
-    Those of the network that come before its layers, the embeddings, are one below the first.
-    """
+    """The learning rates of weights relative to the run's, where they are not 1."""
     factors: dict[nn.Parameter, float] = {}
-    if config.layer_decay != 1:
-        network = training_model.sentence.transformer
-        layers = layer_list(network)
-        depth = {weight: i for i, layer in enumerate(layers) for weight in layer.parameters()}
-        below = itertools.takewhile(lambda weight: weight not in depth, network.parameters())
-        for weight, place in {**depth, **dict.fromkeys(below, -1)}.items():
-            factors[weight] = config.layer_decay ** (len(layers) - 1 - place)
     behind = config.head_learning_rate or config.learning_rate
     parts_behind = (*training_model.sentence.head, training_model.encoder.projection)
     if config.head_learning_rate and not any(

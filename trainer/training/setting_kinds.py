@@ -49,7 +49,6 @@ def at_least(minimum: int) -> Range:
 
 
 FRACTION = Range(0.0, 1.0, "0 to 1", "0 to 1")
-SHARE = Range(1e-300, 1.0, "more than 0, at most 1", "> 0, ≤ 1")
 COSINE = Range(-1.0, 1.0, "a cosine, −1 to 1", "−1 to 1")
 SEED = Range(
     0, 2**32 - 1, f"a whole number of 0 or more and less than {2**32}", "whole, ≥ 0, < 2³²", True

@@ -19,7 +19,6 @@ from searchengine.trainer.training.setting_kinds import (
     COSINE,
     FRACTION,
     SEED,
-    SHARE,
     BelowOne,
     NotNegative,
     NotNegativeInt,
@@ -146,7 +145,6 @@ CARD = {
     "layer_weight": "Weight of the loss of encoders of fewer layers: {}",
     "layer_distillation": "Layer distillation, weight {}",
     "schedule": "Course of the learning rate: {}",
-    "layer_decay": "Learning rate of each layer relative to the one above it: {}",
     "patience": "Stopped early after evaluations without a better score: {}",
 }
 # Settings that are for one objective alone.
@@ -172,7 +170,7 @@ OF_OBJECTIVES = {
 # Settings that have no effect where a table of token vectors is trained instead of a network.
 OF_NETWORKS = frozenset({
     "adapter_rank", "attention_group", "frozen_embeddings", "gradient_checkpointing", "head_only",
-    "layer_decay", "mlm_weight", "pooling", "window",
+    "mlm_weight", "pooling", "window",
 })  # fmt: skip
 # Settings that a data set may have for itself; the others are the run's.
 OF_DATA_SETS = frozenset({
@@ -292,8 +290,6 @@ class TrainConfig:
         max_steps: Number of updates, instead of `epochs`
         learning_rate: Peak learning rate
         head_learning_rate: Peak learning rate of the layers behind the pooling
-        layer_decay: Learning rate of each layer of the network, relative to the one above it; the
-            embeddings are one below the first
         classifier_learning_rate: Peak learning rate of the classifier, which starts untrained
         warmup_ratio: Share of the updates in which the rate rises
         schedule: How the rate goes on after the warm-up: `linear` or like half a `cosine` to 0, or
@@ -395,7 +391,6 @@ class TrainConfig:
     max_steps: PositiveInt | None = None
     learning_rate: Positive = 5e-5
     head_learning_rate: Positive | None = None
-    layer_decay: Annotated[float, SHARE] = 1.0
     classifier_learning_rate: Positive = 1e-3
     warmup_ratio: BelowOne = 0.1
     schedule: Schedule = Schedule.LINEAR
@@ -515,7 +510,6 @@ class TrainConfig:
              "head_only trains no network for mlm or layers"),
             (head and (dropout or self.gradient_cache),
              "head_only has no dropout and needs no gradient_cache"),
-            (head and self.layer_decay != 1, "head_only trains no layers for layer_decay"),
             (head and longer,
              "head_only trains no network for window, attention_group or adapter_rank"),
             (head and self.queue_size, "head_only trains one head, without a queue"),
