@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
-from searchengine.trainer.evaluation.significance import CONFIDENCE, Values
+from searchengine.trainer.evaluation.significance import Values, bootstrap
 
 Interval = tuple[float, float]
 
@@ -35,17 +34,16 @@ def spearman_interval(x: ArrayLike, y: ArrayLike) -> Interval:
     """
     first, second = _Ranks(np.asarray(x)), _Ranks(np.asarray(y))
     n = len(first.order)
-    result = stats.bootstrap(
-        (np.arange(n),),
-        lambda places, axis: _correlations(first, second, places),
-        vectorized=True,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        batch=max(1, _BATCH // n),
-        method="percentile",
-        rng=np.random.default_rng(0),
+    low, high = bootstrap(
+        n, lambda places: _correlations(first, second, places), RESAMPLES, max(1, _BATCH // n)
     )
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+    return float(low), float(high)
+
+
+def spearman(x: ArrayLike, y: ArrayLike) -> float:
+    """Spearman's correlation of x and y, (n,) each, of equal values the mean rank."""
+    first, second = _Ranks(np.asarray(x)), _Ranks(np.asarray(y))
+    return float(_correlations(first, second, np.arange(len(first.order))[None])[0])
 
 
 def interval_of_mean(
@@ -87,15 +85,13 @@ class _Ranks:
 
 
 def _correlations(x: _Ranks, y: _Ranks, places: NDArray[np.int64]) -> Values:
-    """Spearman's correlation of each draw, places (draws, n) or (n,). (draws,) or ()."""
-    rows = np.atleast_2d(places)
-    draws, n = rows.shape
-    cells = rows * draws + np.arange(draws)[:, None]
+    """Spearman's correlation of each draw, places (draws, n). (draws,)."""
+    draws, n = places.shape
+    cells = places * draws + np.arange(draws)[:, None]
     counts = np.bincount(cells.ravel(), minlength=n * draws).reshape(n, draws).astype(np.float64)
     a, b = x.of(counts) - (n + 1) / 2, y.of(counts) - (n + 1) / 2
     weighted = counts * a
     product = np.einsum("id,id->d", weighted, b)
     squares = np.einsum("id,id->d", weighted, a) * np.einsum("id,id,id->d", counts, b, b)
-    correlations = np.divide(product, np.sqrt(squares), out=np.zeros(draws), where=squares > 0)
-    shaped: Values = correlations.reshape(places.shape[:-1])
-    return shaped
+    found: Values = np.divide(product, np.sqrt(squares), out=np.zeros(draws), where=squares > 0)
+    return found

@@ -1,7 +1,8 @@
 """Rankings of judged questions: the metrics of every question.
 
-ir-measures computes nDCG@10, recall@100, the reciprocal rank among the first ten, average
-precision, and whether the first document is relevant; all but the first two count grades from 1.
+As trec_eval computes them: nDCG@10, whose gains are the grades, recall@100, the reciprocal rank
+among the first ten, average precision, and whether the first document is relevant. Documents of
+grade 1 and above are relevant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,7 @@ Qrels = dict[str, dict[str, int]]
 Run = Mapping[str, Mapping[str, float]]
 """Question → document → score, best first; the scores of a question fall strictly."""
 
-_MEASURES = {
-    "ndcg@10": "nDCG@10",
-    "recall@100": "R@100",
-    "mrr@10": "RR@10",
-    "map": "AP",
-    "success@1": "Success@1",
-}
-METRICS = tuple(_MEASURES)
+METRICS = ("ndcg@10", "recall@100", "mrr@10", "map", "success@1")
 MAIN = "ndcg@10"
 """The metric that compares settings."""
 
@@ -33,18 +27,23 @@ def per_question(
 
     A question that the run lacks counts 0 (trec_eval's -c).
     """
-    import ir_measures
+    values = {name: np.zeros(len(keys)) for name in METRICS}
+    for row, key in enumerate(keys):
+        grades = qrels[key]
+        gains = np.maximum([grades.get(document, 0) for document in run.get(key, ())], 0.0)
+        ideal = np.sort(np.maximum([*grades.values()], 0.0))[::-1]
+        relevant = np.flatnonzero(gains)
+        if not len(relevant):
+            continue
+        total, first = np.count_nonzero(ideal), relevant[0]
+        values["ndcg@10"][row] = _discounted(gains) / _discounted(ideal)
+        values["recall@100"][row] = (relevant < 100).sum() / total
+        values["mrr@10"][row] = 1 / (first + 1) if first < 10 else 0
+        values["map"][row] = (np.arange(1, len(relevant) + 1) / (relevant + 1)).sum() / total
+        values["success@1"][row] = first == 0
+    return {name: values[name] for name in names}
 
-    measures = {ir_measures.parse_measure(_MEASURES[name]): name for name in names}
-    row = {key: i for i, key in enumerate(keys)}
-    values = {name: np.zeros(len(keys)) for name in names}
-    # Ranks replace scores: the tools of the library break ties differently.
-    rankings = {
-        key: {document: -float(rank) for rank, document in enumerate(run[key])}
-        for key in keys
-        if run.get(key)
-    }
-    judged = {key: qrels[key] for key in keys}
-    for result in ir_measures.iter_calc(list(measures), judged, rankings):
-        values[measures[result.measure]][row[result.query_id]] = result.value
-    return values
+
+def _discounted(gains: NDArray[np.float64]) -> float:
+    """The discounted cumulative gain of the first ten."""
+    return float((gains[:10] / np.log2(np.arange(2, len(gains[:10]) + 2))).sum())

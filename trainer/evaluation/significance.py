@@ -11,13 +11,12 @@ Evaluation", 2007) find that it agrees with the bootstrap and the t-test, and ad
 Wilcoxon and the sign test. Everything is seeded: equal values give equal results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from searchengine.errors import QueryError
 
@@ -70,19 +69,35 @@ def intervals(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> list[tup
     rows = _checked(values)
     if rows.shape[1] == 1:
         return [(mean, mean) for mean in rows[:, 0].tolist()]
-    ends = stats.bootstrap(
-        (rows,),
-        np.mean,
-        axis=-1,
-        confidence_level=confidence,
-        n_resamples=RESAMPLES,
-        batch=max(1, _BATCH // rows.size),
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
+    low, high = bootstrap(
+        rows.shape[1],
+        lambda places: rows[:, places].mean(axis=-1),
+        RESAMPLES,
+        max(1, _BATCH // rows.size),
+        confidence,
+    )
     equal, means = np.ptp(rows, axis=1) == 0, rows[:, 0]  # without rounding errors of a mean
-    low, high = np.where(equal, means, ends.low), np.where(equal, means, ends.high)
+    low, high = np.where(equal, means, low), np.where(equal, means, high)
     return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def bootstrap(
+    n: int,
+    statistic: Callable[[npt.NDArray[np.int64]], Values],
+    resamples: int,
+    batch: int,
+    confidence: float = CONFIDENCE,
+) -> Values:
+    """The ends of the percentile interval of a statistic of n values, (2, …).
+
+    statistic: places (b, n), the values of b samples → (…, b). `batch` samples at a time, seeded.
+    """
+    rng, found = np.random.default_rng(0), []
+    for start in range(0, resamples, batch):
+        found.append(statistic(rng.integers(0, n, (min(batch, resamples - start), n))))
+    tail = (1 - confidence) / 2
+    ends: Values = np.quantile(np.concatenate(found, axis=-1), (tail, 1 - tail), axis=-1)
+    return ends
 
 
 def compare(values: npt.ArrayLike, baseline: npt.ArrayLike) -> Comparison:
@@ -129,20 +144,28 @@ def significant(value: Any, digits: int = 6) -> Any:
 
 def _p(values: Values, baseline: Values) -> float:
     """The p-value of the two-sided randomisation test; exact if there are few assignments."""
-    differ = values != baseline  # a swap of equal values changes nothing
-    if differ.sum() < 2:
+    differences = (values - baseline)[values != baseline]  # a swap of equal values changes nothing
+    n = len(differences)
+    if n < 2:
         return 1.0
-    pair = values[differ], baseline[differ]
-    result = stats.permutation_test(
-        pair,
-        lambda a, b, axis: (a - b).sum(axis=axis),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        batch=max(1, _BATCH // (2 * len(pair[0]))),
-        rng=np.random.default_rng(0),
-    )
-    return float(result.pvalue)
+    exact = 2**n <= RESAMPLES
+    sums = np.concatenate([(signs * differences).sum(axis=1) for signs in _signs(n, exact)])
+    observed = differences.sum()
+    near = abs(observed) * 100 * np.finfo(np.float64).eps  # equal but for rounding
+    least = min((sums <= observed + near).sum(), (sums >= observed - near).sum())
+    others = 0 if exact else 1  # the assignment observed, which a sample may lack
+    return float(min(1, 2 * (least + others) / (len(sums) + others)))
+
+
+def _signs(n: int, exact: bool) -> Iterator[npt.NDArray[np.int64]]:
+    """Rows (b, n) of 1 and −1: all assignments of n pairs, or RESAMPLES of them, seeded."""
+    if exact:
+        yield 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
+        return
+    rng, batch = np.random.default_rng(0), min(RESAMPLES, max(1, _BATCH // (2 * n)))
+    order = np.tile(np.arange(2), (batch, n, 1))
+    for start in range(0, RESAMPLES, batch):
+        yield 1 - 2 * rng.permuted(order, axis=-1)[: RESAMPLES - start, :, 0]
 
 
 def _checked(values: npt.ArrayLike) -> Values:

@@ -13,13 +13,13 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.intervals import (
     MIN_PAIRS,
     Interval,
     interval_of_mean,
+    spearman,
     spearman_interval,
 )
 from searchengine.trainer.reading import open_text, table_rows
@@ -296,15 +296,15 @@ def _row(
                 f"{_where(task, subset)}all {len(x)} pairs have the same cosine over {dim} "
                 "numbers: no order to correlate"
             )
-        correlations.append((stats.spearmanr(x, y).statistic, stats.pearsonr(x, y).statistic))
+        correlations.append((spearman(x, y), float(np.corrcoef(x, y)[0, 1])))
         if intervals:
             ends.append(spearman_interval(x, y))
     sizes = [len(places) for places in parts.values()] if setting == "weighted" else None
-    spearman, pearson = np.average(correlations, axis=0, weights=sizes)
+    rank, linear = np.average(correlations, axis=0, weights=sizes)
     interval = (
         interval_of_mean([rho for rho, _ in correlations], ends, sizes) if intervals else None
     )
-    return StsRow(task.name, dim, float(spearman), float(pearson), len(gold), interval)
+    return StsRow(task.name, dim, float(rank), float(linear), len(gold), interval)
 
 
 def read_table(

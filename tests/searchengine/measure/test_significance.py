@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from searchengine.errors import QueryError
-from searchengine.trainer.evaluation.significance import compare, holm, interval, intervals
+from searchengine.trainer.evaluation.labels import wilson
+from searchengine.trainer.evaluation.significance import (
+    RESAMPLES,
+    compare,
+    holm,
+    interval,
+    intervals,
+)
 
 # Eighths add up without rounding.
 scores = st.integers(0, 8).map(lambda eighths: eighths / 8)
@@ -45,6 +52,38 @@ def test_interval_is_that_of_the_normal_distribution_where_questions_are_many() 
     assert interval(values) == (low, high)  # seeded
     narrow = interval(values, confidence=0.5)
     assert low < narrow[0] < values.mean() < narrow[1] < high
+
+
+@pytest.mark.parametrize("n", [12, 40])
+def test_scipy_finds_the_same_with_the_same_samples(n: int) -> None:
+    """Of twelve questions every assignment, of forty a sample, drawn in batches."""
+    rng = np.random.default_rng(n)
+    ours, theirs = rng.random(n), rng.random(n) - 0.1
+    drawn = stats.bootstrap(
+        (ours - theirs,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    swapped = stats.permutation_test(
+        (ours, theirs),
+        lambda a, b, axis: (a - b).sum(axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=1000,
+        rng=np.random.default_rng(0),
+    )
+    found = compare(ours, theirs)
+    assert (found.low, found.high) == pytest.approx(tuple(drawn.confidence_interval), abs=1e-12)
+    assert found.p == pytest.approx(swapped.pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 5), (5, 5), (3, 7), (880, 1000)])
+def test_the_interval_of_a_share_is_scipys(right: int, n: int) -> None:
+    ends = stats.binomtest(right, n).proportion_ci(method="wilson")
+    assert wilson(right, n) == pytest.approx((ends.low, ends.high), abs=1e-12)
 
 
 def test_intervals_of_several_rows_are_those_of_each() -> None:
