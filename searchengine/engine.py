@@ -245,8 +245,7 @@ class SearchEngine:
         (missing, damaged), EncoderMismatch and SegmentError (no GPU)."""
         collection = open_backend(path, wait, device)
         try:
-            layers = collection.settings["encoder"].get("layers")
-            loaded = None if encoder is None else load_given(encoder, runtime, layers)
+            loaded = None if encoder is None else load_given(encoder, runtime)
             asking = None if query_encoder is None else load_questions(query_encoder, runtime)
             return cls(collection, loaded, runtime, asking)
         except BaseException:
@@ -265,7 +264,6 @@ class SearchEngine:
         tokenizer: Tokenizer | str | None = None,
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
-        layers: int | None = None,
         dim: int | None = None,
     ) -> "SearchEngine":
         """Open a collection to add to, or create it. `config`: of a mapping only the fields count.
@@ -276,15 +274,10 @@ class SearchEngine:
         vectors of this width. Of several processes at the same time, one creates it and the others
         open it. `wait`: as for `open`. Raises CollectionError if the collection there has other
         settings."""
-        if layers is not None and not isinstance(encoder, str | Path | None):
-            raise CollectionError(
-                f"layers={layers} is for a model folder or a hub name; an encoder that is passed "
-                "chooses its layers itself"
-            )
         if not exists(path):
-            is_undecided = encoder is None and dim is None and layers is None and not is_url(path)
+            is_undecided = encoder is None and dim is None and not is_url(path)
             encoder = "starter" if encoder is None and dim is None else encoder
-            loaded = None if encoder is None else load_given(encoder, runtime, layers)
+            loaded = None if encoder is None else load_given(encoder, runtime)
             cut = True if passages is None else passages
             try:
                 created = cls.create(
@@ -311,7 +304,7 @@ class SearchEngine:
                     f"{place} has vectors of {width} numbers, got dim={dim!r}; leave it out, or "
                     "index into a new folder"
                 )
-            engine._settings().check_compatible(place, config or {}, passages, tokenizer, layers)
+            engine._settings().check_compatible(place, config or {}, passages, tokenizer)
         except BaseException:
             engine.close()
             raise
@@ -342,7 +335,7 @@ class SearchEngine:
 
         Raises QueryError for one that is empty or no text."""
         check_questions(questions)
-        return self._encoder.questions(None).encode([*map(normalized, questions)])
+        return self._encoder.questions().encode([*map(normalized, questions)])
 
     def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[Any]:
         """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""
@@ -483,7 +476,6 @@ class SearchEngine:
         typo_tolerance: bool = True,
         exact: bool = False,
         shortlist: int | None = None,
-        layers: int | None = None,
         cross_encoder: str | Path | None = None,
         candidates: int = CANDIDATES,
         timeout: float | None = None,
@@ -512,8 +504,6 @@ class SearchEngine:
             exact: return the true nearest documents. Only by vectors, and without a shortlist.
             shortlist: candidates of each segment that are scored at full width; None: the number
                 that the segment is configured with.
-            layers: layers of the encoder's network that encode the question, for encoders trained
-                for it (2-D Matryoshka); None: all. Documents are not encoded again.
             cross_encoder: the folder or hub name of a cross-encoder, which scores the best
                 `candidates` again, with the question. Its score is that of the hits, and the scale
                 of `min_score`; `Hit.scores` keeps those of the earlier stages.
@@ -535,7 +525,6 @@ class SearchEngine:
             typo_tolerance=typo_tolerance,
             exact=exact,
             shortlist=shortlist,
-            layers=layers,
             cross_encoder=cross_encoder,
             candidates=candidates,
             timeout=timeout,
@@ -666,7 +655,7 @@ class SearchEngine:
                 try:
                     encode: Encode | None = None
                     if encodes and questions is not None:
-                        encode = self._encoder.questions(request.layers, settings).encode
+                        encode = self._encoder.questions(settings).encode
                 except EncoderMissing:
                     if not request.by_words:
                         raise  # by words, only the way out by vectors needs it
@@ -770,7 +759,7 @@ class SearchEngine:
             asked = self._searched(request, questions or ())
             if questions and not request.by_words:
                 try:
-                    encoder = self._encoder.questions(request.layers, settings)
+                    encoder = self._encoder.questions(settings)
                 except EncoderMismatch:
                     if not self._encoder.is_past(settings):
                         raise

@@ -24,7 +24,6 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     INDEXED,
-    LAYERS,
     RUNNING,
     SHORTLIST,
     WAIT,
@@ -224,7 +223,7 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
             "A folder kept in step": "prune watch allow_empty",
             "Vectors of your own": "vector_file passage_file",
             "Passages and words": "passages passage_tokens overlap tokenizer mode synonyms fields",
-            "The encoder": f"encoder layers {RUNNING}",
+            "The encoder": f"encoder {RUNNING}",
             "The index": "prefix structure code rotation shortlist effort hnsw_m ef_construction "
             "stages commit_every",
         }
@@ -328,7 +327,6 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     "`encode` write it).",
 )
 @mirrors
-@LAYERS
 @runs
 @WAIT
 @AS_JSON
@@ -371,7 +369,7 @@ def index(
     vectors, passages = supplied(corpus, options.pop("vector_file"), options.pop("passage_file"))
     if vectors is None:
         commit_every = commit_every or COMMIT_EVERY
-    settings = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
+    settings = {name: options.pop(name) for name in ("tokenizer", "runtime")}
     settings["passages"] = passages_of(options)
     mode, synonyms = options.pop("mode"), _synonyms(options.pop("synonyms"))
     key_prefix, columns = options.pop("key_prefix"), columns_of(options, vectors is None)

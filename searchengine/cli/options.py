@@ -178,11 +178,6 @@ WAIT = click.option(
     metavar="SECONDS",
     help="Seconds to wait for another writer.",
 )
-LAYERS = click.option(
-    "--layers",
-    type=click.IntRange(1),
-    help="Number of layers to run, from the first [default: all].",
-)
 TRUST = click.option(
     "--trust-remote-code", is_flag=True, help="Run Python code that comes with the model."
 )

@@ -13,7 +13,6 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     ENCODER,
-    LAYERS,
     QUERY_ENCODER,
     RUNNING,
     SHORTLIST,
@@ -144,7 +143,7 @@ _EXPLAINED = {
     "Which documents": "where group_by min_score offset k",
     "Order": "mode typo_tolerance phrases cross_encoder candidates",
     "Effort": "shortlist exact timeout",
-    "The encoder": f"encoder query_encoder layers {RUNNING}",
+    "The encoder": f"encoder query_encoder {RUNNING}",
 }
 _SECTIONS = _EXPLAINED | {"Which documents": "where group_by min_score offset k facets"}
 
@@ -155,7 +154,6 @@ _SECTIONS = _EXPLAINED | {"Which documents": "where group_by min_score offset k 
 @_with(*_ASKED, *_OPTIONS, *_SHOWN)
 @ENCODER
 @QUERY_ENCODER
-@LAYERS
 @runs
 def search(
     collection: Path | str,
@@ -187,7 +185,6 @@ def search(
 @_with(*_ASKED, *_OPTIONS)
 @ENCODER
 @QUERY_ENCODER
-@LAYERS
 @runs
 def explain(
     collection: Path | str,

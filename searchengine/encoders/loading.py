@@ -36,10 +36,9 @@ a SentenceTransformer, or a function."""
 def load(
     source: str | Path,
     runtime: RuntimeConfig | None = None,
-    layers: int | None = None,
     route: Role | None = None,
 ) -> TextEncoder:
-    """Load a trainer.encoder.Encoder with its first `layers`, or all; or the encoder of a URL.
+    """Load a trainer.encoder.Encoder; or the encoder of a URL.
 
     Engines of one process share the model of a folder while any of them is open.
     `route`: of a Router, load the network for these texts alone.
@@ -48,8 +47,6 @@ def load(
     EndpointError for a URL.
     """
     if is_url(source):
-        if layers is not None:
-            raise EndpointError(f"{source} has no layers to choose from; leave layers out")
         return HttpEncoder.from_source(str(source))
     from searchengine.trainer.encoder import Encoder
 
@@ -59,23 +56,20 @@ def load(
         runtime=runtime.runtime,
         precision=runtime.precision,
         device=runtime.device,
-        layers=layers,
         trust_remote_code=runtime.trust_remote_code,
         route=route,
         shared=True,
     )
 
 
-def load_given(
-    encoder: EncoderArgument, runtime: RuntimeConfig | None = None, layers: int | None = None
-) -> TextEncoder:
+def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -> TextEncoder:
     """The encoder that a caller names or passes.
 
     A SentenceTransformer, a function, and an object with dim, fingerprint and encode are wrapped.
     Raises searchengine.trainer.errors.ModelError, and CollectionError for anything else.
     """
     if isinstance(encoder, str | Path):
-        return load(encoder, runtime, layers)
+        return load(encoder, runtime)
     if any(base.__module__.startswith("sentence_transformers.") for base in type(encoder).__mro__):
         return SentenceTransformerEncoder(encoder)
     if isinstance(encoder, WrappedEncoder) or TextEncoder in type(encoder).__mro__:
@@ -134,7 +128,7 @@ def load_built_by(
     try:
         if source == MULTILINGUAL:
             multilingual_folder()  # else the hub's would be fetched, whose vectors differ
-        return load(source, runtime, identity.get("layers"))
+        return load(source, runtime)
     except TrainerError as error:
         exists = source in (*Starter, MULTILINGUAL) or Path(source).is_dir()
         advice = (
@@ -304,11 +298,9 @@ class CollectionEncoder:
         named = self.argument is not None or self.for_questions is not None
         return named or settings["encoder"]["fingerprint"] != NO_ENCODER
 
-    def questions(
-        self, layers: int | None, settings: Mapping[str, Any] | None = None
-    ) -> QuestionEncoder:
-        """The encoder of questions, cut to its first `layers`; None: all layers."""
-        return (self._asking or self._loaded_for(settings).questions).at(layers)
+    def questions(self, settings: Mapping[str, Any] | None = None) -> QuestionEncoder:
+        """The encoder of questions."""
+        return self._asking or self._loaded_for(settings).questions
 
     def load_for_questions(self) -> TextEncoder:
         """The encoder of questions. Raises as `load`."""

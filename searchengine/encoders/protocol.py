@@ -41,7 +41,7 @@ class TextEncoder(Protocol):
     """The encoder of a collection; searchengine.trainer.encoder.Encoder is one.
 
     A class that extends this needs `dim`, `fingerprint` and `encode`; the others have defaults: no
-    source, no tokenizer, no layers to choose from. Several threads may call an encoder at the same
+    source, no tokenizer. Several threads may call an encoder at the same
     time: `add` encodes in a second thread while others search, and while documents are cut.
     """
 
@@ -87,11 +87,6 @@ class TextEncoder(Protocol):
         return (self.dim,)
 
     @property
-    def kept_layers(self) -> int | None:
-        """Number of layers kept of the network of `source`; None: all."""
-        return None
-
-    @property
     def aligned_to(self) -> str:
         """The fingerprint of the encoder that its questions suit; by default its own."""
         return self.fingerprint
@@ -126,10 +121,6 @@ class TextEncoder(Protocol):
     def start(self) -> None:
         """Start the fastest runtime: before many texts, or so that no question waits for it."""
         return None
-
-    def truncate(self, *, layers: int) -> "TextEncoder":
-        """The same encoder with its first layers only. Raises ModelError or QueryError."""
-        raise QueryError("the encoder has no layers to choose from; leave layers out")
 
 
 class WrappedEncoder:

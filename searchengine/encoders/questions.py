@@ -9,7 +9,6 @@ import numpy as np
 from searchengine.encoders.protocol import Role, TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
 from searchengine.indexer.arrays import Floats, unusable
-from searchengine.trainer.errors import ModelError
 
 CACHE_SIZE = 1024
 """Questions in the cache: 3 MB of vectors with 768 dimensions."""
@@ -35,19 +34,6 @@ class QuestionEncoder:
         self._encoder = encoder
         self._lock = Lock()
         self._cache: OrderedDict[str, Floats] = OrderedDict()
-        self._truncated: dict[int, QuestionEncoder] = {}
-
-    def at(self, layers: int | None) -> "QuestionEncoder":
-        """This for the encoder's first layers; None: all layers. Raises QueryError."""
-        if layers is None:
-            return self
-        if layers not in self._truncated:
-            try:
-                encoder = self._encoder.truncate(layers=layers)
-            except ModelError as error:
-                raise QueryError(str(error)) from error
-            self._truncated.setdefault(layers, QuestionEncoder(encoder))
-        return self._truncated[layers]
 
     def encode(self, questions: Sequence[str]) -> Floats:
         """Float32 (q, D). Raises QueryError for vectors that are zero or not finite."""

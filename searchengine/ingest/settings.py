@@ -34,14 +34,12 @@ class CollectionSettings:
         passages: how documents are cut into passages; None keeps them whole.
         analyzer: how text becomes words, for the modes text and hybrid; None: the first documents
             decide.
-        layers: number of the encoder's first layers in use; None: all.
         encodes: whether the collection has an encoder.
     """
 
     config: SegmentConfig
     passages: PassageConfig | None
     analyzer: Analyzer | None
-    layers: int | None = None
     encodes: bool = True
 
     @classmethod
@@ -103,7 +101,7 @@ class CollectionSettings:
                 f"tokenizer must be one of {', '.join(Tokenizer)}, or stem with languages, such as "
                 f"stem:de,ru; got {tokenizer!r}"
             ) from error
-        return cls(config, cut, chosen, encoder.kept_layers)
+        return cls(config, cut, chosen)
 
     @classmethod
     def from_stored(cls, settings: Mapping[str, Any]) -> Self:
@@ -113,7 +111,6 @@ class CollectionSettings:
             SegmentConfig.from_dict(settings["index"]),
             None if cut is None else PassageConfig.from_dict(cut),
             Analyzer.parse(settings["tokenizer"]),
-            settings["encoder"].get("layers"),
             settings["encoder"]["fingerprint"] != NO_ENCODER,
         )
 
@@ -126,8 +123,6 @@ class CollectionSettings:
         }
         if isinstance(encoder, FunctionEncoder):
             described |= encoder.described()
-        if self.layers is not None:
-            described["layers"] = self.layers
         return {
             "encoder": described,
             "index": self.config.as_dict(),
@@ -141,7 +136,6 @@ class CollectionSettings:
         config: SegmentConfig | Mapping[str, Any],
         passages: PassageConfig | bool | None,
         tokenizer: Tokenizer | str | None,
-        layers: int | None,
     ) -> None:
         """Raise CollectionError if an option differs from these settings; None: no preference."""
         stored = self.config.as_dict()
@@ -157,8 +151,6 @@ class CollectionSettings:
             different.append(("passages", self.passages or "none", passages or "none"))
         if tokenizer not in (None, str(self.analyzer), getattr(self.analyzer, "tokenizer", None)):
             different.append(("tokenizer", self.analyzer, tokenizer))
-        if layers not in (None, self.layers):
-            different.append(("layers", self.layers or "all", layers))
         for name, present, wanted in different:
             raise CollectionError(
                 f"{path} has {name} {present}, got {wanted}; leave the option out, or index into "

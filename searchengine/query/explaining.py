@@ -216,7 +216,6 @@ class _Trace:
 
     def _text_mode(self) -> dict[str, Any]:
         without: dict[str, Any] = {"exact": False} if self.query.exact else {}
-        without |= {"layers": None} if self.query.layers is not None else {}
         return {"mode": str(Mode.TEXT), **without}
 
     def _matches(self) -> bool:

@@ -41,7 +41,6 @@ class Options(TypedDict, total=False):
     phrases: Phrases | str
     typo_tolerance: bool
     candidates: int
-    layers: int | None
     cross_encoder: str | Path | None
     timeout: float | None
 
@@ -59,7 +58,6 @@ class Query:
     exact: bool = False
     mode: Mode | str = Mode.AUTO
     group_by: str | None = None
-    layers: int | None = None
     offset: int = 0
     min_score: float | None = None
     facets: Sequence[str] = ()
@@ -118,9 +116,8 @@ class Query:
             raise QueryError(
                 f"similar documents need the mode vector, got {query.mode}; leave mode out"
             )
-        for name in ("layers", "cross_encoder"):
-            if getattr(query, name):
-                raise QueryError(f"{name} needs a question; leave {name} out")
+        if query.cross_encoder:
+            raise QueryError("cross_encoder needs a question; leave cross_encoder out")
         return query
 
     def by(self, mode: Mode) -> "Query":
@@ -149,16 +146,14 @@ class Query:
         self._check_cross_encoder()
 
     def _check_counts(self) -> None:
-        for name in ("k", "shortlist", "layers", "candidates"):
+        for name in ("k", "shortlist", "candidates"):
             value = getattr(self, name)
-            if value is None and name in ("shortlist", "layers"):
+            if value is None and name == "shortlist":
                 continue
             number = integer(value)
             if number is None or number < 1:
                 raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
             object.__setattr__(self, name, number)
-        if self.layers is not None and self.by_words:
-            raise QueryError("layers must be None in the mode text, which encodes no question")
 
     def _check_presentation(self) -> None:
         if isinstance(self.facets, Iterable) and not isinstance(self.facets, str):
@@ -237,8 +232,6 @@ def split(
     if isinstance(queries, np.ndarray):
         if query.mode not in (Mode.AUTO, Mode.VECTOR):
             raise QueryError(f"the mode {query.mode} needs questions as texts, got vectors")
-        if query.layers is not None:
-            raise QueryError("layers must be None for vectors, which are not encoded")
         if query.cross_encoder is not None:
             raise QueryError("a cross-encoder reads questions as texts, got vectors")
         return query.by(Mode.VECTOR), None, check_vectors(queries, settings["encoder"]["dim"])

@@ -507,7 +507,7 @@ def _mend(
             if encoder is None:
                 loaded = load_built_by(described, path, runtime)
             else:
-                loaded = load_given(encoder, runtime, described.get("layers"))
+                loaded = load_given(encoder, runtime)
             check_built_by(loaded, described, path)
             cut = CollectionSettings.from_stored(settings).passages
             return PassageReader(loaded, cut, settings)

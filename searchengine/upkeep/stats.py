@@ -96,8 +96,7 @@ class Stats:
         cold_row: bytes per row that may stay on the disk. Both are None while there are no rows.
         tuning: the measurements behind the index config, see tune.Tuning; None: not tuned.
         guarantee: the recall guarantee that remains of the tuning; None: not tuned.
-        encoder, layers, fingerprint: the encoder, and how many of its first layers it uses; None:
-            all.
+        encoder, fingerprint: the encoder.
         bytes: size of all files in the folder; hard links count once.
         pending: a line for each work that has not ended: what it is, how far it is, who does it.
     """
@@ -124,7 +123,6 @@ class Stats:
     tuning: Mapping[str, Any] | None
     guarantee: Guarantee | None
     encoder: str | None
-    layers: int | None
     fingerprint: str
     bytes: int
     synonyms: int = 0
@@ -188,13 +186,12 @@ class Stats:
             lines["cold"] = f"{self.cold_row:.0f} bytes per row, may stay on the disk"
         if self.pending:
             lines["pending"] = "; ".join(self.pending)
-        layers = "" if self.layers is None else f", its first {self.layers} layers"
         tuning = "none; searchengine tune finds the best index config for a recall target"
         if self.tuning is not None and self.guarantee is not None:
             tuning = founded_on(self.tuning, self.guarantee)
         return lines | {
             "tuning": tuning,
-            "encoder": self._encoder + layers,
+            "encoder": self._encoder,
             "fingerprint": self.fingerprint,
             "bytes": str(self.bytes),
         }
@@ -247,7 +244,6 @@ def stats(snapshot: Snapshot) -> Stats:
         tuning=tuning,
         guarantee=remaining,
         encoder=encoder["source"] or encoder.get("name"),
-        layers=encoder.get("layers"),
         fingerprint=encoder["fingerprint"],
         **snapshot.sizes(),
     )

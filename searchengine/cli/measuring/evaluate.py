@@ -128,10 +128,10 @@ def load_all(
     encoders: tuple[str, ...], layers: tuple[int, ...] | None, runtime: Any
 ) -> list[tuple[str, Any]]:
     """Load every encoder, with every number of layers."""
-    from searchengine.engine import SearchEngine
+    from searchengine.trainer.encoder import Encoder
 
-    load = SearchEngine.load_encoder
-    return [(name, load(name, runtime, n)) for name in encoders for n in layers or (None,)]
+    load, config = Encoder.load, asdict(runtime)
+    return [(name, load(name, **config, layers=n)) for name in encoders for n in layers or (None,)]
 
 
 def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:

@@ -17,7 +17,7 @@ from tiny_model import static_table, write_model2vec, write_sentence_transformer
 from searchengine import SearchEngine
 from searchengine.encoders.loading import load_given
 from searchengine.encoders.protocol import TextEncoder
-from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.errors import CollectionError, EncoderMismatch
 
 TEXTS = [
     "a whale sings near the sea",
@@ -216,15 +216,13 @@ def test_an_object_gets_the_members_that_it_lacks() -> None:
     encoder = load_given(Minimal())
     assert (encoder.source, encoder.name, encoder.runs_on) == (None, "", "made in Python")
     assert (encoder.matryoshka_dims, encoder.aligned_to) == ((8,), "minimal")
-    assert not (encoder.kept_layers or encoder.vocabulary_size)
+    assert not encoder.vocabulary_size
     assert not encoder.tokenizes and encoder.unknown_tokens(["x"]) == 0
     encoder.start()
     encoder.encode(["a bee"], on_batch=lambda _: pytest.fail("it does not accept that"))
     for call in (lambda: encoder.token_spans(["x"]), lambda: encoder.room("query")):
         with pytest.raises(CollectionError, match="no tokenizer"):
             call()
-    with pytest.raises(QueryError, match="no layers to choose from"):
-        encoder.truncate(layers=1)
     assert load_given(encoder) is encoder
 
 

@@ -60,7 +60,6 @@ def test_other_settings_are_refused_when_a_collection_is_there(tmp_path: Path) -
         ({"dim": 3}, "has vectors of 2 numbers, got dim=3"),
         ({"config": {"prefx": 8}}, "'prefx' is no field of an index config"),
         ({"config": {"prefix": 2}}, "has prefix 1, got 2"),
-        ({"layers": 3}, "layers=3 is for a model folder"),
     ):
         with pytest.raises(SearchEngineError, match=message):
             SearchEngine.open_or_create(path, Own(), **options)

@@ -90,7 +90,6 @@ def test_similar_to_several(engine: SearchEngine) -> None:
         ([1.5], {}, "1.5"),
         (["words"], {}, "'words' has no vector"),
         (["near"], {"cross_encoder": "x"}, "cross_encoder needs a question"),
-        (["near"], {"layers": 2}, "layers needs a question"),
     ],
 )
 def test_what_similar_refuses(
