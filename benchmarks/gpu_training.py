@@ -129,7 +129,7 @@ def steps_of(folder: Path, data: Path, batch: int, steps: int, name: str) -> Any
 
     from searchengine.trainer.training.batches import BatchPlan
     from searchengine.trainer.training.loop import Report, train
-    from searchengine.trainer.training.preparation import read_data_sets
+    from searchengine.trainer.training.preparation import read_data
 
     watch = Watch()
 
@@ -146,9 +146,9 @@ def steps_of(folder: Path, data: Path, batch: int, steps: int, name: str) -> Any
             config, base=str(folder), prefixes=(), max_steps=updates, precision=precision
         )
         encoder = train(config, report)
-        plan = BatchPlan(config, read_data_sets(config, torch.device("cpu")))
+        plan = BatchPlan(config, read_data(config))
     timed = range(WARM_UP, WARM_UP + steps)
-    rows = [row for step in timed for _, taken in plan.at(step) for row in taken]
+    rows = [row for step in timed for taken in plan.at(step) for row in taken]
     texts = [text for row in rows for text in (row.anchor, row.positive, *row.negatives)]
     lengths = [min(len(ids), config.max_tokens) for ids in encoder._tokens(texts)]
     ends = watch.ends[WARM_UP - 1 : WARM_UP + steps]

@@ -169,15 +169,3 @@ def titled(
     """The title of one paper, and the abstracts of all."""
     papers = next(writer.concatenated([next(filler) for _ in range(16)], tokens))
     return rng.choice(papers).title, " ".join(paper.text for paper in papers)
-
-
-def write_short(sources: Sources, writer: Writer, path: Path, count: int) -> None:
-    """Titles and abstracts of papers that the base reads whole, whose vectors are to stay."""
-    texts: list[str] = []
-    for paper in sources.papers:
-        if writer.tokens([paper.text])[0] <= 250:
-            texts += [" ".join(paper.title.split()), " ".join(paper.text.split())]
-        if len(texts) >= count:
-            break
-    random.Random("short").shuffle(texts)
-    path.write_text("\n".join(["sentence", *filter(None, texts)]) + "\n")

@@ -3,7 +3,7 @@
     python benchmarks/long_documents.py --work long/ train passkey abstracts short
 
 `train` writes pairs of question and long text (long_data.py) and trains the starter's network with
-the preset longlora, window 2,048; every other update keeps its vectors of short texts. `passkey`
+the preset longlora, window 2,048. `passkey`
 asks about a caption put into filler at a depth of 0 to 1, texts of 512 to 2,048 tokens; candidates
 are the texts of the same length and depth. `abstracts` asks with titles for concatenations of whole
 abstracts, among as many concatenations without a question. `short` measures STS-B and SciFact
@@ -34,7 +34,6 @@ from long_data import (
     records,
     shuffled_forever,
     write_pairs,
-    write_short,
 )
 from numpy.typing import NDArray
 from record import DATA, record, spread
@@ -52,7 +51,7 @@ from searchengine.trainer.training.train_config import TrainConfig
 
 BASE, WINDOW = "starter", 2048
 LENGTHS, DEPTHS = (512, 1024, 2048), (0.0, 0.25, 0.5, 0.75, 1.0)
-BATCH, SHORT_BATCH = 16, 32
+BATCH = 16
 THIRDS = ("beginning", "middle", "end")
 Rows = NDArray[np.float32]
 # Vectors of texts, and the text that each is of.
@@ -183,29 +182,18 @@ def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) ->
     pairs = work / "pairs.jsonl"
     sources, writer = read_sources(data), Writer(base())
     write_pairs(sources, writer, pairs, (steps + 1) * BATCH, WINDOW - 2)
-    write_short(sources, writer, work / "short.tsv", (steps + 1) * SHORT_BATCH)
     config = TrainConfig.from_dict(
         {
             **preset("longlora"),
             "base": BASE,
-            "data_sets": [
-                {"train": [str(pairs)]},
-                {
-                    "train": [str(work / "short.tsv")],
-                    "batch_size": SHORT_BATCH,
-                    "objective": "distillation",
-                    "distillation_loss": "cosine",
-                    "teacher": BASE,
-                    "loss_weight": 20,
-                },
-            ],
+            "train": [str(pairs)],
             "exclude": [str(data / "sts" / f"{name}.tsv") for name in ("stsb_test", "stsb_dev")],
             "out": str(work / "model"),
             # Short texts are watched, and choose nothing.
             "dev": [str(data / "sts" / "stsb_dev.tsv")],
             "keep_last": True,
-            "rotate": False,  # the teacher is the base
-            "max_steps": 2 * steps,
+            "rotate": False,
+            "max_steps": steps,
             "eval_every": 30,
             **settings,
         }
@@ -221,7 +209,7 @@ def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) ->
     return {
         "seconds": time.monotonic() - start,
         "chosen": encoder.recipe["chosen"],
-        "config": config.to_dict() | {"data_sets": [], "exclude": [], "dev": [], "out": ""},
+        "config": config.to_dict() | {"train": [], "exclude": [], "dev": [], "out": ""},
         "examples": encoder.recipe["examples"],
     }
 

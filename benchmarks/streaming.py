@@ -78,14 +78,12 @@ def measured(path: Path, first: int) -> dict[str, Any]:
     """Read, hold out, and draw batches from update `first` on."""
     import contextlib
 
-    import torch
-
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.training.batches import BatchPlan
     from searchengine.trainer.training.loop import BatchLoader
     from searchengine.trainer.training.objectives import Contrastive
     from searchengine.trainer.training.passes import Passes
-    from searchengine.trainer.training.preparation import DataSet, digest, read_data_sets
+    from searchengine.trainer.training.preparation import read_data
     from searchengine.trainer.training.processes import Processes
     from searchengine.trainer.training.step_judging import hold_out
     from searchengine.trainer.training.train_config import TrainConfig
@@ -98,15 +96,15 @@ def measured(path: Path, first: int) -> dict[str, Any]:
     model = TrainingModel(encoder.model, config, None)
     passes = Passes(model, encoder, config, contextlib.nullcontext)
     before, start = peak(), time.perf_counter()
-    data = read_data_sets(config, torch.device("cpu"))
-    digest(data, ())
-    split = hold_out(data[0].examples, 0)
+    examples = read_data(config)
+    examples.digest()
+    split = hold_out(examples, 0)
     to_read = time.perf_counter() - start
-    plan = BatchPlan(config, [DataSet(config, split.train)])
+    plan = BatchPlan(config, split.train)
     objective = Contrastive(model, config, (384,), Processes(0, 1))
     seen = hashlib.sha256()
     start = time.perf_counter()
-    with BatchLoader(plan, [objective], passes) as batches:
+    with BatchLoader(plan, objective, passes) as batches:
         for step in range(first, UPDATES):
             for prepared in batches.at(step):
                 if step >= UPDATES // 2:

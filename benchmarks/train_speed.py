@@ -113,12 +113,11 @@ def same_rows(data: Path, steps: int, batch: int) -> list[dict[str, str]]:
     """The triplets that ours trains on, in its order."""
     from searchengine.trainer.training.batches import BatchPlan
     from searchengine.trainer.training.examples import read_examples
-    from searchengine.trainer.training.preparation import DataSet
 
     with tempfile.TemporaryDirectory() as scratch:
         config = configure(data, Path(scratch), steps, batch, nested=False)
-    plan = BatchPlan(config, [DataSet(config, read_examples(config.train))])
-    rows = (row for step in range(plan.steps) for _, taken in plan.at(step) for row in taken)
+    plan = BatchPlan(config, read_examples(config.train))
+    rows = (row for step in range(plan.steps) for taken in plan.at(step) for row in taken)
     return [
         {"anchor": row.anchor, "positive": row.positive, "negative": row.negatives[0]}
         for row in rows

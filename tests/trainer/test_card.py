@@ -162,19 +162,12 @@ def test_the_configuration_makes_it_again(trained: Model) -> None:
     ]
 
 
-def test_data_sets_and_datasets_are_named(trained: Model) -> None:
-    """A dataset of the hub keeps its name; a file of a data set loses its folder."""
-    sets = [{"train": ["private/b.tsv"], "weight": 0.5}, {"train": ["hf:some/data:dev"]}]
-    config = TrainConfig(data_sets=sets, out="m", base="starter")  # type: ignore[arg-type]
+def test_datasets_are_named(trained: Model) -> None:
+    """A dataset of the hub keeps its name; a file loses its folder."""
+    config = TrainConfig(train=["private/b.tsv", "hf:some/data:dev"], out="m", base="starter")  # type: ignore[list-item, arg-type]
     text = card(replace(trained, recipe=RECIPE | {"config": config.to_dict()}))
     assert "- Data: `b.tsv`, `hf:some/data:dev`; 41522 examples" in text and "private" not in text
-    again = TrainConfig.from_json(blocks(text, "json")[0])
-    assert again.data_sets == ({"train": ["b.tsv"], "weight": 0.5}, sets[1])
-    command = shlex.split(blocks(text, "sh")[-1])
-    assert command == ["searchengine", "train", "--out", "m", "--config", "train.json"]
-    one = replace(config, data_sets=(), train=("hf:some/data",))
-    text = card(replace(trained, recipe=RECIPE | {"config": one.to_dict()}))
-    assert shlex.split(blocks(text, "sh")[-1])[2] == "hf:some/data"
+    assert shlex.split(blocks(text, "sh")[-1])[2:4] == ["b.tsv", "hf:some/data:dev"]
 
 
 @pytest.mark.parametrize("recipe", [{}, {"made": "by hand"}, {"config": 3}, {"config": {"x": 1}}])

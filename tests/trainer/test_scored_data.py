@@ -10,7 +10,7 @@ from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.training.example_files import sentences, texts_without_label
 from searchengine.trainer.training.examples import Examples, read_examples
 from searchengine.trainer.training.head import sample_texts
-from searchengine.trainer.training.preparation import DataSet, check_examples
+from searchengine.trainer.training.preparation import check_examples
 from searchengine.trainer.training.rows import Kind, Reading, Row, draw
 from searchengine.trainer.training.step_judging import make_judge
 from searchengine.trainer.training.train_config import TrainConfig
@@ -35,7 +35,7 @@ def test_scored_pairs_are_read_in_any_order_of_columns(tmp_path: Path) -> None:
         Row("c", "d", scores=(0.1,)),
     ]
     assert [texts_without_label(e) for e in found] == [("a", "b"), ("c", "d")]
-    assert sorted(sample_texts([found], 0)) == ["a", "b", "c", "d"]
+    assert sorted(sample_texts(found, 0)) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_examples_that_teach_nothing_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         run = config(**{"objective": "similarity", **settings})
-        check_examples([DataSet(run, examples)])
+        check_examples(run, examples, None)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def pairs(count: int, score: Callable[[int], float]) -> Examples:
 
 def test_held_out_scored_pairs_judge_by_rank() -> None:
     run = config(objective="similarity")
-    judge, (split,) = make_judge(run, [DataSet(run, pairs(300, lambda i: i % 6))])
+    judge, split = make_judge(run, pairs(300, lambda i: i % 6), None)
     assert judge is not None and len(split.rows) == split.examples_held == 30
     assert {row.scores for row in split.rows} <= {(float(i),) for i in range(6)}
 
@@ -190,5 +190,5 @@ def test_held_out_scored_pairs_judge_by_rank() -> None:
 def test_held_out_pairs_of_one_score_judge_nothing() -> None:
     examples = pairs(300, lambda i: 1.0 if i else 2.0)
     run = config(objective="similarity", seed=1)
-    judge, (split,) = make_judge(run, [DataSet(run, examples)])
+    judge, split = make_judge(run, examples, None)
     assert judge is None and split.train is examples

@@ -124,31 +124,6 @@ def test_a_turned_teacher_is_reached_by_the_first_rotation(
     assert "rotated towards the teacher's" in " ".join(encoder.recipe["summary"])
 
 
-def test_a_data_set_learns_vectors_to_compare_with_the_teachers(
-    config: TrainConfig,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    teacher = wider(config.base, tmp_path / "teacher", 32)
-    vectors = {
-        "train": [str(sentences_of(config, tmp_path))],
-        "objective": "distillation",
-        "distillation_loss": "mse",
-        "teacher": str(teacher),
-    }
-    settings = replace(
-        config,
-        train=(),
-        data_sets=(vectors,),
-        prefixes=(32,),
-        rotate=True,
-        max_steps=1,
-        learning_rate=1e-6,
-    )
-    texts = ["the dog sleeps near the sea", "the bird sleeps near the man"]
-    ours, theirs = train(settings).encode(texts), Encoder.load(teacher).encode(texts)
-    np.testing.assert_allclose((ours * theirs).sum(axis=1), 1, atol=1e-3)
-
-
 @pytest.mark.parametrize(
     "width, questions, message",
     [

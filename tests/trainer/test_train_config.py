@@ -51,7 +51,6 @@ def test_integers_of_numpy_become_plain_ones() -> None:
     [
         ({"train": ()}, "train names no file"),
         ({"train": ["a.tsv"], "dev": ["./a.tsv"]}, "dev is a.tsv, which is a file of train"),
-        ({"train": (), "data_sets": [{"train": ["a"]}], "dev": ["a"]}, "dev is a, which is a file"),
         ({"train": "pairs.tsv"}, "train is 'pairs.tsv': expected a list"),
         ({"batch_size": 1}, "batch_size is 1: expected a whole number of at least 2"),
         ({"epochs": np.bool_(True)}, "epochs is True: expected a whole number of at least 1"),

@@ -16,7 +16,6 @@ from searchengine.trainer.evaluation.sts import read_sts
 from searchengine.trainer.training.batches import BatchPlan, fill
 from searchengine.trainer.training.example_files import key, read_labelled
 from searchengine.trainer.training.examples import Examples, read_examples
-from searchengine.trainer.training.preparation import DataSet
 from searchengine.trainer.training.rows import Kind, Reading, Row
 from searchengine.trainer.training.train_config import TrainConfig
 
@@ -183,9 +182,9 @@ def settings(**changes: Any) -> TrainConfig:
 
 def epoch_batches(data: Examples, size: int, seed: int, epoch: int) -> list[list[Row]]:
     config = settings(batch_size=size, seed=seed)
-    plan = BatchPlan(config, [DataSet(config, data)])
+    plan = BatchPlan(config, data)
     steps = range(epoch * plan.per_epoch, (epoch + 1) * plan.per_epoch)
-    return [batch for step in steps for _, batch in plan.at(step)]
+    return [batch for step in steps for batch in plan.at(step)]
 
 
 def examples(kinds: dict[Kind, int]) -> Examples:
@@ -384,17 +383,17 @@ def test_labels_and_texts_without_letters_are_not_excluded_by_chance(tmp_path: P
 def test_plan_by_hand() -> None:
     config = settings(learning_rate=2e-3, batch_size=4, accumulation=2, max_steps=10)
     data = Examples((Kind.PAIR, (f"a{i}", f"b{i}")) for i in range(20))
-    plan = BatchPlan(config, [DataSet(config, data)])
+    plan = BatchPlan(config, data)
     assert plan.per_epoch == 2 and plan.steps == 10  # 5 batches, the fifth fills no update
     rates = [plan.learning_rate(step) / config.learning_rate for step in range(10)]
     assert rates == pytest.approx([1, 1, 8 / 9, 7 / 9, 6 / 9, 5 / 9, 4 / 9, 3 / 9, 2 / 9, 1 / 9])
     cosine, constant = (
-        BatchPlan(replace(config, schedule=schedule), plan.data)  # type: ignore[arg-type]
+        BatchPlan(replace(config, schedule=schedule), data)  # type: ignore[arg-type]
         for schedule in ("cosine", "constant")
     )
     expected = [1, *((1 + np.cos(np.pi * i / 9)) / 2 for i in range(9))]
     assert [cosine.learning_rate(step) / 2e-3 for step in range(10)] == pytest.approx(expected)
     assert [constant.learning_rate(step) for step in range(10)] == [2e-3] * 10
-    assert plan.at(7) == BatchPlan(config, plan.data).at(7)  # without the steps before it
-    batches = [batch for step in (0, 1) for _, batch in plan.at(step)]
+    assert plan.at(7) == BatchPlan(config, data).at(7)  # without the steps before it
+    batches = [batch for step in (0, 1) for batch in plan.at(step)]
     assert batches == epoch_batches(data, 4, 0, 0)[:4]

@@ -95,10 +95,7 @@ def judge_as(monkeypatch: pytest.MonkeyPatch, scores: Iterable[float | dict[int,
     monkeypatch.setattr(
         loop,
         "make_judge",
-        lambda _, data, *others: (
-            lambda encoder: Judgement(next(left)),
-            [Split(each.examples) for each in data],
-        ),
+        lambda _, examples, *others: (lambda encoder: Judgement(next(left)), Split(examples)),
     )
 
 

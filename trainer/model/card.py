@@ -51,8 +51,7 @@ class Recipe:
 
     def data(self) -> list[str]:
         """The files and datasets that were trained on, as the settings have them."""
-        data_sets = (self.settings, *(self.settings.get("data_sets") or ()))
-        return [str(path) for item in data_sets for path in item.get("train") or ()]
+        return [str(path) for path in self.settings.get("train") or ()]
 
 
 def card(model: Model) -> str:
@@ -303,9 +302,6 @@ def _again(recipe: Recipe) -> str:
     config = dict(names_only(recipe.settings))
     config |= {name: recipe.files(name) for name in ("train", "exclude", "dev")}
     config |= {"out": _file_name(recipe.text("out")), "base": _base(recipe.text("base"))}
-    config["data_sets"] = [
-        {**item, "train": _file_names(item.get("train"))} for item in config.get("data_sets") or ()
-    ]
     words = ["searchengine", "train", *config["train"], "--out", config["out"]]
     command = shlex.join([*words, "--config", "train.json"])
     return f"""## How to make it again

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Self
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.objectives import AnyObjective
 from searchengine.trainer.training.passes import Passes, View
-from searchengine.trainer.training.preparation import DataSet
 from searchengine.trainer.training.rows import Batch, Kind, Row, draw
 from searchengine.trainer.training.train_config import Objective, Schedule, TrainConfig
 
-# Maximum rows, and bytes of them, in memory at a time for each kind of a data set; and minimum
+# Maximum rows, and bytes of them, in memory at a time for each kind of example; and minimum
 # batches. Within them rows change places, so that no text is twice in a batch.
 LABEL_UPDATES = 80  # at least: few labels make short epochs
 BLOCK_ROWS, BLOCK_BYTES, BLOCK_BATCHES = 8192, 1 << 25, 4
@@ -31,26 +31,21 @@ class Stream:
     contrast that row with. No text is in two rows of a batch if another order can avoid it.
     """
 
-    def __init__(self, data: DataSet, kind: Kind, name: str):
-        """name: different for every stream of a run."""
-        self.kind = kind
-        self._config = data.config
-        self._examples = data.examples
-        self._places = data.examples.of_kind(kind)
+    def __init__(self, config: TrainConfig, examples: Examples, kind: Kind):
+        self._config = config
+        self._examples = examples
+        self._places = examples.of_kind(kind)
         self._labels: NDArray[np.int64] | None = None  # of the places, as numbers
         if kind is Kind.LABELLED:
-            labels = [data.examples[int(place)][1][1] for place in self._places]
+            labels = [examples[int(place)][1][1] for place in self._places]
             self._labels = np.unique(labels, return_inverse=True)[1]
-        self._name = f"{name} {kind} {data.config.seed}"
-        size = data.config.batch_size
-        rows = min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, data.examples.mean_bytes)))
+        self._name = f"0 {kind} {config.seed}"
+        size = config.batch_size
+        rows = min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, examples.mean_bytes)))
         self._block_batches = max(BLOCK_BATCHES, rows // size)
         rest = len(self._places) % size
         self.per_pass = len(self._places) // size
         self.per_pass += rest > 1 or (rest == 1 and kind is Kind.TRIPLET)
-        self.per_epoch = round(data.weight * self.per_pass)
-        if self.per_pass and data.weight:
-            self.per_epoch = max(1, self.per_epoch)
         self._pass, self._order = -1, self._places
         self._block, self._batches = (-1, -1), list[Batch]()
 
@@ -91,35 +86,22 @@ class Stream:
 class BatchPlan:
     """The batches of every update, from its number alone, without those before it.
 
-    A batch has examples of one data set and one kind, so that all of its rows have hard negatives
-    or none has. An epoch has `weight` passes of each data set, in random order.
+    A batch has examples of one kind, so that all of its rows have hard negatives or none has.
     """
 
-    def __init__(self, config: TrainConfig, data: Sequence[DataSet]):
+    def __init__(self, config: TrainConfig, examples: Examples):
         self.config = config
-        self.data = data
-        self.examples = sum(len(data_set.examples) for data_set in data)
-        self._streams = [
-            (number, Stream(data_set, kind, str(number)))
-            for number, data_set in enumerate(data)
-            for kind in Kind
-            if data_set.examples.has(kind)
-        ]
-        counts = Counter[int]()
-        for number, stream in self._streams:
-            counts[number] += stream.per_epoch
-        for number, data_set in enumerate(data):
-            if data_set.weight and not counts[number]:
-                place = f"data set {number + 1}: " if len(data) > 1 else ""
-                raise ConfigError(
-                    f"{place}examples to train on: {len(data_set.examples)}; expected 2 or more of "
-                    "one kind"
-                )
-        batches = counts.total()
+        self.examples = examples
+        self._streams = [Stream(config, examples, kind) for kind in Kind if examples.has(kind)]
+        batches = sum(stream.per_pass for stream in self._streams)
+        if not batches:
+            raise ConfigError(
+                f"examples to train on: {len(examples)}; expected 2 or more of one kind"
+            )
         self.per_epoch = batches // config.accumulation
         if self.per_epoch == 0:
             raise ConfigError(
-                f"{self.examples} examples give {batches} batches of up to "
+                f"{len(examples)} examples give {batches} batches of up to "
                 f"{config.batch_size}, fewer than accumulation {config.accumulation}: add examples "
                 "or lower one of them"
             )
@@ -128,8 +110,8 @@ class BatchPlan:
         self.steps = config.max_steps or max(config.epochs * self.per_epoch, least)
         self._epoch, self._schedule = -1, list[tuple[int, int]]()
 
-    def at(self, step: int) -> list[tuple[int, Batch]]:
-        """The `accumulation` batches of an update, each with the number of its data set.
+    def at(self, step: int) -> list[Batch]:
+        """The `accumulation` batches of an update.
 
         The last batches of an epoch are left out if they do not fill an update.
         """
@@ -137,14 +119,14 @@ class BatchPlan:
         start = place * self.config.accumulation
         batches = []
         for place, number in self._of_epoch(epoch)[start : start + self.config.accumulation]:
-            data, stream = self._streams[place]
-            batches.append((data, stream.batch(epoch * stream.per_epoch + number)))
+            stream = self._streams[place]
+            batches.append(stream.batch(epoch * stream.per_pass + number))
         return batches
 
     def _of_epoch(self, epoch: int) -> list[tuple[int, int]]:
         """Stream of each batch, and its number in that stream's part of the epoch."""
         if epoch != self._epoch:
-            counts = [stream.per_epoch for _, stream in self._streams]
+            counts = [stream.per_pass for stream in self._streams]
             streams = np.repeat(np.arange(len(counts)), counts)
             np.random.default_rng(_number(f"epoch {self.config.seed} {epoch}")).shuffle(streams)
             self._schedule = [*zip(streams.tolist(), _occurrence(streams).tolist(), strict=True)]
@@ -204,23 +186,18 @@ def _occurrence(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class LoadedBatch(NamedTuple):
-    """A batch with its objective and its texts as tokens. weight: of its loss."""
+    """A batch with its texts as tokens."""
 
-    objective: AnyObjective
     rows: Batch
     views: list[View]
-    weight: float
 
 
 class BatchLoader:
-    """The batches of every update, read and tokenised in a second thread one update ahead.
+    """The batches of every update, read and tokenised in a second thread one update ahead."""
 
-    objectives: of each data set.
-    """
-
-    def __init__(self, plan: BatchPlan, objectives: Sequence[AnyObjective], passes: Passes):
+    def __init__(self, plan: BatchPlan, objective: AnyObjective, passes: Passes):
         self._plan = plan
-        self._objectives = objectives
+        self._objective = objective
         self._passes = passes
         self._thread = ThreadPoolExecutor(1, "examples")
         self._next: tuple[int, Future[list[LoadedBatch]]] | None = None
@@ -242,9 +219,9 @@ class BatchLoader:
         return batches
 
     def _load(self, step: int) -> list[LoadedBatch]:
-        batches = []
-        for number, rows in self._plan.at(step):
-            objective, data = self._objectives[number], self._plan.data[number]
-            views = [self._passes.tokenized(view, data.prompts) for view in objective.views(rows)]
-            batches.append(LoadedBatch(objective, rows, views, data.loss_weight))
-        return batches
+        return [
+            LoadedBatch(
+                rows, [self._passes.tokenized(view) for view in self._objective.views(rows)]
+            )
+            for rows in self._plan.at(step)
+        ]

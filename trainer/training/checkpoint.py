@@ -223,8 +223,6 @@ def _check_same_run(
             f"with that version, {alternative}"
         )
     fixed = set(now) - {*PATH_SETTINGS, *LENGTH_SETTINGS}
-    for settings in (saved, now):
-        settings["data_sets"] = [{**d, "train": ()} for d in settings.get("data_sets", ())]
     if different := sorted(k for k in fixed if saved.get(k) != now[k]):
         name = different[0]
         raise ConfigError(

@@ -56,15 +56,11 @@ def _last_dense(module: SentenceModule) -> Dense | None:
     return last if isinstance(last, Dense) and last.activation_name == IDENTITY else None
 
 
-def sample_texts(data: Sequence[Examples], seed: int) -> list[str]:
+def sample_texts(examples: Examples, seed: int) -> list[str]:
     """Up to ROTATION_TEXTS texts of the examples, the same for the same seed."""
-    ends = np.cumsum([len(examples) for examples in data])
-    places = np.random.default_rng(seed).permutation(int(ends[-1]))
     texts: dict[str, None] = {}
-    for place in map(int, places):
-        number = int(np.searchsorted(ends, place, side="right"))
-        example = data[number][place - int(ends[number])]  # from the end of its own
-        texts |= dict.fromkeys(texts_without_label(example))
+    for place in map(int, np.random.default_rng(seed).permutation(len(examples))):
+        texts |= dict.fromkeys(texts_without_label(examples[place]))
         if len(texts) >= ROTATION_TEXTS:
             break
     return list(texts)[:ROTATION_TEXTS]

@@ -86,7 +86,7 @@ def base_as_it_is(config: TrainConfig, model: Model, examples: Examples, device:
     base = replace(base, classifier=Classifier(dims, labels, config.seed))
     options: Any = {"precision": config.precision, "device": device}
     if turned:
-        rotate_head(Encoder(base, "", **options), sample_texts([examples], config.seed))
+        rotate_head(Encoder(base, "", **options), sample_texts(examples, config.seed))
     return Encoder(base, "", **options)  # with its own copy of the rotated weights, in bf16
 
 

@@ -28,6 +28,7 @@ from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
 from searchengine.trainer.training.checkpoint import JudgedStep
+from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
     CS,
@@ -46,16 +47,14 @@ from searchengine.trainer.training.objectives import Contrastive, make_objective
 from searchengine.trainer.training.outcome import Run, finish, mean
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.preparation import (
-    DataSet,
     check_examples,
     check_place,
     check_start,
-    digest,
     load_base,
     make_accelerator,
     make_optimizer,
     prepare_embeddings,
-    read_data_sets,
+    read_data,
     starts_rotated,
 )
 from searchengine.trainer.training.processes import Processes, launched_rank
@@ -68,7 +67,7 @@ from searchengine.trainer.training.step_judging import (
     unjudged,
 )
 from searchengine.trainer.training.stopping import Signals, Stopped
-from searchengine.trainer.training.teachers import FixedEncoder, teacher_targets
+from searchengine.trainer.training.teachers import Fixed, FixedEncoder, load_fixed, teacher_targets
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 
@@ -163,20 +162,20 @@ def run_training(
 ) -> Encoder:
     """As `train`, without restoring torch's random generators."""
     accelerator, processes = make_accelerator(config)
-    data = read_data_sets(config, accelerator.device)
-    check_examples(data)
-    judge, splits = make_judge(config, data, measure)
+    fixed = load_fixed(config, accelerator.device)
+    examples = read_data(config)
+    check_examples(config, examples, fixed)
+    judge, split = make_judge(config, examples, fixed, measure)
     if config.patience and judge is None:
         raise ConfigError(
             f"patience is {config.patience}, but nothing judges the steps: give dev files, or more "
             "examples, so that some can be held out; for labels set folds 0"
         )
-    run = make_run(config, data, splits, accelerator, processes)
-    judged = [data_set for data_set, split in zip(data, splits, strict=True) if split.rows]
-    run.judge, run.measure = judge, measured_by(config, judged, measure)
-    others = [data_set.fixed.fingerprint for data_set in data if data_set.fixed]
+    run = make_run(config, examples, split, fixed, accelerator, processes)
+    run.judge, run.measure = judge, measured_by(config, measure)
+    others = [] if fixed is None else [fixed.fingerprint]
     origin = checkpoint.Origin(
-        digest(data, config.dev),
+        examples.digest(config.dev),
         " ".join([fingerprint(run.model), *others]),
         measure.name if measure else "",
     )
@@ -195,7 +194,7 @@ def run_training(
             with loader as batches:
                 run_updates(run, passes, batches, save, report)
             against = None
-            if cross_validates(config, data, measure):
+            if cross_validates(config, examples, measure):
                 against = cross_validate(run, accelerator, report)
         except Stopped:
             if run.step and config.checkpoint_every:
@@ -225,23 +224,25 @@ def restore(run: Run, origin: checkpoint.Origin) -> None:
 
 def make_run(
     config: TrainConfig,
-    data: Sequence[DataSet],
-    splits: Sequence[Split],
+    examples: Examples,
+    split: Split,
+    fixed: Fixed,
     accelerator: Any,
     processes: Processes,
 ) -> Run:
     """A run before its first step, which nothing judges yet."""
-    model, projection = load_base(config, data)
-    trained_on = [replace(d, examples=s.train) for d, s in zip(data, splits, strict=True)]
-    width = data[0].fixed.dim if isinstance(data[0].fixed, FixedEncoder) else 0
+    model, projection = load_base(config, examples, fixed)
+    width = fixed.dim if isinstance(fixed, FixedEncoder) else 0
     training_model = TrainingModel(model, config, projection, width).to(accelerator.device)
     prepare_embeddings(training_model, config.frozen_embeddings)
     return Run(
         config=config,
         model=model,
-        data=data,
-        splits=splits,
-        plan=BatchPlan(config, trained_on),
+        examples=examples,
+        split=split,
+        plan=BatchPlan(config, split.train),
+        objective=make_objective(config, training_model, model, processes, fixed),
+        fixed=fixed,
         judge=None,
         measure="",
         processes=processes,
@@ -255,12 +256,8 @@ def make_run(
 
 def make_batches(run: Run, accelerator: Any) -> tuple[Passes, BatchLoader]:
     """The passes of a run through its network, and its batches."""
-    objectives = [
-        make_objective(item.config, run.training_model, run.model, run.processes, item.fixed)
-        for item in run.data
-    ]
     passes = Passes(run.training_model, run.encoder("fp32"), run.config, accelerator.autocast)
-    return passes, BatchLoader(run.plan, objectives, passes)
+    return passes, BatchLoader(run.plan, run.objective, passes)
 
 
 def cross_validate(run: Run, accelerator: Any, report: OnReport | None) -> AgainstBase | None:
@@ -269,8 +266,8 @@ def cross_validate(run: Run, accelerator: Any, report: OnReport | None) -> Again
     So every label judges the training, and also the regression on the base's vectors, which learns
     from the same texts. None in processes that do not write.
     """
-    data, config = run.data[0], run.config
-    rows = [(text, label) for _, (text, label) in data.examples]
+    examples, config = run.examples, run.config
+    rows = [(text, label) for _, (text, label) in examples]
     texts, labels = [text for text, _ in rows], [label for _, label in rows]
     parts = folds_of(labels, config.folds, config.seed)
     plain = replace(config, keep_last=True, eval_every=0, checkpoint_every=0, patience=0)
@@ -280,12 +277,12 @@ def cross_validate(run: Run, accelerator: Any, report: OnReport | None) -> Again
     # favour another one than the equal parts that choose the C of the result.
     known = {c: np.zeros(len(rows), dtype=bool) for c in CS}
     if main:
-        base = base_as_it_is(config, run.model, data.examples, str(accelerator.device))
+        base = base_as_it_is(config, run.model, examples, str(accelerator.device))
         vectors = torch.from_numpy(base.encode(texts, role="document"))
     for fold in range(config.folds):
         tested = np.flatnonzero(parts == fold)
-        part = replace(data, config=plain, examples=data.examples.without(tested.tolist()))
-        of_part = make_run(plain, [part], [Split(part.examples)], accelerator, run.processes)
+        part = examples.without(tested.tolist())
+        of_part = make_run(plain, part, Split(part), run.fixed, accelerator, run.processes)
         of_part.fold = fold + 1
         begin(of_part, None)
         passes, loader = make_batches(of_part, accelerator)
@@ -379,10 +376,10 @@ def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
     run.scale = {} if run.scaler is None else run.scaler.state_dict()
     if training_model.momentum is not None:
         for batch in batches:
-            assert isinstance(batch.objective, Contrastive)  # which alone has a queue
+            assert isinstance(run.objective, Contrastive)  # which alone has a queue
             mine = batch.rows[processes.mine(len(batch.rows))]
             vectors = passes.momentum_vectors([row.positive for row in mine])
-            batch.objective.remember(vectors, batch.rows)
+            run.objective.remember(vectors, batch.rows)
         training_model.follow(config.queue_momentum)
     return total
 
@@ -390,11 +387,11 @@ def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
 def add_gradients(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
     """The gradients of these batches, and the mean loss of this process's rows."""
     run.optimizer.zero_grad()
-    total, share = 0.0, 1 / len(batches)
-    for number, (objective, rows, views, weight) in enumerate(batches):
+    objective, total, share = run.objective, 0.0, 1 / len(batches)
+    for number, (rows, views) in enumerate(batches):
         seed = pass_seed(run.config.seed, run.step, number, run.processes.rank)
         vectors, cached = passes.encode(views, objective.layers(run.step), seed)  # (L, n, D) each
-        loss = weight * share * objective.loss(vectors, rows, run.step)  # of all prefixes
+        loss = share * objective.loss(vectors, rows, run.step)  # of all prefixes
         scaled = loss if run.scaler is None else run.scaler.scale(loss)
         scaled.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
@@ -446,15 +443,12 @@ def begin(run: Run, report: OnReport | None) -> None:
     evaluate(run)
     send_report(run, report)
     plan, processes, training_model = run.plan, run.processes, run.training_model
-    of_vectors = [data_set for data_set in plan.data if data_set.config.learns_vectors]
-    texts = sample_texts(
-        [data_set.examples for data_set in of_vectors or plan.data], run.config.seed
-    )
+    texts = sample_texts(plan.examples, run.config.seed)
     targets = None
-    if of_vectors and isinstance(of_vectors[0].fixed, FixedEncoder):
-        targets = teacher_targets(training_model, of_vectors[0].fixed, texts)
+    if run.config.learns_vectors and isinstance(run.fixed, FixedEncoder):
+        targets = teacher_targets(training_model, run.fixed, texts)
         processes.share(training_model)
-    if starts_rotated(run.config, run.model, plan.data):
+    if starts_rotated(run.config, run.model):
         rotate_head(run.encoder(), texts, targets)
         # Rounding may give other processes other axes; and the copies are older than the rotation.
         processes.share(training_model)
@@ -474,9 +468,9 @@ def evaluate(run: Run) -> None:
     config, training_model, plan = run.config, run.training_model, run.plan
     training_model.eval()
     if training_model.classifier is not None and (
-        run.step == 0 or plan.examples <= CLASSIFIER_TEXTS
+        run.step == 0 or len(plan.examples) <= CLASSIFIER_TEXTS
     ):
-        fit_classifier(run.encoder(), plan.data[0].examples)
+        fit_classifier(run.encoder(), plan.examples)
         run.processes.share(training_model.classifier)
     if not run.processes.main:
         return
@@ -525,9 +519,9 @@ def send_report(run: Run, report: OnReport | None) -> None:
             alignment=last.alignment if last else None,
             uniformity=last.uniformity if last else None,
             best_step=run.best_step,
-            examples=run.plan.examples,
-            excluded=sum(data_set.examples.excluded for data_set in run.plan.data),
-            unjudged=unjudged(run.data, run.config) if run.judge is None else "",
+            examples=len(run.plan.examples),
+            excluded=run.plan.examples.excluded,
+            unjudged=unjudged(run.config, run.examples) if run.judge is None else "",
             fold=run.fold,
         )
     )

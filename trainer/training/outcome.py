@@ -21,10 +21,11 @@ from searchengine.trainer.training.attention import restore as restore_attention
 from searchengine.trainer.training.batches import BatchPlan
 from searchengine.trainer.training.checkpoint import Progress
 from searchengine.trainer.training.example_files import read_labelled
+from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.head import CLASSIFIER_TEXTS, best_c, fit_classifier
 from searchengine.trainer.training.label_baseline import AgainstBase, base_as_it_is, right_at
 from searchengine.trainer.training.lengthening import merge_adapters
-from searchengine.trainer.training.preparation import DataSet
+from searchengine.trainer.training.objectives import AnyObjective
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.setting_kinds import card_lines
 from searchengine.trainer.training.step_judging import (
@@ -35,7 +36,7 @@ from searchengine.trainer.training.step_judging import (
     unjudged,
 )
 from searchengine.trainer.training.stopping import Signals
-from searchengine.trainer.training.teachers import FixedEncoder, teacher_title
+from searchengine.trainer.training.teachers import Fixed, FixedEncoder, teacher_title
 from searchengine.trainer.training.train_config import (
     CARD,
     DistillationLoss,
@@ -50,7 +51,8 @@ from searchengine.trainer.training.training_model import TrainingModel, layers_a
 class Run(Progress):
     """A run and its state.
 
-    data: with all examples; plan.data: without those in `splits` that are held out. judge: None if
+    examples: all; plan.examples: without those in `split` that are held out. fixed: the teacher,
+    or the guide. judge: None if
     nothing judges the steps. measure: what judges them, in words. fold: of a cross-validation, from
     1; 0 outside of one. scaler: multiplies the loss of an update in fp16, whose gradients would be
     too small, and halves its factor after an update that overflows, which is left out.
@@ -58,9 +60,11 @@ class Run(Progress):
 
     config: TrainConfig
     model: Model
-    data: Sequence[DataSet]
-    splits: Sequence[Split]
+    examples: Examples
+    split: Split
     plan: BatchPlan
+    objective: AnyObjective
+    fixed: Fixed
     judge: Judge | None
     measure: str
     processes: Processes
@@ -125,9 +129,9 @@ def finish(run: Run, against: AgainstBase | None = None) -> Encoder:
         if config.folds and not config.keep_last and not against.wins():
             return the_base(run, against)
         reason += f"; {against}"
-    if run.labelled and run.splits[0].rows and len(run.data[0].examples) <= CLASSIFIER_TEXTS:
+    if run.labelled and run.split.rows and len(run.examples) <= CLASSIFIER_TEXTS:
         # The step is chosen, so the held-out labels may be used for the fit too.
-        fit_classifier(run.encoder(), run.data[0].examples)
+        fit_classifier(run.encoder(), run.examples)
     if not fine:
         warnings.warn(reason, TrainingWarning, stacklevel=4)
     model = as_loaded(run)
@@ -135,9 +139,8 @@ def finish(run: Run, against: AgainstBase | None = None) -> Encoder:
         evaluations = "1 evaluation" if run.worse == 1 else f"{run.worse} evaluations"
         reason += f"; stopped after step {run.step}: {evaluations} without a better score"
     recipe = make_recipe(run, against) | {"chosen": reason}
-    fixed = run.data[0].fixed
-    if config.question_encoder and isinstance(fixed, FixedEncoder):
-        teacher = fixed.encoder
+    if config.question_encoder and isinstance(run.fixed, FixedEncoder):
+        teacher = run.fixed.encoder
         restore_attention(teacher.module.transformer)
         recipe["document_encoder"] = teacher.fingerprint
         model = replace(teacher.model, questions=model, classifier=None)
@@ -159,8 +162,8 @@ def as_loaded(run: Run) -> Model:
 
 def compared(run: Run) -> AgainstBase | None:
     """The present weights beside the base, on the labels that judged the steps; None without."""
-    config, learnt = run.config, run.plan.data[0].examples
-    rows = [(row.anchor, row.label) for row in run.splits[0].rows]
+    config, learnt = run.config, run.plan.examples
+    rows = [(row.anchor, row.label) for row in run.split.rows]
     if config.dev:
         rows = read_labelled(config.dev, config.columns)
     if not rows or not run.judged:
@@ -174,7 +177,7 @@ def compared(run: Run) -> AgainstBase | None:
 
 def the_base(run: Run, against: AgainstBase) -> Encoder:
     """The base with its regression on all labels. Issues a TrainingWarning."""
-    config, examples = run.config, run.data[0].examples
+    config, examples = run.config, run.examples
     base = base_as_it_is(config, run.model, examples, run.device)
     fit_classifier(base, examples, best_c(base, examples))
     reason = (
@@ -199,12 +202,12 @@ def history(run: Run) -> dict[str, Any]:
 def choice(run: Run) -> tuple[str, bool]:
     """The step that is kept and why, in words; False if it is step 0, or scores less."""
     weights = run.weights
-    if cross_validates(run.config, run.data):
+    if cross_validates(run.config, run.examples):
         return f"step {run.best_step}, the last", True
     if not run.judged:
         reason = (
             f"step {run.best_step}, the last: nothing to choose by (no dev files, and "
-            f"{unjudged(run.data, run.config)})"
+            f"{unjudged(run.config, run.examples)})"
         )
         return reason, True
     before, kept = (mean(run.scores(step), weights) for step in (0, run.best_step))
@@ -236,7 +239,7 @@ def _interval(run: Run) -> list[str]:
     """
     before, after = run.right.get("0"), run.right.get(str(run.best_step))
     if before is None or after is None or run.best_step == 0:
-        held_out = sum(len(split.rows) for split in run.splits)
+        held_out = len(run.split.rows)
         return [f"n {held_out}"] if held_out else []
     found = compare(after, before)
     return [
@@ -259,10 +262,10 @@ def make_recipe(run: Run, against: AgainstBase | None = None) -> dict[str, Any]:
     return {
         "config": run.config.to_dict(),
         "base_card": read_base_card(base.folder),
-        "summary": summary(run.config, run.model.matryoshka_dims, run.data),
-        "examples": sum(len(split.train) for split in run.splits),
-        "held_out": sum(split.examples_held for split in run.splits),
-        "excluded": sum(split.train.excluded for split in run.splits),
+        "summary": summary(run.config, run.model.matryoshka_dims, run.fixed),
+        "examples": len(run.split.train),
+        "held_out": run.split.examples_held,
+        "excluded": run.split.train.excluded,
         "judged_by": judged_by if run.judged else "nothing: the last step is kept",
         "against_base": {} if against is None else against.figures(),
         "untrained": {str(k): v for k, v in untrained.items()},
@@ -272,38 +275,23 @@ def make_recipe(run: Run, against: AgainstBase | None = None) -> dict[str, Any]:
     }
 
 
-def summary(config: TrainConfig, dims: Sequence[int], data: Sequence[DataSet] = ()) -> list[str]:
+def summary(config: TrainConfig, dims: Sequence[int], fixed: Fixed = None) -> list[str]:
     """The training in sentences without a full stop, for the model card.
 
     dims: the prefix lengths that were trained.
     """
     nested = config.nested and len(dims) > 1
     lines = [_loss_in_words(config)]
-    if config.data_sets:
-        lines = [_data_set_in_words(number, item) for number, item in enumerate(data, 1)]
     if nested:
         lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
         lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
-    configs = [item.config for item in data] or [config]
-    of_teacher = any(item.learns_vectors for item in configs)
-    if config.rotate and of_teacher and config.kept_layers != 0:
+    if config.rotate and config.learns_vectors and config.kept_layers != 0:
         lines.append("The vectors were first rotated towards the teacher's")
     elif nested and config.rotate and config.objective is not Objective.CLASSIFICATION:
         lines.append("The vectors were first rotated, strongest axes first")
     lines += card_lines(config, CARD)
-    axes = config.learns_axes
-    titles = [teacher_title(item.config, item.fixed, dims[0], axes) for item in data]
-    return lines + list(dict.fromkeys(title for title in titles if title))
-
-
-def _data_set_in_words(number: int, data: DataSet) -> str:
-    files = ", ".join(path.name for path in data.config.train)
-    factor = f", its loss times {data.loss_weight:g}" if data.loss_weight != 1 else ""
-    prompts = "".join(f", prompt {prompt!r} ({role})" for role, prompt in data.prompts.items())
-    return (
-        f"Data set {number}, {files}, {len(data.examples)} examples, weight {data.weight:g}"
-        f"{factor}{prompts}: {_loss_in_words(data.config).removeprefix('Loss: ')}"
-    )
+    title = teacher_title(config, fixed, dims[0], config.learns_axes)
+    return [*lines, title] if title else lines
 
 
 def _loss_in_words(config: TrainConfig) -> str:

@@ -6,7 +6,7 @@ arXiv 2101.06983) do a pass again: first all vectors without gradients, then the
 each pass once more with the gradient that the loss has for its vectors. Memory is that of one pass.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -33,13 +33,11 @@ MIN_PASS_TOKENS = 256  # shorter passes save little
 class View:
     """Texts that the encoder reads in one role.
 
-    prompt: before each text; None for the model's of this role. ids: the tokens of prompt and text;
-    None if they are not known yet.
+    ids: the tokens of the model's prompt and each text; None if they are not known yet.
     """
 
     texts: Sequence[str]
     role: Role
-    prompt: str | None = None
     ids: Sequence[Ids] | None = None
 
 
@@ -123,16 +121,11 @@ class Passes:
                     table.grad = table.grad.to_dense()
             start = end
 
-    def tokenized(self, view: View, prompts: Mapping[str, str]) -> View:
-        """The view with its tokens. prompts: by role, instead of the model's."""
-        prompt = prompts.get(view.role, self._prompt[view.role])
+    def tokenized(self, view: View) -> View:
+        """The view with its tokens."""
         if self.config.head_only:  # each text is encoded once, and its vector kept
-            return replace(view, prompt=prompt)
-        ids = self._ids([prompt + text for text in view.texts])
-        return replace(view, prompt=prompt, ids=ids)
-
-    def _prompt_of(self, view: View) -> str:
-        return self._prompt[view.role] if view.prompt is None else view.prompt
+            return view
+        return replace(view, ids=self._ids([self._prompt[view.role] + t for t in view.texts]))
 
     def spare(self) -> str | None:
         """Take less memory from now on: cache gradients, then halve the tokens of a pass.
@@ -153,7 +146,7 @@ class Passes:
         """(1, n, dim): the head on pooled vectors of the frozen network, computed once a text."""
         encoder = self.training_model.encoder
         encoder.sentence.transformer.eval()
-        keys = [self._prompt_of(view) + text for text in view.texts]
+        keys = [self._prompt[view.role] + text for text in view.texts]
         fresh = {k: t for k, t in zip(keys, view.texts, strict=True) if k not in self._pooled}
         if fresh:
             passes = self._plan([replace(view, texts=list(fresh.values()))], 0)
@@ -212,7 +205,7 @@ class Passes:
         groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
         ids = []
         for v, view in enumerate(views):
-            prompt = self._prompt_of(view)
+            prompt = self._prompt[view.role]
             known = view.ids
             ids.append(self._ids([prompt + t for t in view.texts]) if known is None else known)
             # One mask for both views of a text needs passes of the same shape and seed.

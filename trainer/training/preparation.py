@@ -1,12 +1,9 @@
-"""Before the first update: data sets, early checks, model, optimizer and device."""
+"""Before the first update: examples, early checks, model, optimizer and device."""
 
-import hashlib
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,14 +32,12 @@ from searchengine.trainer.training.teachers import (
     FixedCrossEncoder,
     FixedEncoder,
     check_widths,
-    load_fixed,
 )
 from searchengine.trainer.training.train_config import (
     DistillationLoss,
     Objective,
     SimilarityLoss,
     TrainConfig,
-    parts,
 )
 from searchengine.trainer.training.training_model import (
     TrainingModel,
@@ -54,58 +49,17 @@ from searchengine.trainer.training.training_model import (
 _TOKENIZED_AT_ONCE = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class DataSet:
-    """Examples, and how a run learns from them.
-
-    config: the run's with the settings of this data set. weight: how often an epoch goes through
-    it. loss_weight: factor of its loss. prompts: by role, instead of the model's. fixed: the
-    teacher, or the guide.
-    """
-
-    config: TrainConfig
-    examples: Examples
-    weight: float = 1.0
-    loss_weight: float = 1.0
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    fixed: Fixed = None
-
-
-def read_data_sets(config: TrainConfig, device: torch.device) -> list[DataSet]:
-    """All data sets of a run, at least one. Raises ConfigError and DataError.
-
-    A teacher of several is loaded once.
-    """
-    known: dict[tuple[str, str], Fixed] = {}  # by teacher and guide
-    data_sets = []
-    for part in parts(config):
-        own = part.config
-        examples = read_examples(
-            own.train,
-            own.columns,
-            own.exclude,
-            reading=own.reading,
-            expects=own.expects,
-            next_sentence=own.augment is Augment.NEXT_SENTENCE,
-            folder=own.out.absolute().parent,
-        )
-        names = own.teacher, own.guide
-        if names not in known:
-            known[names] = load_fixed(own, device)
-        data_sets.append(
-            DataSet(own, examples, part.weight, part.loss_weight, part.prompts, known[names])
-        )
-    return data_sets
-
-
-def digest(data: Sequence[DataSet], files: Iterable[Path]) -> str:
-    """sha256 (hex) of all examples in order and of files: the same in a resumed run."""
-    if len(data) == 1:
-        return data[0].examples.digest(files)
-    whole = hashlib.sha256(data[0].examples.digest(files).encode())
-    for data_set in data[1:]:
-        whole.update(data_set.examples.digest().encode())
-    return whole.hexdigest()
+def read_data(config: TrainConfig) -> Examples:
+    """The examples of a run. Raises ConfigError and DataError."""
+    return read_examples(
+        config.train,
+        config.columns,
+        config.exclude,
+        reading=config.reading,
+        expects=config.expects,
+        next_sentence=config.augment is Augment.NEXT_SENTENCE,
+        folder=config.out.absolute().parent,
+    )
 
 
 def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
@@ -157,21 +111,17 @@ def check_start(config: TrainConfig, resume: bool) -> None:
         )
 
 
-def check_examples(data: Sequence[DataSet]) -> None:
-    """Refuse settings that have no effect on the examples of their data set."""
-    for data_set in data:
-        config, examples = data_set.config, data_set.examples
-        equal_views = config.augment is Augment.NONE and config.head_only
-        if examples.has(Kind.SENTENCE) and equal_views:
-            if config.contrasts:
-                raise ConfigError(
-                    "head_only gives both views of a sentence the same vector: give pairs, or an "
-                    "`augment`"
-                )
-        if config.objective is Objective.SIMILARITY:
-            _check_scored_pairs(config, examples)
-        if config.objective is Objective.DISTILLATION:
-            _check_candidates(config, examples, isinstance(data_set.fixed, FixedCrossEncoder))
+def check_examples(config: TrainConfig, examples: Examples, fixed: Fixed) -> None:
+    """Refuse settings that have no effect on these examples."""
+    equal_views = config.augment is Augment.NONE and config.head_only
+    if examples.has(Kind.SENTENCE) and equal_views and config.contrasts:
+        raise ConfigError(
+            "head_only gives both views of a sentence the same vector: give pairs, or an `augment`"
+        )
+    if config.objective is Objective.SIMILARITY:
+        _check_scored_pairs(config, examples)
+    if config.objective is Objective.DISTILLATION:
+        _check_candidates(config, examples, isinstance(fixed, FixedCrossEncoder))
 
 
 def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
@@ -214,9 +164,9 @@ def _check_candidates(config: TrainConfig, examples: Examples, own_scores: bool)
             )
 
 
-def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dense | None]:
+def load_base(config: TrainConfig, examples: Examples, fixed: Fixed) -> tuple[Model, Dense | None]:
     """The base model as it is to be trained, and a layer behind it for training only."""
-    model = _read_base(config, data[0])
+    model = _read_base(config, examples, fixed)
     if config.window is not None:
         model = lengthened(model, config.window, config.kept_positions)
     model, projection = with_pooling(model, config.pooling, config.seed)
@@ -229,20 +179,19 @@ def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dens
     model = replace(model, matryoshka_dims=dims)
     table = isinstance(model.module.transformer, TokenTable)
     # A table learns of frequent tokens; a layer that all share carries that to the others.
-    if table or starts_rotated(config, model, data):
+    if table or starts_rotated(config, model):
         model = with_linear_head(model)
     _check_layers(config, model)
     if config.dropout is not None:
         set_dropout(model.module.transformer, config.dropout)
-    for data_set in data:
-        _check_views(data_set.config, model, data_set.examples)
-        check_widths(data_set.config, data_set.fixed, model, config.learns_axes)
+    _check_views(config, model, examples)
+    check_widths(config, fixed, model, config.learns_axes)
     if config.head_only and not any(True for _ in model.module.head.parameters()):
         raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
     _prepare_network(model.module.transformer, config)
     classifier = None
     if config.objective is Objective.CLASSIFICATION:
-        labels = sorted({texts[1] for _, texts in data[0].examples})
+        labels = sorted({texts[1] for _, texts in examples})
         classifier = Classifier(dims, labels, config.seed)
     return replace(model, classifier=classifier), projection
 
@@ -265,11 +214,11 @@ def _prepare_network(network: Any, config: TrainConfig) -> None:
         layers_again(network, True)
 
 
-def _read_base(config: TrainConfig, data: DataSet) -> Model:
+def _read_base(config: TrainConfig, examples: Examples, fixed: Fixed) -> Model:
     """The base with the layers that are kept; a question encoder has its teacher's prompts."""
     model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
-    if config.question_encoder and isinstance(data.fixed, FixedEncoder):
-        teacher = data.fixed.encoder.model
+    if config.question_encoder and isinstance(fixed, FixedEncoder):
+        teacher = fixed.encoder.model
         model = replace(model, prompts=teacher.prompts, default_prompt=teacher.default_prompt)
     if config.prompts:
         model = replace(model, prompts={**model.prompts, **config.prompts})
@@ -278,8 +227,8 @@ def _read_base(config: TrainConfig, data: DataSet) -> Model:
     if isinstance(model.module.transformer, TokenTable):
         tokens = TokenIds(Tokenization.of(model.tokenizer, config.max_tokens))
         blocks = (
-            data.examples[start : start + _TOKENIZED_AT_ONCE]
-            for start in range(0, len(data.examples), _TOKENIZED_AT_ONCE)
+            examples[start : start + _TOKENIZED_AT_ONCE]
+            for start in range(0, len(examples), _TOKENIZED_AT_ONCE)
         )
         ids = (of_text for block in blocks for of_text in tokens([t[0] for _, t in block]))
         weigh_by_rarity(model.module.transformer, ids)
@@ -346,15 +295,14 @@ def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
     return {"input_ids": batch.ids, "attention_mask": batch.mask}
 
 
-def starts_rotated(config: TrainConfig, model: Model, data: Sequence[DataSet]) -> bool:
+def starts_rotated(config: TrainConfig, model: Model) -> bool:
     """Whether a run begins with a rotation: to the principal axes, or towards a teacher's vectors.
 
     To the principal axes only if there are prefixes: the full width stays as it was.
     """
     if config.kept_layers == 0:  # a table, whose vectors are the base's
         return False
-    learns_vectors = any(data_set.config.learns_vectors for data_set in data)
-    return config.rotate and (len(model.matryoshka_dims) > 1 or learns_vectors)
+    return config.rotate and (len(model.matryoshka_dims) > 1 or config.learns_vectors)
 
 
 def prepare_embeddings(training_model: TrainingModel, frozen: bool) -> None:

@@ -34,7 +34,6 @@ from searchengine.trainer.training.example_files import (
     texts_that_match,
 )
 from searchengine.trainer.training.examples import Examples
-from searchengine.trainer.training.preparation import DataSet
 from searchengine.trainer.training.rows import Kind, Reading, Row, draw
 from searchengine.trainer.training.teachers import Fixed, FixedEncoder
 from searchengine.trainer.training.train_config import Objective, TrainConfig
@@ -94,42 +93,23 @@ Judge = Callable[[Encoder], Judgement]
 
 
 def make_judge(
-    config: TrainConfig, data: Sequence[DataSet], measure: Measure | None = None
-) -> tuple[Judge | None, list[Split]]:
-    """The judge of a run, and what is held out from the training of each data set.
+    config: TrainConfig, examples: Examples, fixed: Fixed, measure: Measure | None = None
+) -> tuple[Judge | None, Split]:
+    """The judge of a run, and what is held out from training.
 
-    Without `dev` files and `measure` some examples are held out of every data set, and the scores
-    are the mean over them. None for sentences alone, or too few examples to hold enough out. Raises
-    ConfigError for `dev` files beside a measure, DataError for labels that all have one text.
+    Without `dev` files and `measure` some examples are held out. None for sentences alone, or too
+    few examples to hold enough out. Raises ConfigError for `dev` files beside a measure, DataError
+    for labels that all have one text.
     """
-    if cross_validates(config, data, measure):
-        labels = [texts[1] for _, texts in data[0].examples]
+    if cross_validates(config, examples, measure):
+        labels = [texts[1] for _, texts in examples]
         if len({*labels}) == len(labels):
             raise DataError(
                 f"each of the {len(labels)} labels has one text, which cannot be both learnt and "
                 "tested: give two or more texts of a label, or set folds=0 to train untested"
             )
-        return None, [Split(data_set.examples) for data_set in data]
-    if measure is not None or config.dev:
-        judge, _ = _judge_data_set(replace(data[0], config=config), measure)
-        return judge, [Split(data_set.examples) for data_set in data]
-    results = [_judge_data_set(data_set, None) for data_set in data]
-    judges = [judge for judge, _ in results if judge is not None]
-    splits = [split for _, split in results]
-    if len(judges) < 2:
-        return (judges[0] if judges else None), splits
-
-    def judge_all(encoder: Encoder) -> Judgement:
-        scores = [judge(encoder).scores for judge in judges]
-        return Judgement({dim: sum(s[dim] for s in scores) / len(scores) for dim in scores[0]})
-
-    return judge_all, splits
-
-
-def _judge_data_set(data: DataSet, measure: Measure | None) -> tuple[Judge | None, Split]:
-    """As `make_judge`, for one data set."""
-    config, examples = data.config, data.examples
-    teacher = _of_documents(config, data.fixed)
+        return None, Split(examples)
+    teacher = _of_documents(config, fixed)
     if measure is not None:
         if config.dev:
             raise ConfigError(f"dev files beside {measure.name}: choose one to judge the steps")
@@ -185,15 +165,10 @@ def _beside(teacher: Encoder | None, encoder: Encoder) -> Encoder:
     return Encoder(model, "", precision=encoder.precision)
 
 
-def measured_by(
-    config: TrainConfig, data: Sequence[DataSet], measure: Measure | None = None
-) -> str:
+def measured_by(config: TrainConfig, measure: Measure | None = None) -> str:
     """What `make_judge` judges by, in words."""
     if measure is not None:
         return measure.name
-    if config.data_sets and not config.dev:
-        names = " and ".join(dict.fromkeys(measured_by(item.config, [item]) for item in data))
-        return f"{names}, mean over the data sets" if len(data) > 1 else names
     name = "spearman" if config.dev and dev_has_scores(config) else "top-1 accuracy"
     if config.objective is Objective.CLASSIFICATION:
         name = "accuracy"
@@ -286,19 +261,19 @@ def top1_right(
 
 
 def cross_validates(
-    config: TrainConfig, data: Sequence[DataSet], measure: Measure | None = None
+    config: TrainConfig, examples: Examples, measure: Measure | None = None
 ) -> bool:
     """Whether a run on labels is judged by training on parts of them, and nothing is held out."""
-    labels = config.objective is Objective.CLASSIFICATION and len(data[0].examples)
+    labels = config.objective is Objective.CLASSIFICATION and len(examples)
     chosen = config.dev or config.keep_last or measure is not None
     return bool(0 < labels < CROSS_VALIDATED and config.folds and not chosen)
 
 
-def unjudged(data: Sequence[DataSet], config: TrainConfig) -> str:
-    """Why nothing is held out of these data sets, in words."""
-    if cross_validates(config, data):
+def unjudged(config: TrainConfig, examples: Examples) -> str:
+    """Why nothing is held out of these examples, in words."""
+    if cross_validates(config, examples):
         return f"fewer than {CROSS_VALIDATED} labels, which a cross-validation judges in the end"
-    if all(len(item.examples.of_kind(Kind.SENTENCE)) == len(item.examples) for item in data):
+    if len(examples.of_kind(Kind.SENTENCE)) == len(examples):
         return "single sentences have no other text that judges them, as dev files of pairs would"
     return (
         f"fewer than {MIN_HELD_OUT} groups of examples without a common text in the tenth to hold "

@@ -7,7 +7,7 @@ option `--set` and the table in docs/training-reference.md follow from them.
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -26,7 +26,6 @@ from searchengine.trainer.training.setting_kinds import (
     PositiveInt,
     at_least,
     changed,
-    convert,
     convert_all,
 )
 
@@ -94,7 +93,6 @@ GROUPS = {
 }
 # Defaults in words, for the docs, where the value does not say it.
 DEFAULTS = {
-    "train": "required",
     "columns": "by name",
     "expects": "any",
     "kept_layers": "all",
@@ -172,15 +170,6 @@ OF_NETWORKS = frozenset({
     "adapter_rank", "attention_group", "frozen_embeddings", "gradient_checkpointing", "head_only",
     "mlm_weight", "pooling", "window",
 })  # fmt: skip
-# Settings that a data set may have for itself; the others are the run's.
-OF_DATA_SETS = frozenset({
-    "train", "columns", "expects", "augment", "augment_share", "batch_size", "objective",
-    "temperature", "similarity_loss", "hard_negative_weight", "mask_above", "guide", "guide_margin",
-    "contrast_anchors", "contrast_positives", "teacher", "distillation_loss", "teacher_temperature",
-    "contrastive_weight",
-})  # fmt: skip
-PROMPTS = {"query_prompt": "query", "document_prompt": "document"}
-WEIGHTS = {"weight": NotNegative, "loss_weight": Positive}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +181,6 @@ class TrainConfig:
 
     Attributes:
         train: Files of examples: CSV, TSV, JSONL, Parquet; or Hugging Face datasets
-        data_sets: [Several data sets](training.md#several-data-sets) in place of `train`, each
-            with an objective of its own
         columns: Columns to read: anchor, positive, negatives; then scores where they are learnt;
             or text, label
         expects: Kinds of examples that the files may hold
@@ -312,8 +299,7 @@ class TrainConfig:
     """
 
     # Data: files, and how an example becomes a training pair.
-    train: tuple[Path, ...] = ()
-    data_sets: tuple[dict[str, Any], ...] = ()
+    train: tuple[Path, ...]
     columns: tuple[str, ...] = ()
     expects: tuple[Kind, ...] = ()
     exclude: tuple[Path, ...] = ()
@@ -421,9 +407,9 @@ class TrainConfig:
                 f"distillation_loss {self.distillation_loss} learns vectors: name the `teacher` "
                 "that gives them, or learn scores with kl or margin-mse"
             )
-        if not self.train and not self.data_sets:
+        if not self.train:
             raise ConfigError("train names no file: expected at least one")
-        trained = {path.resolve() for part in parts(self) for path in part.config.train}
+        trained = {path.resolve() for path in self.train}
         if learnt := next((path for path in self.dev if path.resolve() in trained), None):
             raise ConfigError(
                 f"dev is {learnt}, which is a file of train, so its scores would only say what was "
@@ -473,7 +459,7 @@ class TrainConfig:
         dropped = self.pooling is Pooler.CLS_BEFORE_POOLER
         dropout = self.dropout is not None or self.fixed_dropout
         longer = self.window is not None or self.attention_group or self.adapter_rank
-        loss, head, several = self.distillation_loss, self.head_only, bool(self.data_sets)
+        loss, head = self.distillation_loss, self.head_only
         rules = (
             (labels and dropped,
              "a classifier would read the layer that pooling cls-before-pooler drops"),
@@ -517,10 +503,6 @@ class TrainConfig:
              "head_only trains no embeddings for frozen_embeddings to leave out"),
             (head and self.gradient_checkpointing,
              "head_only has no gradients of layers for gradient_checkpointing"),
-            (several and self.train, "train beside data_sets, which name their own files"),
-            (several and self.objective is not Objective.CONTRASTIVE,
-             f"objective {self.objective} beside data_sets, each of which names its own"),
-            (several and self.queue_size, "queue_size would mix the texts of the data_sets"),
         )  # fmt: skip
         yield from (conflict for wrong, conflict in rules if wrong)
 
@@ -545,8 +527,7 @@ class TrainConfig:
     def learns_axes(self) -> bool:
         """Whether a teacher's vectors are learnt along their principal axes.
 
-        A question encoder must give vectors that can be compared with the teacher's; and the data
-        sets of a run must agree on the axes.
+        A question encoder must give vectors that can be compared with the teacher's.
         """
         return self.learns_vectors and not self.question_encoder
 
@@ -588,8 +569,7 @@ class TrainConfig:
                 f"unknown in a training configuration: {', '.join(unknown)}; "
                 + (f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}")
             )
-        files = [] if "data_sets" in values else ["train"]
-        if missing := [name for name in (*files, "out") if name not in values]:
+        if missing := [name for name in ("train", "out") if name not in values]:
             raise ConfigError(f"the training configuration lacks {', '.join(missing)}")
         try:
             return cls(**values)
@@ -601,58 +581,3 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_as_json(item) for item in value]
     return str(value) if isinstance(value, Path | StrEnum) else value
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A data set of a run.
-
-    config: the run's settings with those of the data set. weight: how often an epoch goes through
-    it. loss_weight: factor of its loss. prompts: by role, instead of the model's.
-    """
-
-    config: TrainConfig
-    weight: float = 1.0
-    loss_weight: float = 1.0
-    prompts: Mapping[str, str] = field(default_factory=dict)
-
-
-def parts(config: TrainConfig) -> list[Part]:
-    """The data sets of a run. Raises ConfigError, which names the data set by its number."""
-    if not config.data_sets:
-        return [Part(config)]
-    data_sets = []
-    for number, values in enumerate(config.data_sets, 1):
-        try:
-            data_sets.append(_part(config, values))
-        except ConfigError as error:
-            raise ConfigError(f"data set {number}: {error}") from error
-    if not any(part.weight for part in data_sets):
-        raise ConfigError("every data set has the weight 0: expected one with more")
-    return data_sets
-
-
-def _part(config: TrainConfig, values: Mapping[str, Any]) -> Part:
-    known = OF_DATA_SETS | PROMPTS.keys() | WEIGHTS.keys()
-    if unknown := sorted(values.keys() - known):
-        of_run = any(item.name == unknown[0] for item in fields(config))
-        what = "is set for the whole run" if of_run else "is unknown"
-        raise ConfigError(f"{unknown[0]} {what}: a data set may have {', '.join(sorted(known))}")
-    own = {name: value for name, value in values.items() if name in OF_DATA_SETS}
-    objective = own.get("objective", Objective.CONTRASTIVE)
-    # The run's settings of contrastive learning are not for a data set with another objective, nor
-    # are the kinds of examples that its preset learns from.
-    foreign = {
-        item.name: item.default
-        for item in fields(config)
-        if OF_OBJECTIVES.get(item.name, objective) != objective
-    }
-    part = replace(config, **{**foreign, "data_sets": (), "expects": (), **own})
-    if part.objective is Objective.CLASSIFICATION:
-        raise ConfigError("labels are learnt alone: give their files as `train`, in another run")
-    prompts = {role: values[name] for name, role in PROMPTS.items() if name in values}
-    for role, prompt in prompts.items():
-        if not isinstance(prompt, str):
-            raise ConfigError(f"{role}_prompt is {prompt!r}: expected text")
-    weights = {name: convert(kind, name, values.get(name, 1.0)) for name, kind in WEIGHTS.items()}
-    return Part(part, **weights, prompts=prompts)
