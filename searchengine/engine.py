@@ -58,7 +58,6 @@ from searchengine.encoders.loading import (
     load,
     load_given,
     load_new,
-    load_questions,
 )
 from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
 from searchengine.encoders.questions import encoded
@@ -163,7 +162,6 @@ class SearchEngine:
         collection: Backend,
         encoder: TextEncoder | None = None,
         runtime: RuntimeConfig | None = None,
-        query_encoder: TextEncoder | None = None,
     ) -> None:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
         if isinstance(collection, str | Path):
@@ -172,7 +170,7 @@ class SearchEngine:
                 "or open_or_create"
             )
         self.collection = collection
-        self._encoder = CollectionEncoder(collection, encoder, runtime, query_encoder)
+        self._encoder = CollectionEncoder(collection, encoder, runtime)
         self._is_undecided = False  # whether the first documents may change the encoder
         self.cross_encoders = CrossEncoders(runtime)
         self._calls: Coalescers[tuple[Any, ...], tuple[Any, Deadline | None], Any] = Coalescers()
@@ -185,13 +183,12 @@ class SearchEngine:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
-        named = (self._encoder.argument, self._encoder.for_questions)
-        encoder, questions = (argument and (argument.source or argument) for argument in named)
+        encoder = self._encoder.argument
         collection = self.collection
         options: dict[str, Any] = {"wait": collection.wait, "runtime": self._encoder.runtime}
-        options["query_encoder"] = questions
         options["device"] = collection.device
-        return partial(SearchEngine.open, **options), (collection.address, encoder)
+        named = encoder and (encoder.source or encoder)
+        return partial(SearchEngine.open, **options), (collection.address, named)
 
     @classmethod
     @hinted
@@ -228,7 +225,6 @@ class SearchEngine:
         path: str | Path,
         encoder: EncoderArgument | None = None,
         *,
-        query_encoder: EncoderArgument | None = None,
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
         device: str = "cpu",
@@ -238,16 +234,13 @@ class SearchEngine:
         Loads its encoder on first use, from `encoder` if that is not None.
 
         Where the vectors came with the documents, `encoder` encodes questions as it encoded them.
-        `query_encoder`: a question encoder that was trained for the encoder of the documents
-        (docs/special-encoders.md), a folder or hub name; it encodes all questions.
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
         `runtime`: runs the encoder. `device`: "gpu" scans vectors there. Raises CollectionError
         (missing, damaged), EncoderMismatch and SegmentError (no GPU)."""
         collection = open_backend(path, wait, device)
         try:
             loaded = None if encoder is None else load_given(encoder, runtime)
-            asking = None if query_encoder is None else load_questions(query_encoder, runtime)
-            return cls(collection, loaded, runtime, asking)
+            return cls(collection, loaded, runtime)
         except BaseException:
             collection.close()
             raise
@@ -314,11 +307,6 @@ class SearchEngine:
     def encoder(self) -> TextEncoder:
         """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
         return self._encoder.load()
-
-    @property
-    def query_encoder(self) -> TextEncoder:
-        """The encoder of questions: `query_encoder` of `open`, or else the encoder."""
-        return self._encoder.load_for_questions()
 
     @property
     def encodes(self) -> bool:
@@ -676,7 +664,7 @@ class SearchEngine:
     def _unread(self, text: str) -> str | None:
         try:
             return unread_language(self._encoder.load(), text)
-        except EncoderMissing:  # a search by a vector, or by a question encoder, does without
+        except EncoderMissing:  # a search by a vector does without
             return None
 
     @staticmethod
@@ -817,7 +805,7 @@ class SearchEngine:
         """What a search reads in place of questions."""
 
         def knows(word: str) -> bool:
-            encoder = self._encoder.load_for_questions()
+            encoder = self._encoder.load()
             return encoder.tokenizes and len(encoder.token_spans([normalized(word)])[0]) == 1
 
         with self.collection.reading() as snapshot:
@@ -1126,7 +1114,7 @@ class SearchEngine:
 
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
-        if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
+        if not isinstance(encoder := self._encoder.load(), NoEncoder):
             encoder.start()
             encoder.encode(["warm"], role="query")
         with self.collection.reading() as snapshot:

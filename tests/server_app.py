@@ -40,10 +40,10 @@ def serving(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Yields a function that starts an application; its client sends the token that writes."""
     real = SearchEngine.open
 
-    def opened(path: Path, *, runtime: Any = None, **options: Any) -> SearchEngine:
+    def opened(path: Path, named: Any = None, *, runtime: Any = None, **options: Any) -> Any:
         with real(path) as engine:
             encodes = engine.collection.settings["encoder"]["fingerprint"] == "word-lengths"
-        return real(path, WordLengths() if encodes else None, **options)
+        return real(path, WordLengths() if encodes else named, **options)
 
     monkeypatch.setattr(SearchEngine, "open", staticmethod(opened))
     with ExitStack() as stack:

@@ -161,12 +161,6 @@ MODELS = click.option(
     help="Model folder or hub name; repeatable, to compare models.",
 )
 PREFIXES = click.option("--prefixes", type=numbers(), help="Prefix lengths [default: the model's].")
-QUERY_ENCODER = click.option(
-    "--query-encoder",
-    metavar="PATH",
-    shell_complete=complete_path,
-    help="Folder or hub name of a question encoder that was trained for the collection's encoder.",
-)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 SHORTLIST = click.option(
     "--shortlist", type=click.IntRange(1), help="Number of candidates to rerank at full width."

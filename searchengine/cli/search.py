@@ -13,7 +13,6 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     ENCODER,
-    QUERY_ENCODER,
     RUNNING,
     SHORTLIST,
     FieldName,
@@ -143,7 +142,7 @@ _EXPLAINED = {
     "Which documents": "where group_by min_score offset k",
     "Order": "mode typo_tolerance phrases cross_encoder candidates",
     "Effort": "shortlist exact timeout",
-    "The encoder": f"encoder query_encoder {RUNNING}",
+    "The encoder": f"encoder {RUNNING}",
 }
 _SECTIONS = _EXPLAINED | {"Which documents": "where group_by min_score offset k facets"}
 
@@ -153,14 +152,12 @@ _SECTIONS = _EXPLAINED | {"Which documents": "where group_by min_score offset k 
 @click.argument("question")
 @_with(*_ASKED, *_OPTIONS, *_SHOWN)
 @ENCODER
-@QUERY_ENCODER
 @runs
 def search(
     collection: Path | str,
     question: str,
     k: int,
     encoder: str | None,
-    query_encoder: str | None,
     runtime: Any,
     as_json: bool,
     **options: Any,
@@ -171,8 +168,7 @@ def search(
     Example:
         searchengine search notes.index "when do whales sleep" -k 3
     """
-    opening = {"query_encoder": query_encoder, "runtime": runtime}
-    with open_engine(collection, encoder, **opening) as engine:
+    with open_engine(collection, encoder, runtime=runtime) as engine:
         hits = engine.search(question, k, **options)
         _show(hits, as_json, options)
         _explain_absence(engine, hits, options, question)
@@ -184,7 +180,6 @@ def search(
 @click.argument("key")
 @_with(*_ASKED, *_OPTIONS)
 @ENCODER
-@QUERY_ENCODER
 @runs
 def explain(
     collection: Path | str,
@@ -192,7 +187,6 @@ def explain(
     key: str,
     k: int,
     encoder: str | None,
-    query_encoder: str | None,
     runtime: Any,
     as_json: bool,
     **options: Any,
@@ -206,8 +200,7 @@ def explain(
     Example:
         searchengine explain notes.index "when do whales sleep" whales.txt
     """
-    opening = {"query_encoder": query_encoder, "runtime": runtime}
-    with open_engine(collection, encoder, **opening) as engine:
+    with open_engine(collection, encoder, runtime=runtime) as engine:
         explanation = engine.explain(question, key, k, **options)
     if as_json:
         show_json(explanation.as_dict())

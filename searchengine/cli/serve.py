@@ -12,7 +12,6 @@ from searchengine.cli.console import say
 from searchengine.cli.options import (
     COLLECTION,
     ENCODER,
-    QUERY_ENCODER,
     RUNNING,
     Bytes,
     complete_path,
@@ -33,8 +32,8 @@ _SUFFIX = ".index"
             "Where": "host port unix_socket root_path trust_proxy workers",
             "For whom": "tokens origins log slow",
             "Limits": "max_requests max_body timeout rate",
-            "What is shown and searched": "query_encoders cross_encoder candidates",
-            "The encoder": RUNNING,
+            "What is shown and searched": "cross_encoder candidates",
+            "The encoder": f"encoders {RUNNING}",
         }
     )
 )
@@ -77,11 +76,12 @@ _SUFFIX = ".index"
     help="File of tokens, a line NAME SCOPE TOKEN [COLLECTION…] each; the scope is read or write.",
 )
 @click.option(
-    "--query-encoder",
-    "query_encoders",
+    "--encoder",
+    "encoders",
     multiple=True,
     metavar="[NAME=]PATH",
-    help="Question encoder of a collection, trained for its documents; repeatable.",
+    help="Encoder of a collection, if it has moved or the vectors came with the documents; "
+    "repeatable.",
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=1, help="Number of processes.")
 @click.option(
@@ -138,7 +138,7 @@ _SUFFIX = ".index"
 def serve(
     collections: tuple[str, ...],
     tokens: Path | None,
-    query_encoders: tuple[str, ...],
+    encoders: tuple[str, ...],
     runtime: Any,
     **options: Any,
 ) -> None:
@@ -163,7 +163,7 @@ def serve(
         collections=named,
         tokens=() if tokens is None else read_tokens(tokens),
         tokens_file=None if tokens is None else tokens.absolute(),
-        query_encoders=of_collections("--query-encoder", query_encoders, named),
+        encoders=of_collections("--encoder", encoders, named),
         runtime=runtime,
         **options,
     )
@@ -173,7 +173,6 @@ def serve(
 @click.command()
 @COLLECTION
 @ENCODER
-@QUERY_ENCODER
 @cross_encodes("the tool search")
 @runs
 def mcp(collection: Path | str, **options: Any) -> None:

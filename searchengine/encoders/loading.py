@@ -17,7 +17,6 @@ from searchengine.encoders.protocol import (
     NO_ENCODER,
     MinimalEncoder,
     NoEncoder,
-    Role,
     TextEncoder,
     WrappedEncoder,
 )
@@ -36,13 +35,10 @@ a SentenceTransformer, or a function."""
 def load(
     source: str | Path,
     runtime: RuntimeConfig | None = None,
-    route: Role | None = None,
 ) -> TextEncoder:
     """Load a trainer.encoder.Encoder; or the encoder of a URL.
 
     Engines of one process share the model of a folder while any of them is open.
-    `route`: of a Router, load the network for these texts alone.
-
     Imports the trainer, which not every command needs. Raises trainer.errors.ModelError, and
     EndpointError for a URL.
     """
@@ -57,7 +53,6 @@ def load(
         precision=runtime.precision,
         device=runtime.device,
         trust_remote_code=runtime.trust_remote_code,
-        route=route,
         shared=True,
     )
 
@@ -80,13 +75,6 @@ def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -
 
     own = cast(MinimalEncoder, encoder)
     return own if isinstance(own, Encoder) else cast(TextEncoder, WrappedEncoder(own))
-
-
-def load_questions(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -> TextEncoder:
-    """The question encoder that a caller names or passes. Raises as `load_given`."""
-    if isinstance(encoder, str | Path):
-        return load(encoder, runtime, route="query")
-    return load_given(encoder, runtime)
 
 
 def load_new(
@@ -131,10 +119,7 @@ def load_built_by(
         return load(source, runtime)
     except TrainerError as error:
         exists = source in (*Starter, MULTILINGUAL) or Path(source).is_dir()
-        advice = (
-            "; if it has moved, name its folder: --encoder PATH (serve: --query-encoder PATH) or "
-            "encoder=…"
-        )
+        advice = "; if it has moved, name its folder: --encoder PATH or encoder=…"
         raise EncoderMissing(
             f"{path} was built by the encoder {source}, which cannot be loaded ({error})"
             f"{'' if exists else advice}"
@@ -180,28 +165,6 @@ def check_built_by(
         )
 
 
-def check_aligned(questions: TextEncoder, identity: Mapping[str, Any], path: Path | str) -> None:
-    """Raise EncoderMismatch unless a question encoder belongs to the encoder of a collection.
-
-    Of a collection without an encoder only the width is compared, as in `check_built_by`.
-    """
-    stored = identity["fingerprint"]
-    encoder = f"the question encoder {questions.source or 'made in Python'}"
-    if questions.dim != identity["dim"]:
-        raise EncoderMismatch(
-            f"{path} holds vectors of {identity['dim']} dimensions, and {encoder} gives "
-            f"{questions.dim}; name one that was trained for its documents, or leave "
-            "query_encoder out"
-        )
-    aligned = questions.aligned_to
-    if stored not in (NO_ENCODER, aligned):
-        raise EncoderMismatch(
-            f"{path} was built by {title(identity)} (fingerprint {stored[:12]}), but {encoder} "
-            f"belongs to the documents of another one ({aligned[:12]}); train one for it "
-            "(train --preset question-encoder), or leave query_encoder out"
-        )
-
-
 def title(identity: Mapping[str, Any]) -> str:
     """Name, in error messages, of the encoder in a collection's settings."""
     if identity["source"] is not None:
@@ -239,7 +202,6 @@ class CollectionEncoder:
 
     Attributes:
         argument, runtime: as it was opened, or reindexed.
-        for_questions: encodes questions in place of the encoder.
     """
 
     def __init__(
@@ -247,20 +209,13 @@ class CollectionEncoder:
         collection: Encoded,
         encoder: TextEncoder | None = None,
         runtime: RuntimeConfig | None = None,
-        for_questions: TextEncoder | None = None,
     ) -> None:
         """Without an encoder, the one that the collection names is loaded by `runtime`.
 
-        `for_questions`: encodes questions in its place, which then need not be loaded for them.
-        Raises EncoderMismatch if `encoder` did not build the collection, or `for_questions` does
-        not belong to what did.
+        Raises EncoderMismatch if `encoder` did not build the collection.
         """
-        self.argument, self.runtime, self.for_questions = encoder, runtime, for_questions
+        self.argument, self.runtime = encoder, runtime
         self._collection = collection
-        self._asking: QuestionEncoder | None = None
-        if for_questions is not None:
-            check_aligned(for_questions, collection.settings["encoder"], collection.path)
-            self._asking = QuestionEncoder(for_questions)
         self._loading = Lock()
         self._present: _LoadedEncoder | None = None
         self._expected: tuple[_LoadedEncoder, ...] = ()
@@ -279,7 +234,7 @@ class CollectionEncoder:
         """Let go of all encoders. Loading one afterwards raises CollectionError."""
         with self._loading:
             self._closed = True
-            self.argument = self.for_questions = self._asking = self._present = None
+            self.argument = self._present = None
             self._expected = ()
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
@@ -295,20 +250,15 @@ class CollectionEncoder:
 
     def encodes(self, settings: Mapping[str, Any]) -> bool:
         """Whether there is an encoder; not if the vectors came with the documents, and no other."""
-        named = self.argument is not None or self.for_questions is not None
-        return named or settings["encoder"]["fingerprint"] != NO_ENCODER
+        return self.argument is not None or settings["encoder"]["fingerprint"] != NO_ENCODER
 
     def questions(self, settings: Mapping[str, Any] | None = None) -> QuestionEncoder:
         """The encoder of questions."""
-        return self._asking or self._loaded_for(settings).questions
-
-    def load_for_questions(self) -> TextEncoder:
-        """The encoder of questions. Raises as `load`."""
-        return self.load() if self.for_questions is None else self.for_questions
+        return self._loaded_for(settings).questions
 
     def counts(self) -> dict[str, int]:
         """How many questions were answered from the cache, and how many were encoded."""
-        questions = self._asking or (self._present and self._present.questions)
+        questions = self._present and self._present.questions
         return {
             "cached": 0 if questions is None else questions.cached,
             "encoded": 0 if questions is None else questions.encoded,
@@ -325,14 +275,6 @@ class CollectionEncoder:
         """Raise EncoderMismatch if an encoder that is not held built a state of the collection."""
         if self._present is not None and self._built(settings) is None:
             self._check(self._present, settings)
-        if self.for_questions is not None:
-            check_aligned(self.for_questions, settings["encoder"], self._collection.path)
-
-    def check_next(self, encoder: TextEncoder) -> None:
-        """Raise EncoderMismatch if the question encoder does not belong to the next encoder."""
-        if self.for_questions is not None:
-            identity = {"fingerprint": encoder.fingerprint, "dim": encoder.dim, "source": None}
-            check_aligned(self.for_questions, identity, f"{self._collection.path}, reindexed,")
 
     def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> object:
         """Hold another encoder too, until `settle` gets what this returns.

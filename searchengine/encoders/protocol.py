@@ -87,11 +87,6 @@ class TextEncoder(Protocol):
         return (self.dim,)
 
     @property
-    def aligned_to(self) -> str:
-        """The fingerprint of the encoder that its questions suit; by default its own."""
-        return self.fingerprint
-
-    @property
     def tokenizes(self) -> bool:
         """Whether `token_spans` and `room` work, which cutting documents into passages needs."""
         return False

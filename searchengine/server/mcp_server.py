@@ -219,13 +219,9 @@ class Opened:
         path: str | Path,
         encoder: str | None = None,
         runtime: RuntimeConfig | None = None,
-        query_encoder: str | None = None,
     ) -> None:
-        """Open it; arguments as for SearchEngine.open.
-
-        Raises CollectionError, and ModelError for a question encoder that cannot be loaded.
-        """
-        self._arguments = path, encoder, query_encoder, runtime
+        """Open it; arguments as for SearchEngine.open. Raises CollectionError."""
+        self._arguments = path, encoder, runtime
         self._lock, self._engines = Lock(), ExitStack()
         self._engine = self._open()
 
@@ -244,8 +240,8 @@ class Opened:
         self._engines.close()
 
     def _open(self) -> SearchEngine:
-        path, encoder, query_encoder, runtime = self._arguments
-        engine = SearchEngine.open(path, encoder, query_encoder=query_encoder, runtime=runtime)
+        path, encoder, runtime = self._arguments
+        engine = SearchEngine.open(path, encoder, runtime=runtime)
         return self._engines.enter_context(engine)
 
 

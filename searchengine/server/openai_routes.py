@@ -100,7 +100,7 @@ def _read_tokens(
 
     None: any number is read, or the encoder has no tokenizer.
     """
-    encoder = engine.query_encoder if role == "query" else engine.encoder
+    encoder = engine.encoder
     if not encoder.tokenizes:
         return 0, [], None
     lengths = [len(spans) for spans in encoder.token_spans(texts)]

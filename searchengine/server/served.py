@@ -92,7 +92,7 @@ class Served:
         settings = self._settings
         engine = SearchEngine.open(
             self.path,
-            query_encoder=settings.query_encoders.get(self.name),
+            settings.encoders.get(self.name),
             wait=settings.wait,
             runtime=settings.runtime,
         )

@@ -96,7 +96,7 @@ class ServerSettings:
             others are not logged; None: none is.
         runtime: runs the encoders.
         cross_encoding: the cross-encoder that requests may ask for, or None.
-        query_encoders: collection → folder or hub name of its question encoder.
+        encoders: collection → its encoder, where that is not the one that the collection names.
 
     Raises QueryError.
     """
@@ -120,7 +120,7 @@ class ServerSettings:
     slow: float | None = None
     runtime: RuntimeConfig | None = field(default=None)
     cross_encoding: CrossEncoding | None = None
-    query_encoders: Mapping[str, str] = field(default_factory=dict)
+    encoders: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.tokens and not is_loopback(self.host):

@@ -682,7 +682,6 @@ def reindex(
     `present`: the encoder of the collection, which becomes the other one."""
     chosen = _chosen(collection, encoder, runtime)
     path, wait = collection.path, collection.wait
-    present.check_next(chosen)
     with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
         reindexing.encode()
         expected = present.expect(chosen, runtime)

@@ -15,7 +15,6 @@ from searchengine.cli.options import (
     AS_JSON,
     ENCODER,
     PREFIXES,
-    QUERY_ENCODER,
     RUNNING,
     Address,
     named,
@@ -41,7 +40,7 @@ _WIDTH = 100  # characters of a line that is not for a terminal
             "Questions and judgements": "queries qrels beir split exclude_self",
             "What is compared": "modes prefixes shortlist baseline worst worst_of",
             "What is written": "run_out",
-            "The encoder": f"encoder query_encoder {RUNNING}",
+            "The encoder": f"encoder {RUNNING}",
         }
     )
 )
@@ -92,7 +91,6 @@ _WIDTH = 100  # characters of a line that is not for a terminal
     help="Folder for a TREC run file per row.",
 )
 @ENCODER
-@QUERY_ENCODER
 @runs
 @AS_JSON
 def retrieval(
@@ -110,7 +108,6 @@ def retrieval(
     worst_of: str | None,
     run_out: Path | None,
     exclude_self: bool | None,
-    query_encoder: str | None,
     runtime: Any,
     as_json: bool,
 ) -> None:
@@ -136,8 +133,7 @@ def retrieval(
     if worst_of is not None and worst is None:
         raise click.UsageError("--of needs --worst N; add it, or leave --of out")
     questions, judgements = read_judged(queries, qrels, beir, split)
-    opening = {"query_encoder": query_encoder, "runtime": runtime}
-    with SearchEngine.open(collection, encoder, **opening) as engine:
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
         if modes is None and prefixes:
             modes = Mode.AUTO, Mode.VECTOR
         modes = modes or evaluation.default_modes(engine)

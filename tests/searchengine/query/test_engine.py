@@ -287,7 +287,7 @@ def test_the_path_of_a_moved_encoder_is_requested(engine: SearchEngine, path: Pa
         Changes(store).set("encoder", gone)
     with (
         SearchEngine.open(path) as moved,
-        pytest.raises(EncoderMissing, match=r"gone, which cannot be loaded .*--query-encoder PATH"),
+        pytest.raises(EncoderMissing, match=r"gone, which cannot be loaded .*--encoder PATH"),
     ):
         moved.search("dog")
     with SearchEngine.open(path, WordLengths()) as found:

@@ -113,16 +113,12 @@ def test_the_encoder_reads_the_words_searched_for(engine: SearchEngine) -> None:
     assert [dict(hits.replaced) for hits in batch] == [{"wahles": "whales"}, {}]
 
 
-def test_only_the_encoder_of_questions_is_needed(tmp_path: Path) -> None:
+def test_no_encoder_is_needed(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
         engine.add([{"_id": key, "text": text} for key, text in TEXTS.items()])
     with SearchEngine.open(tmp_path / "c") as engine:  # which cannot load the encoder
         assert dict(engine.search("wahles", mode="text").replaced) == {"wahles": "whales"}
         assert engine.explain("wahles", "whales", mode="text").rank == 1
-    asking: Any = WordLengths()
-    asking.fingerprint, asking.aligned_to = "questions", "word-lengths"
-    with SearchEngine.open(tmp_path / "c", query_encoder=asking) as engine:
-        assert dict(engine.search("wahles", mode="hybrid").replaced) == {"wahles": "whales"}
 
 
 def test_a_timeout_ends_it_between_words(engine: SearchEngine) -> None:

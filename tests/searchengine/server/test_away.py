@@ -10,9 +10,12 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from server_process import Server, running, vectors_collection
 from starlette.testclient import TestClient
+from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
+from searchengine.cli.serve import of_collections
+from searchengine.errors import QueryError
 from searchengine.server import app, served
 
 Serve = Callable[..., TestClient]
@@ -38,6 +41,26 @@ def damaged_and_mended(folder: Path) -> tuple[Path, Path]:
     kept = folder / "kept.db"
     (path / "documents.db").rename(kept)
     return path, kept
+
+
+def test_collections_of_a_server_may_have_an_encoder_of_their_own() -> None:
+    two = {"a": Path("a"), "b": Path("b")}
+    assert of_collections("--encoder", ["b=x/y"], two) == {"b": "x/y"}
+    assert of_collections("--encoder", ["x"], {"a": Path("a")}) == {"a": "x"}
+    with pytest.raises(QueryError, match="--encoder x: name its collection, one of a, b: "):
+        of_collections("--encoder", ["x"], two)
+    with pytest.raises(QueryError, match="--encoder c=x: the collections are a, b, got 'c'"):
+        of_collections("--encoder", ["c=x"], two)
+
+
+def test_questions_are_encoded_by_the_encoder_that_is_named(serve: Serve, tmp_path: Path) -> None:
+    path = vectors_collection(tmp_path / "vectors.index")
+    with SearchEngine.open(path) as engine:
+        dim = engine.stats().dim
+    model = write_model2vec(tmp_path / "model", embeddings=static_table(dim))
+    client = serve(collections={"vectors": path}, encoders={"vectors": str(model)})
+    search = {"collection": "vectors", "query": "a whale", "mode": "vector", "k": 1}
+    assert len(client.post("/v1/search", json=search).json()["hits"]) == 1
 
 
 def wait_for(client: TestClient, status: int, path: str) -> None:

@@ -228,24 +228,6 @@ def test_a_missing_collection_is_refused_at_once(tmp_path: Path) -> None:
     assert done.returncode == 2 and "none.index" in done.stderr and not done.stdout
 
 
-def test_questions_go_to_a_question_encoder_if_the_server_has_one(
-    path: Path, tmp_path: Path
-) -> None:
-    asker, wide = (
-        str(write_model2vec(tmp_path / f"asker{width}", embeddings=static_table(width)))
-        for width in (2, 3)
-    )
-    asked = {"query": "a whale", "mode": "vector", "k": 1}
-    with opened(path, query_encoder=asker) as tools:
-        (result,) = called(ours.Server(tools), ("search", asked))
-        with SearchEngine.open(path, query_encoder=asker) as engine:
-            expected = engine.search("a whale", 1, mode="vector")
-        (hit,) = result.structured_content["hits"]
-        assert (hit["key"], hit["score"]) == (expected[0].key, expected[0].score)
-    done = run("mcp", path, "--query-encoder", wide)
-    assert done.returncode == 2 and f"the question encoder {wide} gives 3" in done.stderr
-
-
 def test_a_cross_encoder_orders_the_hits_if_the_server_has_one(path: Path, tmp_path: Path) -> None:
     model = str(write_cross_encoder(tmp_path / "cross"))
     runtime = RuntimeConfig("torch", "fp32", "cpu")
