@@ -110,7 +110,6 @@ bench: setup  ## the figures in docs/performance.md and of training in docs/qual
 		label_regression fused_matryoshka hybrid; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/matryoshka_finetune.py --seeds 3 --test
 	$(BIN)/python benchmarks/simcse.py --steps 40 --seeds 3
-	$(BIN)/python benchmarks/prefix_distillation.py --seeds 3
 	$(BIN)/python benchmarks/few_shot.py --labels 100 --seeds 3
 	$(BIN)/python benchmarks/few_shot.py --labels 100 --seeds 3 --noise 0.2
 	$(BIN)/python benchmarks/scored_pairs.py --seeds 3 --test

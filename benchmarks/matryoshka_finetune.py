@@ -26,7 +26,7 @@ TESTS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb_test", "stsb_dev", *
 KEPT, LOST = 0.97, 0.5  # a share; points
 
 
-def configure(data: Path, out: Path, steps: int, distillation: float, seed: int) -> TrainConfig:
+def configure(data: Path, out: Path, steps: int, seed: int) -> TrainConfig:
     return TrainConfig(
         train=(data / "nli/nli_triplets_en.tsv.gz", data / "text/multi30k_captions_train.jsonl.gz"),
         exclude=tuple(data / f"sts/{name}.tsv" for name in TESTS),
@@ -37,7 +37,6 @@ def configure(data: Path, out: Path, steps: int, distillation: float, seed: int)
         # The starter saw billions of pairs: only its short prefix has much to learn, so that one
         # counts most, and small steps on large batches keep what the full width knows.
         prefix_weights=(1, 1, 1, 1, 8),
-        prefix_distillation=distillation,
         learning_rate=3e-5,
         batch_size=128,
         max_steps=steps,
@@ -57,10 +56,9 @@ def show(report: Report) -> None:
 @click.command()
 @DATA
 @click.option("--steps", default=100, show_default=True, help="Updates of 128 examples.")
-@click.option("--distillation", default=1.0, show_default=True, help="Weight, of each prefix.")
 @click.option("--seeds", default=1, show_default=True)
 @click.option("--test", is_flag=True, help="Look at the test set too; settle all else before.")
-def main(data: Path, steps: int, distillation: float, seeds: int, test: bool) -> None:
+def main(data: Path, steps: int, seeds: int, test: bool) -> None:
     """Train with each seed, and compare each prefix before and after."""
     names = {"dev": "stsb_dev", **({"test": "stsb_test"} if test else {})}
     pairs = {name: read_sts([data / f"sts/{file}.tsv"]) for name, file in names.items()}
@@ -70,13 +68,12 @@ def main(data: Path, steps: int, distillation: float, seeds: int, test: bool) ->
     steps_kept = []
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as scratch:
-            trained = train(configure(data, Path(scratch) / "m", steps, distillation, seed), show)
+            trained = train(configure(data, Path(scratch) / "m", steps, seed), show)
         steps_kept.append(trained.recipe["best_step"])
         for name, rows in pairs.items():
             after[name].append(rounded(sts(trained, rows)))
     figures: dict[str, Any] = {
         "steps": steps,
-        "distillation": distillation,
         "best steps": steps_kept,
         "untrained": before,
     }

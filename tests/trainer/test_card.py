@@ -40,7 +40,6 @@ CONFIG = TrainConfig(
     exclude=("/secret/sts_test.tsv",),
     dev=("/secret/stsb_dev.tsv",),
     prefixes=(WIDTH, 16, 8),
-    prefix_distillation=0.5,
     mlm_weight=0.1,
     mask_above=0.9,
     temperature=0.05,

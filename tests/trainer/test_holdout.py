@@ -1,6 +1,5 @@
 """What is held out: enough of it, no text on both sides, no label lost."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,12 +48,10 @@ def test_no_text_on_both_sides(seed: int, size: int) -> None:
     assert len(texts) == len(set(texts))  # nor in two rows: a row has one right answer
 
 
-@pytest.mark.parametrize("kind", [Kind.TRIPLET, Kind.SCORED])
-def test_mined_negatives_link_no_examples(kind: Kind) -> None:
+def test_mined_negatives_link_no_examples() -> None:
     """They are positives of other examples: linked by them, nothing could be held out."""
-    scores = ("1 0.5",) if kind is Kind.SCORED else ()
     data = tuple(
-        (kind, (f"anchor {i}", f"positive {i // 2}", f"positive {(i * 7 + 2) % 250}", *scores))
+        (Kind.TRIPLET, (f"anchor {i}", f"positive {i // 2}", f"positive {(i * 7 + 2) % 250}"))
         for i in range(500)
     )
     split = hold_out(Examples(data), seed=0)

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
-    DistillKLDivLoss,
-    GISTEmbedLoss,
     Matryoshka2dLoss,
     MatryoshkaLoss,
     MultipleNegativesRankingLoss,
@@ -26,7 +24,6 @@ from torch import Tensor, nn
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.training.losses import (
     cosines,
-    distillation,
     info_nce,
     layer_distillation,
     matryoshka,
@@ -87,32 +84,6 @@ def test_matryoshka_is_theirs(
     nested = matryoshka(info_nce, dims, weights, form)
     inputs = columns(3, dtype=dtype)
     assert_same(lambda c: nested(c[0], torch.cat(c[1:])), theirs(reference), inputs)
-
-
-@pytest.mark.parametrize("margin", (0.0, 0.1))
-def test_masking_bias_is_gist(margin: float) -> None:
-    # A guide's vectors say which candidates are too near to be negatives. GIST has more candidates
-    # than our runs: other anchors, and positives as seen from the own positive.
-    anchor, positive, negative = columns(3, seed=5)
-    reference = GISTEmbedLoss(Given(), Given("guide"), temperature=0.05, margin=margin)
-
-    def scored(a: Tensor, p: Tensor, n: Tensor) -> Tensor:
-        return torch.cat([cosines(a, p), cosines(a, a), cosines(p, p), cosines(a, n)], dim=1)
-
-    guides = columns(3, seed=6)
-    guided = scored(*guides)
-    near = guided > guided.diagonal().unsqueeze(1) - margin
-    near.fill_diagonal_(False)
-    assert 7 * 2 < near.sum() < near.numel()  # more than what equals itself
-    bias = torch.zeros(near.shape).masked_fill(near, float("-inf"))
-
-    def gist(inputs: list[Tensor]) -> Tensor:
-        features = [{"x": x, "guide": g} for x, g in zip(inputs, guides, strict=True)]
-        return reference(features, None)
-
-    assert_same(
-        lambda inputs: info_nce(scored(*inputs), bias=bias), gist, [anchor, positive, negative]
-    )
 
 
 # A whole model: layers and prefixes, through what a run is made of
@@ -268,45 +239,6 @@ def test_a_run_weighs_hard_negatives_as_simcse() -> None:
     # The objective makes its biases in float32.
     inputs = columns(3, dtype=torch.float32)
     assert_same(ours, lambda inputs: simcse(inputs, 2.5, 0.1), inputs)
-
-
-@pytest.mark.parametrize("t", (0.05, 1.0))
-def test_distillation_is_kl_div_of_softmaxes(t: float) -> None:
-    rng = np.random.default_rng(0)
-    student, teacher = rng.uniform(-1, 1, (2, 5, 9))
-    p, q = (np.exp(x / t) / np.exp(x / t).sum(axis=1, keepdims=True) for x in (teacher, student))
-    expected = nn.functional.kl_div(
-        torch.from_numpy(np.log(q)), torch.from_numpy(p), reduction="batchmean"
-    )
-    scores = torch.from_numpy(student).requires_grad_()
-    found = distillation(scores, torch.from_numpy(teacher), temperature=t)
-    found.backward()
-    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
-    assert scores.grad is not None
-    np.testing.assert_allclose(scores.grad.numpy(), (q - p) / (t * 5), rtol=1e-9, atol=1e-12)
-
-
-def test_distillation_leaves_out_what_the_bias_does() -> None:
-    student, teacher = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (2, 5, 9)))
-    bias = torch.zeros(5, 9)
-    bias[:, [2, 7]] = float("-inf")
-    kept = [0, 1, 3, 4, 5, 6, 8]
-    expected = distillation(student[:, kept], teacher[:, kept])
-    assert distillation(student, teacher, bias=bias).item() == pytest.approx(expected.item())
-
-
-def test_distillation_is_their_kl_loss_over_own_candidates() -> None:
-    # Theirs scores an anchor against its own candidates alone, and multiplies by t².
-    t = 0.3
-    teacher = torch.from_numpy(np.random.default_rng(2).uniform(-1, 1, (7, 4)))
-    pairwise = nn.CosineSimilarity()
-    reference = DistillKLDivLoss(Given(), similarity_fct=pairwise, temperature=t)
-
-    def ours(inputs: list[Tensor]) -> Tensor:
-        own = torch.stack([cosines(inputs[0], c).diagonal() for c in inputs[1:]], dim=1)
-        return t**2 * distillation(own, teacher, temperature=t)
-
-    assert_same(ours, theirs(reference, teacher), columns(5))
 
 
 def test_layer_distillation_is_kl_div_of_softmaxes() -> None:

@@ -14,7 +14,6 @@ from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model.modules import prefix
 from searchengine.trainer.training.losses import (
     cosines,
-    distillation,
     info_nce,
     layer_distillation,
     matryoshka,
@@ -65,20 +64,6 @@ def test_supervised_contrastive_by_hand() -> None:
     assert lone.item() == 0
 
 
-def test_distillation_by_hand() -> None:
-    # Two candidates: the teacher is sure by log 3 at temperature 1, the student undecided.
-    teacher = torch.tensor([[math.log(3), 0.0]], requires_grad=True)
-    student = torch.zeros(1, 2, requires_grad=True)
-    found = distillation(student, teacher, temperature=1.0)
-    expected = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
-    assert found.item() == pytest.approx(expected)
-    found.backward()
-    assert teacher.grad is None and student.grad is not None
-    assert student.grad.tolist() == [pytest.approx([0.5 - 0.75, 0.5 - 0.25])]
-    masked = torch.tensor([[0.0, float("-inf")]])
-    assert distillation(student, teacher, bias=masked).item() == pytest.approx(0, abs=1e-6)
-
-
 def test_layer_distillation_by_hand() -> None:
     full, shallow = torch.tensor([[0.3 * math.log(3), 0.0]]), torch.zeros(1, 2)
     expected = 0.3 * (0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5))
@@ -87,12 +72,11 @@ def test_layer_distillation_by_hand() -> None:
 
 def test_default_temperatures_and_arguments_by_name() -> None:
     a, b, labels = rows(0), rows(1), torch.tensor([0, 1, 0, 2, 2, 2])
-    s, t = cosines(a, b), cosines(b, a)
+    s = cosines(a, b)
     cold, warm = {"temperature": 0.05}, {"temperature": 0.3}
     assert torch.equal(info_nce(scores=s), info_nce(s, **cold))
     supervised = supervised_contrastive(scores=s, labels=labels)
     assert torch.equal(supervised, supervised_contrastive(s, labels, **warm))
-    assert torch.equal(distillation(student=s, teacher=t), distillation(s, t, **cold))
     assert torch.equal(layer_distillation(truncated=a, full=b), layer_distillation(a, b, **warm))
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.modules import Classifier
-from searchengine.trainer.training.losses import cosines, distillation, info_nce, layer_distillation
+from searchengine.trainer.training.losses import cosines, info_nce, layer_distillation
 from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.rows import Augment, Kind, Row, draw
@@ -130,7 +130,7 @@ def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
     "settings",
     [
         {"hard_negative_weight": 2.0, "mask_above": 0.3},
-        {"contrast_positives": True, "contrast_anchors": True, "prefix_distillation": 0.5},
+        {"prefix_weights": (1.0, 3.0)},
         {"layers_per_step": 1, "layer_distillation": 0.2},
     ],
 )
@@ -174,16 +174,6 @@ def test_candidates_too_near_are_no_negatives(base: Path) -> None:
     found = contrastive(base, mask_above=0.99).loss([anchors, positives, none], batch, 0)
     assert found.item() == pytest.approx(info_nce(scores, bias=masked).item(), rel=1e-6)
     assert found.item() < info_nce(scores).item() - 1e-3
-
-
-def test_prefixes_learn_the_full_widths_ranking(base: Path) -> None:
-    batch = [Row(f"a{i}", f"b{i}") for i in range(5)]
-    a, b, none = rows(0, 5), rows(1, 5), rows(2, 0)
-    full, short = cosines(a[0], b[0]), cosines(a[0, :, :8], b[0, :, :8])
-    expected = info_nce(full) + 3 * (info_nce(short) + 0.5 * distillation(short, full))
-    weights = {"prefixes": (32, 8), "prefix_weights": (1.0, 3.0), "prefix_distillation": 0.5}
-    found = contrastive(base, (32, 8), **weights).loss([a, b, none], batch, 0)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_layers_are_drawn_below_the_last_and_weighed(base: Path) -> None:

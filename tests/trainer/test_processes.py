@@ -35,35 +35,12 @@ def test_rows_are_shared_out_in_order(count: int) -> None:
 PHRASES = [*itertools.product(("dog", "cat", "whale"), ("sleeps", "eats", "sings", "plays"))]
 CASES: dict[str, dict[str, Any]] = {
     "pairs": {},
-    "cached": {"gradient_cache": True, "prefix_distillation": 0.5, "accumulation": 2},
+    "cached": {"gradient_cache": True, "accumulation": 2},
     "queue": {"queue_size": 20, "queue_momentum": 0.5, "batch_size": 7},
     "layers": {"layers_per_step": 1, "hard_negative_weight": 2.0},
     # 60 triplets in batches of 59: one is left over, for one process of the two.
     "left over": {"batch_size": 59, "layers_per_step": 1, "epochs": 2, "max_steps": None},
     "turned": {"rotate": True},
-    "guide": {
-        "guide": "BASE",
-        "guide_margin": 0.05,
-        "contrast_anchors": True,
-        "contrast_positives": True,
-        "batch_size": 59,
-        "max_steps": 2,
-    },
-    "ranking": {"objective": "distillation", "teacher": "BASE", "batch_size": 7, "max_steps": 2},
-    "margins": {
-        "objective": "distillation",
-        "distillation_loss": "margin-mse",
-        "teacher": "BASE",
-        "max_steps": 2,
-    },
-    "vectors": {
-        "objective": "distillation",
-        "distillation_loss": "cosine",
-        "teacher": "BASE",
-        "question_encoder": True,
-        "batch_size": 59,
-        "max_steps": 2,
-    },
     "scores": {"objective": "similarity", "batch_size": 7, "max_steps": 2},
 }
 
@@ -94,7 +71,6 @@ def test_two_processes_equal_one(
         start = with_held_out(config) if case == "turned" else config
         # Without dropout: its masks are drawn for rows, which lie elsewhere.
         settings = {"dropout": 0.0, "max_steps": 4, "learning_rate": 1e-3, **settings}
-        settings |= {k: str(config.base) for k, v in settings.items() if v == "BASE"}
         if case == "scores":
             settings["train"] = (write_scored(tmp_path / "scored.tsv"),)
         configs[case] = replace(start, **settings, out=tmp_path / case / "two")  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def test_the_objective_trains_every_prefix_as_theirs(name: str) -> None:
         train=("unused",), out="unused", objective="similarity", similarity_loss=name
     )
     objective = Similarity(config, DIMS, Processes())
-    rows = [Row(f"a {i}", f"b {i}", scores=(score,)) for i, score in enumerate(SCORES.tolist())]
+    rows = [Row(f"a {i}", f"b {i}", score=score) for i, score in enumerate(SCORES.tolist())]
     model = Given()
     reference = theirs(MatryoshkaLoss(model, REFERENCES[name][0](model), DIMS), SCORES)
     assert_same(

@@ -205,7 +205,7 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
         train(config, resume=True)
     state = next(config.out.glob("checkpoint/*/state.json"))
     written = json.loads(state.read_text())
-    older = {k: v for k, v in written["config"].items() if k != "frozen_embeddings"}
+    older = {k: v for k, v in written["config"].items() if k != "head_only"}
     for changed in ({"format": 0}, {"config": older}):
         state.write_text(json.dumps(written | changed))
         with pytest.raises(ConfigError, match="was written by another version of this package"):
@@ -401,9 +401,9 @@ def test_pairs_without_scores_choose_the_step(config: TrainConfig, tmp_path: Pat
         b = again.encode([p for _, p in texts], role="document")[:, :dim]
         nearest = (a @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T).argmax(axis=1)
         assert score == pytest.approx((nearest == np.arange(len(texts))).mean())
-    # A file of distillation, whose scores do not count here; the columns are those of `columns`.
-    rows = [f"{q}\t{p}\ta dog\t3 1" for q, p in texts]
-    dev.write_text("\n".join(["anchor\tpositive\tnegative\tscores", *rows]) + "\n")
+    # A file with more columns; those of `columns` are read.
+    rows = [f"{q}\t{p}\ta dog\t3" for q, p in texts]
+    dev.write_text("\n".join(["anchor\tpositive\tnegative\tscore", *rows]) + "\n")
     assert (
         "top-1 accuracy on dev"
         in train(

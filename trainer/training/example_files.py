@@ -59,7 +59,7 @@ def texts_without_label(example: Example) -> Texts:
 def texts_that_match(example: Example) -> Texts:
     """The texts of an example that belong together: without label, scores and hard negatives."""
     kind, texts = example
-    return texts[:2] if kind in (Kind.TRIPLET, Kind.SCORED) else texts_without_label(example)
+    return texts[:2] if kind is Kind.TRIPLET else texts_without_label(example)
 
 
 def sentences(path: Path) -> Iterator[str]:

@@ -66,23 +66,16 @@ def sample_texts(examples: Examples, seed: int) -> list[str]:
     return list(texts)[:ROTATION_TEXTS]
 
 
-def rotate_head(encoder: Encoder, texts: Sequence[str], targets: np.ndarray | None = None) -> None:
+def rotate_head(encoder: Encoder, texts: Sequence[str]) -> None:
     """Rotate the last Dense layer of the encoder's module, in place, to the axes of these texts.
 
-    targets: (n, D), towards which the vectors of the texts are rotated instead (the orthogonal
-    Procrustes problem, Schönemann, Psychometrika 1966). The module must come from
-    `with_linear_head`. Full-width cosines stay as they were. The encoder may keep
-    a copy of the weights from before: make a new one from its model.
+    The module must come from `with_linear_head`. Full-width cosines stay as they were. The encoder
+    may keep a copy of the weights from before: make a new one from its model.
     """
     dense = _last_dense(encoder.module)
     assert dense is not None, "rotate_head needs a model from with_linear_head"
     vectors = encoder.encode(texts).astype(np.float64)  # (n, D)
-    if targets is None:
-        rotation = principal_axes(vectors)
-    else:
-        left, _, right = np.linalg.svd(targets.T @ vectors)
-        rotation = left @ right
-    factor = torch.from_numpy(rotation.copy())
+    factor = torch.from_numpy(principal_axes(vectors).copy())
     with torch.no_grad():
         for weight in dense.linear.parameters():
             weight.copy_(factor @ weight.cpu().double())  # in float64, which not every device has

@@ -67,7 +67,6 @@ from searchengine.trainer.training.step_judging import (
     unjudged,
 )
 from searchengine.trainer.training.stopping import Signals, Stopped
-from searchengine.trainer.training.teachers import Fixed, FixedEncoder, load_fixed, teacher_targets
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 
@@ -162,21 +161,19 @@ def run_training(
 ) -> Encoder:
     """As `train`, without restoring torch's random generators."""
     accelerator, processes = make_accelerator(config)
-    fixed = load_fixed(config, accelerator.device)
     examples = read_data(config)
-    check_examples(config, examples, fixed)
-    judge, split = make_judge(config, examples, fixed, measure)
+    check_examples(config, examples)
+    judge, split = make_judge(config, examples, measure)
     if config.patience and judge is None:
         raise ConfigError(
             f"patience is {config.patience}, but nothing judges the steps: give dev files, or more "
             "examples, so that some can be held out; for labels set folds 0"
         )
-    run = make_run(config, examples, split, fixed, accelerator, processes)
+    run = make_run(config, examples, split, accelerator, processes)
     run.judge, run.measure = judge, measured_by(config, measure)
-    others = [] if fixed is None else [fixed.fingerprint]
     origin = checkpoint.Origin(
         examples.digest(config.dev),
-        " ".join([fingerprint(run.model), *others]),
+        fingerprint(run.model),
         measure.name if measure else "",
     )
 
@@ -226,23 +223,20 @@ def make_run(
     config: TrainConfig,
     examples: Examples,
     split: Split,
-    fixed: Fixed,
     accelerator: Any,
     processes: Processes,
 ) -> Run:
     """A run before its first step, which nothing judges yet."""
-    model, projection = load_base(config, examples, fixed)
-    width = fixed.dim if isinstance(fixed, FixedEncoder) else 0
-    training_model = TrainingModel(model, config, projection, width).to(accelerator.device)
-    prepare_embeddings(training_model, config.frozen_embeddings)
+    model, projection = load_base(config, examples)
+    training_model = TrainingModel(model, config, projection).to(accelerator.device)
+    prepare_embeddings(training_model)
     return Run(
         config=config,
         model=model,
         examples=examples,
         split=split,
         plan=BatchPlan(config, split.train),
-        objective=make_objective(config, training_model, model, processes, fixed),
-        fixed=fixed,
+        objective=make_objective(config, training_model, model, processes),
         judge=None,
         measure="",
         processes=processes,
@@ -282,7 +276,7 @@ def cross_validate(run: Run, accelerator: Any, report: OnReport | None) -> Again
     for fold in range(config.folds):
         tested = np.flatnonzero(parts == fold)
         part = examples.without(tested.tolist())
-        of_part = make_run(plain, part, Split(part), run.fixed, accelerator, run.processes)
+        of_part = make_run(plain, part, Split(part), accelerator, run.processes)
         of_part.fold = fold + 1
         begin(of_part, None)
         passes, loader = make_batches(of_part, accelerator)
@@ -443,13 +437,8 @@ def begin(run: Run, report: OnReport | None) -> None:
     evaluate(run)
     send_report(run, report)
     plan, processes, training_model = run.plan, run.processes, run.training_model
-    texts = sample_texts(plan.examples, run.config.seed)
-    targets = None
-    if run.config.learns_vectors and isinstance(run.fixed, FixedEncoder):
-        targets = teacher_targets(training_model, run.fixed, texts)
-        processes.share(training_model)
     if starts_rotated(run.config, run.model):
-        rotate_head(run.encoder(), texts, targets)
+        rotate_head(run.encoder(), sample_texts(plan.examples, run.config.seed))
         # Rounding may give other processes other axes; and the copies are older than the rotation.
         processes.share(training_model)
         training_model.align()

@@ -21,27 +21,20 @@ from torch.utils.checkpoint import checkpoint
 from searchengine.trainer.encoder import Role
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.training.losses import (
-    PrefixScores,
     cosent,
     cosines,
-    distillation,
     info_nce,
     layer_distillation,
-    margin_mse,
     matryoshka,
-    nested_cosines,
     paired_angles,
     paired_cosines,
     squared_error,
     supervised_contrastive,
-    vector_distance,
 )
 from searchengine.trainer.training.passes import View
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.rows import Batch
-from searchengine.trainer.training.teachers import Fixed, FixedCrossEncoder, FixedEncoder
 from searchengine.trainer.training.train_config import (
-    DistillationLoss,
     Objective,
     SimilarityLoss,
     TrainConfig,
@@ -102,12 +95,11 @@ class Contrast:
     """The anchors of this process, and the candidates of all processes for every one of them.
 
     Candidate i is the positive of row i. After the positives come the hard negatives of all rows,
-    then the anchors if they are candidates (`contrast_anchors`), then the vectors of the queue.
+    then the vectors of the queue.
 
     labels, anchor_texts: (n,), the anchors' rows in the batch, and the ids of their texts. vectors:
     (L, N, D). texts: (N,), the ids of the candidates' texts. owners: (N,), the row whose hard
-    negative a candidate is, −1 for other candidates. positives: rows of the batch. guides: the
-    guide's vectors of the anchors and of the candidates. For the ids of texts see `text_ids`.
+    negative a candidate is, −1 for other candidates. For the ids of texts see `text_ids`.
     """
 
     labels: Tensor
@@ -115,8 +107,6 @@ class Contrast:
     vectors: Tensor
     texts: Tensor
     owners: Tensor
-    positives: int
-    guides: tuple[Tensor, Tensor] | None = None
 
 
 class Contrastive(PrefixObjective):
@@ -128,11 +118,9 @@ class Contrastive(PrefixObjective):
         config: TrainConfig,
         dims: Sequence[int],
         processes: Processes,
-        guide: FixedEncoder | None = None,
     ):
         super().__init__(config, dims, processes)
         self.training_model = training_model
-        self.guide = guide
 
     def layers(self, step: int) -> tuple[int, ...]:
         last = self.training_model.sentence.layers
@@ -163,11 +151,9 @@ class Contrastive(PrefixObjective):
 
     def _contrast(self, vectors: Sequence[Tensor], rows: Batch) -> Contrast:
         """vectors: (L, n, D) for each view of this process."""
-        candidates = self._joined(vectors, rows)
+        candidates = self.gather_candidates(vectors[1], vectors[2], rows)
         device = candidates.device
         texts = [row.positive for row in rows] + [t for row in rows for t in row.negatives]
-        if self.config.contrast_anchors:
-            texts += [row.anchor for row in rows]
         ids = text_ids(texts).to(device)
         queue = self.training_model.queue
         if queue is not None:
@@ -176,56 +162,23 @@ class Contrastive(PrefixObjective):
         owners = [i for i, row in enumerate(rows) for _ in row.negatives]
         around = len(rows), len(ids) - len(rows) - len(owners)
         owner_rows = pad(torch.tensor(owners, dtype=torch.int64, device=device), around, value=-1)
-        guides = None
-        if self.guide is not None:
-            guided = [self.guide(view.texts, view.role) for view in self.views(rows)]
-            guides = guided[0], self._joined(guided, rows)
         mine = self.processes.mine(len(rows))
         labels = torch.arange(len(rows), device=device)[mine]
         anchor_texts = text_ids([row.anchor for row in rows[mine]]).to(device)
-        return Contrast(labels, anchor_texts, candidates, ids, owner_rows, len(rows), guides)
-
-    def _joined(self, vectors: Sequence[Tensor], rows: Batch) -> Tensor:
-        """The candidates of a batch without the queue, of all processes: (…, N, D)."""
-        anchors, positives, negatives = vectors
-        candidates = self.gather_candidates(positives, negatives, rows)
-        if not self.config.contrast_anchors:
-            return candidates
-        return torch.cat([candidates, self.gather(anchors, rows)], dim=-2)
+        return Contrast(labels, anchor_texts, candidates, ids, owner_rows)
 
     def _of_anchors(self, contrast: Contrast, block: slice, step: int, anchors: Tensor) -> Tensor:
         """InfoNCE of a block of anchors (L, b, D) among all candidates, nested."""
         config, labels = self.config, contrast.labels[block]
-        places = torch.arange(len(labels), device=labels.device), labels
-
-        def form(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
-            """The cosines over each prefix: (b, N), one column for each candidate.
-
-            With `contrast_positives` follow those of the anchor's positive with all positives.
-            """
-            scores = nested_cosines(a, c, dims)
-            if not config.contrast_positives:
-                return scores
-            more = nested_cosines(c[labels], c[: contrast.positives], dims)
-            return [torch.cat(columns, dim=1) for columns in zip(scores, more, strict=True)]
-
         fixed = self._text_bias(contrast, block)
-        if contrast.guides is not None:
-            # Solatorio, arXiv 2402.16829, section 3.2: what the guide takes for a positive.
-            guide, guided = contrast.guides
-            (scores,) = form(guide[block], guided, (guide.shape[-1],))
-            near = scores > scores[places].unsqueeze(1) - config.guide_margin
-            near[places] = False
-            fixed = fixed.masked_fill(near, float("-inf"))
         total = anchors.new_zeros(())
         for layer in reversed(range(len(anchors))):
             queries, others, bias = anchors[layer], contrast.vectors[layer], fixed
             if config.mask_above is not None:
-                (scores,) = form(queries.detach(), others.detach(), (queries.shape[-1],))
-                similar = scores > config.mask_above
-                similar[places] = False
+                similar = cosines(queries.detach(), others.detach()) > config.mask_above
+                similar[torch.arange(len(labels), device=labels.device), labels] = False
                 bias = fixed.masked_fill(similar, float("-inf"))
-            value = self._nested(queries, others, labels, bias, step, form)
+            value = self._nested(queries, others, labels, bias, step)
             if layer < len(anchors) - 1:
                 value = config.layer_weight * value / (len(anchors) - 1)
             total = total + value
@@ -235,43 +188,26 @@ class Contrastive(PrefixObjective):
         """(b, N): the part of the bias of a block of anchors that follows from the texts.
 
         −inf if a candidate has the text of the anchor or of its positive, log α at the anchor's own
-        negatives. N: as many columns as the scores have.
+        negatives.
         """
         ids, labels = contrast.texts, contrast.labels[block]
-        if self.config.contrast_positives:
-            ids = torch.cat([ids, ids[: contrast.positives]])
         anchors = contrast.anchor_texts[block].unsqueeze(1)
         same = (ids == anchors) | (ids == ids[labels].unsqueeze(1))  # (b, N)
         same[torch.arange(len(labels), device=ids.device), labels] = False  # its positive stays
         bias = torch.zeros(same.shape, device=ids.device)
         if self.config.hard_negative_weight != 1.0:
             own = contrast.owners == labels.unsqueeze(1)
-            bias[:, : own.shape[1]][own] = math.log(self.config.hard_negative_weight)
+            bias[own] = math.log(self.config.hard_negative_weight)
         return bias.masked_fill(same, float("-inf"))
 
     def _nested(
-        self,
-        anchors: Tensor,
-        candidates: Tensor,
-        labels: Tensor,
-        bias: Tensor,
-        step: int,
-        form: PrefixScores,
+        self, anchors: Tensor, candidates: Tensor, labels: Tensor, bias: Tensor, step: int
     ) -> Tensor:
         """The loss after one layer, summed over the prefixes of the update."""
-        config = self.config
-        dims, weights = self.prefixes(step)
-        nce = functools.partial(info_nce, labels=labels, bias=bias, temperature=config.temperature)
-        if config.prefix_distillation == 0:
-            return matryoshka(nce, dims, weights, form)(anchors, candidates)
-        full, *scores = form(anchors, candidates, (self.dims[0], *dims))
-        total = anchors.new_zeros(())
-        for dim, weight, of_prefix in zip(dims, weights, scores, strict=True):
-            total = total + weight * nce(of_prefix)
-            if dim < self.dims[0]:
-                distance = distillation(of_prefix, full, temperature=config.temperature, bias=bias)
-                total = total + weight * config.prefix_distillation * distance
-        return total
+        nce = functools.partial(
+            info_nce, labels=labels, bias=bias, temperature=self.config.temperature
+        )
+        return matryoshka(nce, *self.prefixes(step))(anchors, candidates)
 
     @torch.no_grad()
     def remember(self, vectors: Tensor, rows: Batch) -> None:
@@ -331,7 +267,7 @@ class Similarity(PrefixObjective):
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         # All processes compute the whole loss: a pair is compared with those of all.
         first, second = (self.gather(v[0], rows) for v in vectors)  # (B, D)
-        scores = torch.tensor([row.scores[0] for row in rows], device=first.device)
+        scores = torch.tensor([row.score for row in rows], device=first.device)
         config = self.config
         dims, weights = self.prefixes(step)
         loss = functools.partial(cosent, scores=scores, temperature=config.temperature)
@@ -342,150 +278,7 @@ class Similarity(PrefixObjective):
         return matryoshka(loss, dims, weights, form)(first, second) / self.processes.count
 
 
-class Distillation(PrefixObjective):
-    """The distance of every prefix to the teacher, always to its full width.
-
-    A teacher's ranking is of all candidates of the batch. Scores of the files, and those of a
-    cross-encoder, are of a row's own candidates. Vectors are compared with the first dimensions
-    along the teacher's axes.
-    """
-
-    def __init__(
-        self,
-        config: TrainConfig,
-        dims: Sequence[int],
-        processes: Processes,
-        teacher: Fixed = None,
-        axes: Tensor | None = None,
-        contrastive: Contrastive | None = None,
-    ):
-        """axes: (teacher's dim, dim), by which its vectors are multiplied; None leaves them.
-
-        contrastive: is learnt beside it, with the weight of the configuration.
-        """
-        super().__init__(config, dims, processes)
-        self.teacher = teacher
-        self.axes = axes
-        self.contrastive = contrastive
-        default = config.temperature if isinstance(teacher, FixedEncoder) else 1.0
-        self.teacher_temperature = config.teacher_temperature or default
-
-    def views(self, rows: Batch) -> list[View]:
-        anchors, positives, negatives = super().views(rows)
-        nothing = View([], "document")
-        if self.config.question_encoder:  # documents have an encoder of their own
-            return [replace(anchors, role="query"), nothing, nothing]
-        # A sentence is one text to compare with the teacher's vector of it, not two.
-        alone = rows[0].one_text and self.config.learns_vectors and self.contrastive is None
-        return [anchors, nothing if alone else positives, negatives]
-
-    def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
-        distance = self._distance(vectors, rows, step)
-        if self.contrastive is None:
-            return distance
-        weight = self.config.contrastive_weight
-        return distance + weight * self.contrastive.loss(vectors, rows, step)
-
-    def _distance(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
-        students = [v[0] for v in vectors]
-        teachers = None
-        if isinstance(self.teacher, FixedEncoder):
-            teachers = [self.teacher(view.texts, view.role) for view in self.views(rows)]
-        dims, weights = self.prefixes(step)
-        if self.config.learns_vectors:
-            assert teachers is not None
-            return self._of_vectors(torch.cat(students), torch.cat(teachers), rows, dims, weights)
-        # All processes compute the whole loss, for the candidates of all.
-        anchors = self.gather(students[0], rows)
-        candidates = self.gather_candidates(students[1], students[2], rows)
-        config = self.config
-        if teachers is not None:
-            queries = self.gather(teachers[0], rows)
-            documents = self.gather_candidates(teachers[1], teachers[2], rows)
-        if config.distillation_loss is DistillationLoss.KL and teachers is not None:
-            loss = functools.partial(
-                distillation,
-                teacher=cosines(queries, documents),
-                temperature=config.temperature,
-                teacher_temperature=self.teacher_temperature,
-            )
-            form: PrefixScores = nested_cosines
-        else:
-            owners = [*range(len(rows)), *(i for i, row in enumerate(rows) for _ in row.negatives)]
-            own = torch.tensor(owners, device=candidates.device)
-            if isinstance(self.teacher, FixedCrossEncoder):
-                texts = [row.positive for row in rows] + [t for row in rows for t in row.negatives]
-                scores = self.teacher([rows[i].anchor for i in owners], texts)
-            elif teachers is None:
-                scores = torch.tensor(flat_scores(rows), device=candidates.device)
-            else:
-                (scores,) = paired_cosines(queries[own], documents, (queries.shape[1],))
-            loss = functools.partial(self._of_own, scores=scores, rows=rows)
-            form, anchors = paired_cosines, anchors[own]
-        return matryoshka(loss, dims, weights, form)(anchors, candidates) / self.processes.count
-
-    def _of_own(self, cosines: Tensor, scores: Tensor, rows: Batch) -> Tensor:
-        """The loss of a prefix over each row's own candidates.
-
-        cosines, scores: (N,), of the positives of all rows, then of their negatives row by row.
-        """
-        config = self.config
-        places = [(i, 0) for i in range(len(rows))]
-        places += [(i, k) for i, row in enumerate(rows) for k in range(1, 1 + len(row.negatives))]
-        index = tuple(torch.tensor(places, device=cosines.device).T)
-        shape = len(rows), 1 + max(len(row.negatives) for row in rows)
-        student, teacher, valid = (
-            torch.zeros(shape, device=x.device, dtype=x.dtype).index_put(index, x)
-            for x in (cosines, scores, torch.ones_like(cosines, dtype=torch.bool))
-        )
-        if config.distillation_loss is DistillationLoss.MARGIN_MSE:
-            return margin_mse(
-                student / config.temperature, teacher / self.teacher_temperature, valid
-            )
-        return distillation(
-            student,
-            teacher,
-            temperature=config.temperature,
-            teacher_temperature=self.teacher_temperature,
-            bias=torch.zeros(shape, device=student.device).masked_fill(~valid, float("-inf")),
-        )
-
-    def _of_vectors(
-        self,
-        students: Tensor,
-        teachers: Tensor,
-        rows: Batch,
-        dims: Sequence[int],
-        weights: Sequence[float],
-    ) -> Tensor:
-        """This process's share of the mean over all texts. students, teachers: (n, D)."""
-        if not len(students):
-            return students.sum()
-        if self.axes is not None:
-            teachers = teachers @ self.axes
-        if self.config.distillation_loss is DistillationLoss.MSE:
-            weights = [2 * weight / dim for dim, weight in zip(dims, weights, strict=True)]
-        views = 1 if rows[0].one_text and self.contrastive is None else 2
-        count = sum(views + len(row.negatives) for row in rows)
-        if self.config.question_encoder:
-            count = len(rows)
-        total = matryoshka(vector_distance, dims, weights, paired_cosines)(students, teachers)
-        return total * len(students) / count
-
-
-def flat_scores(rows: Batch) -> list[float]:
-    """The scores of the positives of all rows, then of their negatives row by row.
-
-    If a row has a margin for each negative, its positive has the score 0.
-    """
-    lists = [
-        row.scores if len(row.scores) > len(row.negatives) else (0.0, *(-m for m in row.scores))
-        for row in rows
-    ]
-    return [scores[0] for scores in lists] + [s for scores in lists for s in scores[1:]]
-
-
-AnyObjective = Contrastive | Classification | Similarity | Distillation
+AnyObjective = Contrastive | Classification | Similarity
 
 
 def make_objective(
@@ -493,20 +286,13 @@ def make_objective(
     training_model: TrainingModel,
     model: Model,
     processes: Processes,
-    fixed: Fixed,
 ) -> AnyObjective:
-    """The objective that the configuration names. fixed: its teacher or guide."""
+    """The objective that the configuration names."""
     dims = model.matryoshka_dims
     match config.objective:
         case Objective.CLASSIFICATION:
             return Classification(training_model, config, dims, processes)
         case Objective.SIMILARITY:
             return Similarity(config, dims, processes)
-        case Objective.DISTILLATION:
-            beside = None
-            if config.contrastive_weight:
-                beside = Contrastive(training_model, config, dims, processes)
-            return Distillation(config, dims, processes, fixed, training_model.axes, beside)
         case _:
-            guide = fixed if isinstance(fixed, FixedEncoder) else None
-            return Contrastive(training_model, config, dims, processes, guide)
+            return Contrastive(training_model, config, dims, processes)

@@ -15,7 +15,6 @@ from searchengine.trainer.evaluation.significance import compare
 from searchengine.trainer.model.card import read_base_card
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.torch_model import TokenTable, move_head_into_table
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import restore as restore_attention
 from searchengine.trainer.training.batches import BatchPlan
@@ -36,10 +35,8 @@ from searchengine.trainer.training.step_judging import (
     unjudged,
 )
 from searchengine.trainer.training.stopping import Signals
-from searchengine.trainer.training.teachers import Fixed, FixedEncoder, teacher_title
 from searchengine.trainer.training.train_config import (
     CARD,
-    DistillationLoss,
     Objective,
     SimilarityLoss,
     TrainConfig,
@@ -51,8 +48,7 @@ from searchengine.trainer.training.training_model import TrainingModel, layers_a
 class Run(Progress):
     """A run and its state.
 
-    examples: all; plan.examples: without those in `split` that are held out. fixed: the teacher,
-    or the guide. judge: None if
+    examples: all; plan.examples: without those in `split` that are held out. judge: None if
     nothing judges the steps. measure: what judges them, in words. fold: of a cross-validation, from
     1; 0 outside of one. scaler: multiplies the loss of an update in fp16, whose gradients would be
     too small, and halves its factor after an update that overflows, which is left out.
@@ -64,7 +60,6 @@ class Run(Progress):
     split: Split
     plan: BatchPlan
     objective: AnyObjective
-    fixed: Fixed
     judge: Judge | None
     measure: str
     processes: Processes
@@ -114,7 +109,7 @@ class Run(Progress):
 def finish(run: Run, against: AgainstBase | None = None) -> Encoder:
     """The encoder of the step that is kept, with its recipe and history.
 
-    A question encoder is returned beside its teacher. against: the cross-validation of labels; with
+    against: the cross-validation of labels; with
     dev files or held-out labels the comparison is made here. If training wins nothing beyond doubt,
     and neither `folds` 0 nor `keep_last` keeps it, the encoder is the base with its regression.
     Issues a TrainingWarning then, and if the step is 0, or scores less than step 0.
@@ -139,11 +134,6 @@ def finish(run: Run, against: AgainstBase | None = None) -> Encoder:
         evaluations = "1 evaluation" if run.worse == 1 else f"{run.worse} evaluations"
         reason += f"; stopped after step {run.step}: {evaluations} without a better score"
     recipe = make_recipe(run, against) | {"chosen": reason}
-    if config.question_encoder and isinstance(run.fixed, FixedEncoder):
-        teacher = run.fixed.encoder
-        restore_attention(teacher.module.transformer)
-        recipe["document_encoder"] = teacher.fingerprint
-        model = replace(teacher.model, questions=model, classifier=None)
     model = replace(model, recipe=recipe, history=history(run))
     return Encoder(model, str(config.out.resolve()))
 
@@ -157,7 +147,7 @@ def as_loaded(run: Run) -> Model:
         layers_again(network, False)
     if config.adapter_rank:
         merge_adapters(network)
-    return move_head_into_table(run.model) if isinstance(network, TokenTable) else run.model
+    return run.model
 
 
 def compared(run: Run) -> AgainstBase | None:
@@ -262,7 +252,7 @@ def make_recipe(run: Run, against: AgainstBase | None = None) -> dict[str, Any]:
     return {
         "config": run.config.to_dict(),
         "base_card": read_base_card(base.folder),
-        "summary": summary(run.config, run.model.matryoshka_dims, run.fixed),
+        "summary": summary(run.config, run.model.matryoshka_dims),
         "examples": len(run.split.train),
         "held_out": run.split.examples_held,
         "excluded": run.split.train.excluded,
@@ -275,7 +265,7 @@ def make_recipe(run: Run, against: AgainstBase | None = None) -> dict[str, Any]:
     }
 
 
-def summary(config: TrainConfig, dims: Sequence[int], fixed: Fixed = None) -> list[str]:
+def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
     """The training in sentences without a full stop, for the model card.
 
     dims: the prefix lengths that were trained.
@@ -285,13 +275,9 @@ def summary(config: TrainConfig, dims: Sequence[int], fixed: Fixed = None) -> li
     if nested:
         lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
         lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
-    if config.rotate and config.learns_vectors and config.kept_layers != 0:
-        lines.append("The vectors were first rotated towards the teacher's")
-    elif nested and config.rotate and config.objective is not Objective.CLASSIFICATION:
+    if nested and config.rotate and config.objective is not Objective.CLASSIFICATION:
         lines.append("The vectors were first rotated, strongest axes first")
-    lines += card_lines(config, CARD)
-    title = teacher_title(config, fixed, dims[0], config.learns_axes)
-    return [*lines, title] if title else lines
+    return lines + card_lines(config, CARD)
 
 
 def _loss_in_words(config: TrainConfig) -> str:
@@ -313,16 +299,6 @@ def _loss_in_words(config: TrainConfig) -> str:
                 SimilarityLoss.MSE: "Loss: squared error of cosine and score "
                 "([SBERT](https://arxiv.org/abs/1908.10084))",
             }[config.similarity_loss]
-        case Objective.DISTILLATION:
-            return {
-                DistillationLoss.KL: "Loss: KL divergence from the teacher's ranking of the "
-                f"candidates ([Lin et al.](https://arxiv.org/abs/2010.11386)), {temperature}",
-                DistillationLoss.MARGIN_MSE: "Loss: squared error of the teacher's margins "
-                f"([Hofstätter et al.](https://arxiv.org/abs/2010.02666)), {temperature}",
-                DistillationLoss.MSE: "Loss: squared distance to the teacher's vectors "
-                "([Reimers & Gurevych](https://arxiv.org/abs/2004.09813))",
-                DistillationLoss.COSINE: "Loss: 1 − cosine to the teacher's vectors",
-            }[config.distillation_loss]
         case _:
             return (
                 "Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821))"

@@ -1,6 +1,5 @@
 """Before the first update: examples, early checks, model, optimizer and device."""
 
-import math
 import tempfile
 from collections import defaultdict
 from dataclasses import replace
@@ -16,7 +15,7 @@ from searchengine.trainer.model.network import with_layers
 from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
-from searchengine.trainer.model.torch_model import TokenTable, keep_layers, read, weigh_by_rarity
+from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.training import checkpoint
@@ -27,14 +26,7 @@ from searchengine.trainer.training.head import with_linear_head
 from searchengine.trainer.training.lengthening import add_adapters, lengthened
 from searchengine.trainer.training.processes import Processes, group_options, launched_count
 from searchengine.trainer.training.rows import Augment, Kind
-from searchengine.trainer.training.teachers import (
-    Fixed,
-    FixedCrossEncoder,
-    FixedEncoder,
-    check_widths,
-)
 from searchengine.trainer.training.train_config import (
-    DistillationLoss,
     Objective,
     SimilarityLoss,
     TrainConfig,
@@ -44,9 +36,6 @@ from searchengine.trainer.training.training_model import (
     layers_again,
     with_pooling,
 )
-
-# Texts whose tokens are counted at a time.
-_TOKENIZED_AT_ONCE = 10_000
 
 
 def read_data(config: TrainConfig) -> Examples:
@@ -111,31 +100,21 @@ def check_start(config: TrainConfig, resume: bool) -> None:
         )
 
 
-def check_examples(config: TrainConfig, examples: Examples, fixed: Fixed) -> None:
+def check_examples(config: TrainConfig, examples: Examples) -> None:
     """Refuse settings that have no effect on these examples."""
     equal_views = config.augment is Augment.NONE and config.head_only
-    if examples.has(Kind.SENTENCE) and equal_views and config.contrasts:
+    if examples.has(Kind.SENTENCE) and equal_views:
         raise ConfigError(
             "head_only gives both views of a sentence the same vector: give pairs, or an `augment`"
         )
     if config.objective is Objective.SIMILARITY:
         _check_scored_pairs(config, examples)
-    if config.objective is Objective.DISTILLATION:
-        _check_candidates(config, examples, isinstance(fixed, FixedCrossEncoder))
 
 
 def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
-    """Refuse examples that are not pairs with one score, and scores that are all equal."""
-    low, high = math.inf, -math.inf
-    for _, (anchor, _, *rest) in examples:
-        numbers = [float(number) for number in rest[-1].split()]
-        if len(rest) > 1 or len(numbers) > 1:
-            raise DataError(
-                f"the example {anchor[:40]!r} has {len(rest) + 1} texts and {len(numbers)} scores: "
-                "objective similarity learns pairs with one score; set objective=distillation for "
-                "scores of candidates"
-            )
-        low, high = min(low, *numbers), max(high, *numbers)
+    """Refuse scores that are all equal, or that are no cosines where cosines are learnt."""
+    scores = [float(score) for _, (_, _, score) in examples]
+    low, high = min(scores), max(scores)
     if low == high:
         raise DataError(
             f"all {len(examples)} pairs have the score {low:g}: expected different ones"
@@ -147,26 +126,11 @@ def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
         )
 
 
-def _check_candidates(config: TrainConfig, examples: Examples, own_scores: bool) -> None:
-    """Refuse examples without the candidates that the loss compares.
-
-    own_scores: the teacher scores only a row's own candidates.
-    """
-    margins = config.distillation_loss is DistillationLoss.MARGIN_MSE
-    if config.teacher and not margins and not own_scores:
-        return
-    for kind, texts in examples:
-        if kind is not Kind.TRIPLET and len(texts) < 4:  # anchor, positive, a negative, scores
-            raise DataError(
-                f"the example {texts[0][:40]!r} has no negative: distillation_loss "
-                f"{config.distillation_loss} compares the scores of at least two candidates; add "
-                "negatives, or learn the scores of pairs with objective=similarity"
-            )
-
-
-def load_base(config: TrainConfig, examples: Examples, fixed: Fixed) -> tuple[Model, Dense | None]:
+def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | None]:
     """The base model as it is to be trained, and a layer behind it for training only."""
-    model = _read_base(config, examples, fixed)
+    model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
+    if config.prompts:
+        model = replace(model, prompts={**model.prompts, **config.prompts})
     if config.window is not None:
         model = lengthened(model, config.window, config.kept_positions)
     model, projection = with_pooling(model, config.pooling, config.seed)
@@ -177,15 +141,12 @@ def load_base(config: TrainConfig, examples: Examples, fixed: Fixed) -> tuple[Mo
             f"{config.base}"
         )
     model = replace(model, matryoshka_dims=dims)
-    table = isinstance(model.module.transformer, TokenTable)
-    # A table learns of frequent tokens; a layer that all share carries that to the others.
-    if table or starts_rotated(config, model):
+    if starts_rotated(config, model):
         model = with_linear_head(model)
     _check_layers(config, model)
     if config.dropout is not None:
         set_dropout(model.module.transformer, config.dropout)
     _check_views(config, model, examples)
-    check_widths(config, fixed, model, config.learns_axes)
     if config.head_only and not any(True for _ in model.module.head.parameters()):
         raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
     _prepare_network(model.module.transformer, config)
@@ -212,27 +173,6 @@ def _prepare_network(network: Any, config: TrainConfig) -> None:
                 "cannot; leave it out, or set gradient_cache"
             )
         layers_again(network, True)
-
-
-def _read_base(config: TrainConfig, examples: Examples, fixed: Fixed) -> Model:
-    """The base with the layers that are kept; a question encoder has its teacher's prompts."""
-    model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
-    if config.question_encoder and isinstance(fixed, FixedEncoder):
-        teacher = fixed.encoder.model
-        model = replace(model, prompts=teacher.prompts, default_prompt=teacher.default_prompt)
-    if config.prompts:
-        model = replace(model, prompts={**model.prompts, **config.prompts})
-    if config.kept_layers is not None:
-        model = keep_layers(model, config.kept_layers)
-    if isinstance(model.module.transformer, TokenTable):
-        tokens = TokenIds(Tokenization.of(model.tokenizer, config.max_tokens))
-        blocks = (
-            examples[start : start + _TOKENIZED_AT_ONCE]
-            for start in range(0, len(examples), _TOKENIZED_AT_ONCE)
-        )
-        ids = (of_text for block in blocks for of_text in tokens([t[0] for _, t in block]))
-        weigh_by_rarity(model.module.transformer, ids)
-    return model
 
 
 def default_prefixes(model: Model, nested: bool = True) -> tuple[int, ...]:
@@ -269,8 +209,6 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
 def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
     """Refuse sentences as their own positives if no dropout tells the two views apart."""
     alone = examples.has(Kind.SENTENCE)
-    if not config.contrasts:  # no view must be told from another
-        return
     equal_views = config.fixed_dropout or config.dropout == 0 or config.head_only
     if not alone or config.augment is not Augment.NONE or equal_views:
         return
@@ -296,25 +234,18 @@ def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
 
 
 def starts_rotated(config: TrainConfig, model: Model) -> bool:
-    """Whether a run begins with a rotation: to the principal axes, or towards a teacher's vectors.
-
-    To the principal axes only if there are prefixes: the full width stays as it was.
-    """
-    if config.kept_layers == 0:  # a table, whose vectors are the base's
-        return False
-    return config.rotate and (len(model.matryoshka_dims) > 1 or config.learns_vectors)
+    """Whether a run begins with a rotation to the principal axes, which prefixes need."""
+    return config.rotate and len(model.matryoshka_dims) > 1
 
 
-def prepare_embeddings(training_model: TrainingModel, frozen: bool) -> None:
-    """Freeze the embeddings, or make their gradients sparse: rows for the words that occur.
+def prepare_embeddings(training_model: TrainingModel) -> None:
+    """Make the gradients of embeddings sparse: rows for the words that occur.
 
     A dense gradient is as large as the table, and would be written once for each pass.
     """
     for module in training_model.modules():
         if isinstance(module, torch.nn.Embedding):
             module.sparse = True
-            if frozen:
-                module.requires_grad_(False)
 
 
 def rate_factors(training_model: TrainingModel, config: TrainConfig) -> dict[nn.Parameter, float]:

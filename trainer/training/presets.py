@@ -31,13 +31,6 @@ _NLI = {
     "warmup_ratio": 0.1,
     "weight_decay": 0.0,
 }
-_QUESTIONS = {
-    "objective": "distillation",
-    "distillation_loss": "cosine",
-    "question_encoder": True,
-    "dropout": 0.0,
-    "max_tokens": 64,
-}
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # Gao et al., arXiv 2104.08821, table A.1 and the training script beside it: one million
@@ -111,37 +104,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "warmup_ratio": 0.1,
             "weight_decay": 0.0,
         },
-        # Solatorio, arXiv 2402.16829, as the card of GIST-small-Embedding-v0 has it.
-        "gist": {
-            "base": "BAAI/bge-small-en-v1.5",
-            "expects": ["pair", "triplet"],
-            "nested": False,
-            "guide": "WhereIsAI/UAE-Large-V1",
-            "contrast_anchors": True,
-            "contrast_positives": True,
-            "temperature": 0.01,
-            "batch_size": 16,
-            "epochs": 40,
-            "learning_rate": 5e-6,
-            "warmup_ratio": 0.1,
-        },
-        # Hofstätter et al., arXiv 2010.02666, section 4: triplets of MS MARCO with the scores of
-        # cross-encoders. They compare dot products of CLS vectors; here it is means, and 20 times
-        # their cosines.
-        "margin-mse": {
-            "base": "distilbert-base-uncased",
-            "objective": "distillation",
-            "distillation_loss": "margin-mse",
-            "expects": ["scored"],
-            "nested": False,
-            "temperature": 0.05,
-            "max_tokens": 200,
-            "batch_size": 32,
-            "epochs": 1,
-            "learning_rate": 7e-6,
-            "warmup_ratio": 0.0,
-            "weight_decay": 0.0,
-        },
         # Chen et al., arXiv 2309.12307, section 4.1: four times the window, groups of a quarter,
         # adapters of rank 8 with α 16, embeddings and norms trained, no weight decay. Their rate is
         # for networks of 7 billion weights and their batch for 8 GPUs; these are for the starter.
@@ -161,24 +123,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "learning_rate": 2e-4,
             "weight_decay": 0.0,
             "temperature": 0.05,
-        },
-        # Vectors of a teacher, as LEAF (Vujanic & Rueckstiess, arXiv 2509.12539) learns them. Sizes
-        # and rates were chosen on titles of papers, which had to find their abstracts.
-        "question-encoder": {
-            **_QUESTIONS,
-            "kept_layers": 2,
-            "frozen_embeddings": True,
-            "batch_size": 64,
-            "epochs": 1,
-            "learning_rate": 1.5e-3,
-        },
-        "static-question-encoder": {
-            **_QUESTIONS,
-            "kept_layers": 0,
-            "batch_size": 128,
-            "epochs": 3,
-            "learning_rate": 1e-3,
-            "weight_decay": 0.0,
         },
     }
 )

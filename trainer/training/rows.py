@@ -34,7 +34,7 @@ KNOWN_COLUMNS: tuple[tuple[str, ...], ...] = (
 )
 NEGATIVE = re.compile(r"negative|negative_\d+|negatives|contradiction")
 LABEL = "label"
-SCORES = ("score", "scores")
+SCORE = "score"
 
 
 class Kind(StrEnum):
@@ -45,7 +45,7 @@ class Kind(StrEnum):
     SENTENCE = "sentence"  # one text, its own positive under dropout
     PARAPHRASES = "paraphrases"  # two or more with the same meaning
     LABELLED = "labelled"  # a text, its label
-    SCORED = "scored"  # anchor, positive, perhaps negatives; their scores, separated by spaces
+    SCORED = "scored"  # anchor, positive, their score
 
 
 class Augment(StrEnum):
@@ -74,8 +74,7 @@ class Row(NamedTuple):
     """One row of a batch.
 
     label: of a labelled text, which has no positive. one_text: anchor and positive are two views
-    of one sentence. scores: as they were read: one for each candidate, the positive first, or for
-    each negative the positive's lead over it.
+    of one sentence. score: of a scored pair.
     """
 
     anchor: str
@@ -83,7 +82,7 @@ class Row(NamedTuple):
     negatives: Texts = ()
     label: str = ""
     one_text: bool = False
-    scores: tuple[float, ...] = ()
+    score: float = 0.0
 
 
 Batch = list[Row]
@@ -108,8 +107,7 @@ def draw(
         case Kind.LABELLED:
             return Row(texts[0], label=texts[1])
         case Kind.SCORED:
-            scores = tuple(map(float, texts[-1].split()))
-            return Row(texts[0], texts[1], texts[2:-1], scores=scores)
+            return Row(texts[0], texts[1], score=float(texts[2]))
 
 
 def augmented(text: str, augment: Augment, share: float, rng: random.Random) -> str:
@@ -156,18 +154,18 @@ def choose_columns(header: Header, columns: Sequence[str], reading: Reading) -> 
         return _label_columns(header)
     if reading is Reading.TEXTS:
         _refuse_judgements(origin)
-    scores = [name for name in SCORES if name in row] if reading is Reading.SCORES else []
-    if reading is Reading.SCORES and len(scores) != 1:
+    scored = reading is Reading.SCORES
+    if scored and SCORE not in row:
         raise DataError(
-            f"{place}: expected one column `score` or `scores` beside the texts, got "
-            f"{', '.join(row)}: rename it, or name all in `columns`, the scores last"
+            f"{place}: expected a column `{SCORE}` beside the texts, got {', '.join(row)}: rename "
+            "it, or name all in `columns`, the score last"
         )
     for known in KNOWN_COLUMNS:
-        if all(name in row for name in known) and (len(known) == 2 or not scores):
+        if all(name in row for name in known) and (len(known) == 2 or not scored):
             negatives = [n for n in row if NEGATIVE.fullmatch(n)] if len(known) == 2 else []
-            return (*known, *negatives, *scores)
+            return (*known, *negatives, *([SCORE] if scored else []))
     lists = [name for name, value in row.items() if isinstance(value, list)]
-    if len(lists) == 1 and not scores:
+    if len(lists) == 1 and not scored:
         return (lists[0],)
     raise DataError(
         f"{place}: cannot tell what to train on from the columns {', '.join(row)}: name them "
@@ -201,11 +199,11 @@ def _label_columns(header: Header) -> tuple[str, str]:
 
 def _refuse_judgements(origin: Mapping[str, str]) -> None:
     """Refuse scores and labels that training would not read."""
-    if "score" in origin:
+    if SCORE in origin:
         raise DataError(
-            f"{origin['score']}: the column `score` makes this a test of similarity, not training "
-            "pairs: give it as `dev`, set objective=similarity (or distillation) to learn the "
-            "scores, or name the columns to train on"
+            f"{origin[SCORE]}: the column `{SCORE}` makes this a test of similarity, not training "
+            "pairs: give it as `dev`, set objective=similarity to learn the scores, "
+            "or name the columns to train on"
         )
     if LABEL in origin:
         raise DataError(
@@ -240,36 +238,19 @@ def _labelled(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> E
 
 
 def _scored(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> Example:
-    """Anchor, positive and negatives; one score, one for each, or the lead over each negative."""
+    """Anchor, positive and their score: a number, or text with one."""
     name = columns[-1]
     kind, texts = _unjudged(where, row, columns[:-1])
-    if kind not in (Kind.PAIR, Kind.TRIPLET):
-        raise DataError(f"{where}: has {name} for one text, expected two texts or more")
-    scores = _numbers(where, name, row.get(name))
-    candidates = len(texts) - 1
-    if len(scores) not in (candidates, max(1, candidates - 1)):
-        raise DataError(
-            f"{where}: {name} holds {len(scores)} numbers for {candidates} candidates: expected "
-            "one for each, the positive first, or for each negative the positive's lead over it"
-        )
-    return Kind.SCORED, (*texts, " ".join(map(repr, scores)))
-
-
-def _numbers(where: str, name: str, value: Any) -> list[float]:
-    """A number, a list of them, or text with them, as in TSV: "0.8", "9.1 -3.2", "[9.1, 2]"."""
-    items = value if isinstance(value, list) else [value]
-    if isinstance(value, str):
-        items = value.strip().strip("[]").replace(",", " ").split()
-    numbers = []
-    for item in items:
-        try:
-            number = math.nan if isinstance(item, bool) else float(item)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise DataError(f"{where}: {name} is {value!r}, expected a number, or a list of them")
-        numbers.append(number)
-    return numbers
+    if kind is not Kind.PAIR:
+        raise DataError(f"{where}: has a {kind} beside {name}, expected a pair of texts")
+    value = row.get(name)
+    try:
+        score = math.nan if isinstance(value, bool | list) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise DataError(f"{where}: {name} is {value!r}, expected a number")
+    return Kind.SCORED, (*texts, repr(score))
 
 
 def _unjudged(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> Example:

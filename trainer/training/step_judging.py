@@ -9,7 +9,7 @@ import random
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,6 @@ from searchengine.trainer.training.example_files import (
 )
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.rows import Kind, Reading, Row, draw
-from searchengine.trainer.training.teachers import Fixed, FixedEncoder
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 
 Scores = Mapping[int, float]
@@ -93,7 +92,7 @@ Judge = Callable[[Encoder], Judgement]
 
 
 def make_judge(
-    config: TrainConfig, examples: Examples, fixed: Fixed, measure: Measure | None = None
+    config: TrainConfig, examples: Examples, measure: Measure | None = None
 ) -> tuple[Judge | None, Split]:
     """The judge of a run, and what is held out from training.
 
@@ -109,15 +108,13 @@ def make_judge(
                 "tested: give two or more texts of a label, or set folds=0 to train untested"
             )
         return None, Split(examples)
-    teacher = _of_documents(config, fixed)
     if measure is not None:
         if config.dev:
             raise ConfigError(f"dev files beside {measure.name}: choose one to judge the steps")
         scores = measure.scores
-        return lambda encoder: Judgement(scores(_beside(teacher, encoder))), Split(examples)
-    known = None if teacher is None else Remembered(teacher)
+        return lambda encoder: Judgement(scores(encoder)), Split(examples)
     if config.dev:
-        return _dev_judge(config, known), Split(examples)
+        return _dev_judge(config), Split(examples)
     split = hold_out(examples, config.seed)
     if not split.rows:
         return None, split
@@ -125,15 +122,15 @@ def make_judge(
         held_out = [(row.anchor, row.label) for row in split.rows]
         return lambda encoder: _judge_labels(encoder, held_out), split
     if config.objective is Objective.SIMILARITY:
-        if len({row.scores for row in split.rows}) == 1:  # no order to agree with
+        if len({row.score for row in split.rows}) == 1:  # no order to agree with
             return None, Split(examples)
-        held_pairs = [(row.scores[0], row.anchor, row.positive) for row in split.rows]
+        held_pairs = [(row.score, row.anchor, row.positive) for row in split.rows]
         return lambda encoder: Judgement(spearmans(encoder, held_pairs)), split
-    return lambda encoder: _judge_anchors(top1_right(encoder, split.rows, known)), split
+    return lambda encoder: _judge_anchors(top1_right(encoder, split.rows)), split
 
 
-def _dev_judge(config: TrainConfig, documents: Remembered | None) -> Judge:
-    """The judge by the dev files. documents: the encoder of the documents, if it is another."""
+def _dev_judge(config: TrainConfig) -> Judge:
+    """The judge by the dev files."""
     for folder in filter(Path.is_dir, config.dev):
         raise ConfigError(
             f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
@@ -146,23 +143,7 @@ def _dev_judge(config: TrainConfig, documents: Remembered | None) -> Judge:
         pairs = read_sts(config.dev)
         return lambda encoder: judge_pairs(encoder, pairs)
     rows = read_dev_rows(config)
-    return lambda encoder: _judge_anchors(top1_right(encoder, rows, documents))
-
-
-def _of_documents(config: TrainConfig, fixed: Fixed) -> Encoder | None:
-    """The encoder of the documents, if the run trains a question encoder."""
-    if config.question_encoder and isinstance(fixed, FixedEncoder):
-        return fixed.encoder
-    return None
-
-
-def _beside(teacher: Encoder | None, encoder: Encoder) -> Encoder:
-    """The encoder, with the teacher for the documents if it encodes questions only."""
-    if teacher is None:
-        return encoder
-    dims = encoder.matryoshka_dims
-    model = replace(teacher.model, questions=encoder.model, matryoshka_dims=dims)
-    return Encoder(model, "", precision=encoder.precision)
+    return lambda encoder: _judge_anchors(top1_right(encoder, rows))
 
 
 def measured_by(config: TrainConfig, measure: Measure | None = None) -> str:
@@ -238,19 +219,16 @@ def _judge_anchors(right: Mapping[int, NDArray[np.bool_]]) -> Judgement:
     return Judgement({dim: float(found.mean()) for dim, found in right.items()}, right=right)
 
 
-def top1_right(
-    encoder: Encoder, rows: Sequence[Row], documents: Remembered | None = None
-) -> dict[int, NDArray[np.bool_]]:
+def top1_right(encoder: Encoder, rows: Sequence[Row]) -> dict[int, NDArray[np.bool_]]:
     """Whether the nearest positive of each anchor is its own, (n,), by prefix length.
 
-    Equal positives count once, so a positive with the same text is no mistake. documents: the
-    encoder of the positives, if it is another one.
+    Equal positives count once, so a positive with the same text is no mistake.
     """
     positives = list(dict.fromkeys(row.positive for row in rows))
     place = {text: i for i, text in enumerate(positives)}
     expected = np.array([place[row.positive] for row in rows])
     queries = encoder.encode([row.anchor for row in rows], role="query")
-    vectors = (documents or encoder).encode(positives, role="document")
+    vectors = encoder.encode(positives, role="document")
     right = {}
     for dim in encoder.matryoshka_dims:
         a, b = queries[:, :dim], vectors[:, :dim]

@@ -36,7 +36,6 @@ class Objective(StrEnum):
     CONTRASTIVE = "contrastive"  # tell pairs from other texts
     CLASSIFICATION = "classification"  # labels
     SIMILARITY = "similarity"  # scores of pairs
-    DISTILLATION = "distillation"  # a teacher's scores or vectors
 
 
 class Pooler(StrEnum):
@@ -60,15 +59,6 @@ class SimilarityLoss(StrEnum):
     MSE = "mse"
 
 
-class DistillationLoss(StrEnum):
-    """What is compared with the teacher: rankings, margins, or vectors."""
-
-    KL = "kl"
-    MARGIN_MSE = "margin-mse"
-    MSE = "mse"
-    COSINE = "cosine"
-
-
 class Schedule(StrEnum):
     """The course of the learning rate after the warm-up."""
 
@@ -85,7 +75,6 @@ GROUPS = {
     "objective": "Objective",
     "hard_negative_weight": "Objective `contrastive`",
     "label_weight": "Objective `classification`",
-    "teacher": "Objective `distillation`",
     "nested": "Prefixes and layers",
     "batch_size": "Optimisation",
     "dev": "Evaluation",
@@ -95,14 +84,12 @@ GROUPS = {
 DEFAULTS = {
     "columns": "by name",
     "expects": "any",
-    "kept_layers": "all",
     "dropout": "the base's",
     "query_prompt": "the base's",
     "document_prompt": "the base's",
     "head_learning_rate": "`learning_rate`",
     "window": "the base's",
     "kept_positions": "half of the base's",
-    "teacher_temperature": "`temperature` with a `teacher`, 1 for scores of the files",
     "prefixes": "the base model's; else its width and 512, 256, 128, 64 below it",
     "prefix_weights": "1 each",
 }
@@ -113,10 +100,8 @@ CARD = {
     "query_prompt": "Prompt of questions: {!r}",
     "document_prompt": "Prompt of documents: {!r}",
     "pooling": "Pooling: {}",
-    "kept_layers": "Layers kept of the base model: {}",
     "dropout": "Dropout {}",
     "fixed_dropout": "One dropout mask for a sentence and its positive",
-    "frozen_embeddings": "Embeddings were not trained",
     "head_only": "Only the Dense layers were trained",
     "window": "Window lengthened to {} tokens by position interpolation",
     "kept_positions": "Positions not stretched: {}",
@@ -127,18 +112,10 @@ CARD = {
     "mlm_probability": "Share of tokens masked: {}",
     "hard_negative_weight": "An anchor's own negatives weigh {}",
     "mask_above": "Candidates with a cosine above {} are not used as negatives",
-    "guide": "Guide that leaves out false negatives: {}",
-    "guide_margin": "Margin of the guide: {}",
-    "contrast_anchors": "Other anchors were candidates too",
-    "contrast_positives": "Other positives were compared with the positive too",
     "queue_size": "A queue of {} earlier vectors as further negatives",
     "queue_momentum": "Momentum of the queue's encoder: {}",
-    "teacher_temperature": "Temperature of the teacher: {}",
-    "contrastive_weight": "Beside the teacher, InfoNCE with in-batch negatives, weight {}",
-    "question_encoder": "It encodes questions only; the teacher beside it encodes the documents",
     "prefix_weights": "Weights of the prefixes: {}",
     "prefixes_per_step": "Prefixes drawn for each update: {}",
-    "prefix_distillation": "Prefix distillation, weight {}",
     "layers_per_step": "Encoders of fewer layers drawn for each update: {}",
     "layer_weight": "Weight of the loss of encoders of fewer layers: {}",
     "layer_distillation": "Layer distillation, weight {}",
@@ -149,27 +126,14 @@ CARD = {
 OF_OBJECTIVES = {
     **dict.fromkeys(
         (
-            "augment", "contrast_anchors", "contrast_positives", "fixed_dropout", "guide",
-            "guide_margin", "hard_negative_weight", "layers_per_step", "mask_above",
-            "prefix_distillation", "queue_size",
+            "augment", "fixed_dropout", "hard_negative_weight", "layers_per_step", "mask_above",
+            "queue_size",
         ),
         Objective.CONTRASTIVE,
-    ),
-    **dict.fromkeys(
-        (
-            "contrastive_weight", "distillation_loss", "question_encoder", "teacher",
-            "teacher_temperature",
-        ),
-        Objective.DISTILLATION,
     ),
     "folds": Objective.CLASSIFICATION,
     "similarity_loss": Objective.SIMILARITY,
 }  # fmt: skip
-# Settings that have no effect where a table of token vectors is trained instead of a network.
-OF_NETWORKS = frozenset({
-    "adapter_rank", "attention_group", "frozen_embeddings", "gradient_checkpointing", "head_only",
-    "mlm_weight", "pooling", "window",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +145,8 @@ class TrainConfig:
 
     Attributes:
         train: Files of examples: CSV, TSV, JSONL, Parquet; or Hugging Face datasets
-        columns: Columns to read: anchor, positive, negatives; then scores where they are learnt;
-            or text, label
+        columns: Columns to read: anchor, positive, negatives; anchor, positive, score where scores
+            are learnt; or text, label
         expects: Kinds of examples that the files may hold
         exclude: Files of sentences to leave out of training
         augment: Positive of a single sentence: `none` the sentence itself, `delete-word` without
@@ -197,12 +161,8 @@ class TrainConfig:
         document_prompt: Text put before every document (positives, negatives, labelled texts)
         pooling: Pooling, instead of the base model's: `cls` with a tanh layer that is kept,
             `cls-before-pooler` with one in training only, `mean`
-        kept_layers: Number of the base's layers to keep, evenly spread; 0, of a question encoder:
-            a table with a vector for each token ([static](encoding.md#static-models))
         dropout: Dropout rate of the whole network; 0 for none
         fixed_dropout: One dropout mask for both views of a sentence
-        frozen_embeddings: Do not train the embeddings of tokens and positions, so that tokens
-            missing from the training texts still fit the others
         head_only: Train only the Dense layers, on fixed vectors: a linear adapter. Each text is
             encoded once; training then takes seconds
         window: Tokens that the trained model reads; above the base's positions these are
@@ -216,8 +176,8 @@ class TrainConfig:
             attention, trained in place of the network and merged in the end; 0: train all weights
         adapter_alpha: α of the adapters, which are scaled by α / rank
         adapter_extras: Train embeddings and norms beside the adapters (LoRA⁺)
-        objective: Task: tell pairs from other texts, predict the labels of texts, order pairs by
-            their scores, or follow a teacher
+        objective: Task: tell pairs from other texts, predict the labels of texts, or order pairs
+            by their scores
         temperature: Temperature, by which cosines are divided
         similarity_loss: Loss of objective `similarity`: `cosent` and `angle` learn the order of
             the scores, `mse` their values, which must be cosines
@@ -227,12 +187,6 @@ class TrainConfig:
         hard_negative_weight: α, the weight of an anchor's hard negatives
         mask_above: Cosine to the anchor above which a candidate is left out as a false negative;
             repeated texts always are
-        guide: Model that finds false negatives ([GISTEmbed](https://arxiv.org/abs/2402.16829)): a
-            candidate that it scores above the positive, less `guide_margin`, is left out
-        guide_margin: Distance below the guide's cosine of the positive from which candidates are
-            left out
-        contrast_anchors: Other anchors are candidates too
-        contrast_positives: Other positives are compared with the positive too
         queue_size: Positives of earlier batches as further negatives, encoded by a momentum
             encoder ([MoCo](https://arxiv.org/abs/1911.05722))
         queue_momentum: Momentum of the momentum encoder
@@ -241,22 +195,10 @@ class TrainConfig:
         folds: Parts of the cross-validation that compares training on fewer than 2,000 labels with
             a logistic regression on the base's vectors: each is predicted by a training on the
             others. 0: a tenth is held out, and what was trained is kept even if it wins nothing
-        teacher: Model whose vectors or cosines are learnt, or a
-            [cross-encoder](special-encoders.md#cross-encoders): its scores of a row's candidates;
-            without one the files have scores
-        distillation_loss: `kl`: the teacher's ranking of the candidates; `margin-mse`: its
-            margins between positive and negatives; `cosine`, `mse`: its vectors
-        teacher_temperature: Temperature, by which the teacher's scores are divided
-        contrastive_weight: Weight of InfoNCE, learnt from the same batches beside the teacher, with
-            the same `temperature`
-        question_encoder: Train a [question encoder](special-encoders.md#question-encoders): what
-            is trained learns the teacher's vectors of questions, and is saved beside the teacher,
-            which encodes the documents. Without a `teacher`, that is the `base`
         nested: Train prefixes as well; false: only the full width
         prefixes: Trained prefix lengths, descending, the full width first
         prefix_weights: Weight of each prefix in the loss and in choosing the best step
         prefixes_per_step: Number of prefixes in every update, chosen at random; 0 for all
-        prefix_distillation: Weight of KL(full width's ranking of the candidates ‖ the prefix's)
         rotate: With several prefixes, begin by rotating the vectors
             ([why](training.md#the-rotation-at-the-start))
         layers_per_step: Number of random truncated encoders (first layers only) for every update;
@@ -312,10 +254,8 @@ class TrainConfig:
     query_prompt: str | None = None
     document_prompt: str | None = None
     pooling: Pooler = Pooler.BASE
-    kept_layers: NotNegativeInt | None = None
     dropout: BelowOne | None = None
     fixed_dropout: bool = False
-    frozen_embeddings: bool = False
     head_only: bool = False
 
     # Longer texts: LongLoRA, arXiv 2309.12307.
@@ -336,10 +276,6 @@ class TrainConfig:
     # Objective contrastive: the candidates, and which of them are negatives.
     hard_negative_weight: Positive = 1.0
     mask_above: Annotated[float, COSINE] | None = None
-    guide: str = ""
-    guide_margin: NotNegative = 0.0
-    contrast_anchors: bool = False
-    contrast_positives: bool = False
     queue_size: NotNegativeInt = 0
     queue_momentum: BelowOne = 0.999
 
@@ -348,19 +284,11 @@ class TrainConfig:
     label_temperature: Positive = 0.3
     folds: NotNegativeInt = 3
 
-    # Objective distillation: the teacher, and what is learnt from it.
-    teacher: str = ""
-    distillation_loss: DistillationLoss = DistillationLoss.KL
-    teacher_temperature: Positive | None = None
-    contrastive_weight: NotNegative = 0.0
-    question_encoder: bool = False
-
     # Prefixes and layers: Matryoshka, arXiv 2205.13147; over layers too, arXiv 2402.14776.
     nested: bool = True
     prefixes: tuple[PositiveInt, ...] = ()
     prefix_weights: tuple[NotNegative, ...] = ()
     prefixes_per_step: NotNegativeInt = 0
-    prefix_distillation: NotNegative = 0.0
     rotate: bool = True
     layers_per_step: NotNegativeInt = 0
     layer_weight: NotNegative = 1.0
@@ -397,16 +325,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         convert_all(self)
-        if self.question_encoder and not self.teacher:
-            object.__setattr__(self, "teacher", self.base)
         self._check_values()
         for conflict in self._conflicts():
             raise ConfigError(f"{conflict}: leave one of them out")
-        if self.learns_vectors and not self.teacher:
-            raise ConfigError(
-                f"distillation_loss {self.distillation_loss} learns vectors: name the `teacher` "
-                "that gives them, or learn scores with kl or margin-mse"
-            )
         if not self.train:
             raise ConfigError("train names no file: expected at least one")
         trained = {path.resolve() for path in self.train}
@@ -453,13 +374,10 @@ class TrainConfig:
                 yield f"objective classification has no pairs for {name}"
             elif objective is not self.objective:
                 yield f"{name} needs objective {objective}"
-            if self.kept_layers == 0 and self.question_encoder and name in OF_NETWORKS:
-                table = "for a table choose preset static-question-encoder"
-                yield f"kept_layers 0 leaves no network for {name} ({table})"
         dropped = self.pooling is Pooler.CLS_BEFORE_POOLER
         dropout = self.dropout is not None or self.fixed_dropout
         longer = self.window is not None or self.attention_group or self.adapter_rank
-        loss, head = self.distillation_loss, self.head_only
+        head = self.head_only
         rules = (
             (labels and dropped,
              "a classifier would read the layer that pooling cls-before-pooler drops"),
@@ -472,22 +390,8 @@ class TrainConfig:
              "kept_positions without window"),
             (not self.adapter_rank and not self.adapter_extras,
              "adapter_extras false without adapter_rank"),
-            (self.guide and self.queue_size, "queue_size keeps no texts for a guide to encode"),
-            (self.guide_margin and not self.guide, "guide_margin without a guide"),
-            (self.learns_vectors and self.teacher_temperature is not None,
-             f"distillation_loss {loss} has no teacher_temperature"),
-            (self.learns_vectors and dropped,
-             "a teacher's vectors would be learnt behind the layer that is dropped"),
-            (self.question_encoder and self.contrastive_weight,
-             "question_encoder learns no documents for contrastive_weight"),
-            (self.question_encoder and self.prompts,
-             "query_prompt and document_prompt beside question_encoder, which has its teacher's"),
             (labels and self.query_prompt is not None,
              "labelled texts get the document_prompt, so no query_prompt would be learnt"),
-            (self.question_encoder and not self.learns_vectors,
-             f"question_encoder learns no vectors by {loss}"),
-            (self.kept_layers == 0 and not self.question_encoder,
-             "kept_layers 0 without question_encoder"),
             (self.patience and self.keep_last,
              "patience waits for a better step than the last, which keep_last keeps"),
             (self.patience and not self.eval_every,
@@ -499,8 +403,6 @@ class TrainConfig:
             (head and longer,
              "head_only trains no network for window, attention_group or adapter_rank"),
             (head and self.queue_size, "head_only trains one head, without a queue"),
-            (head and self.frozen_embeddings,
-             "head_only trains no embeddings for frozen_embeddings to leave out"),
             (head and self.gradient_checkpointing,
              "head_only has no gradients of layers for gradient_checkpointing"),
         )  # fmt: skip
@@ -513,32 +415,11 @@ class TrainConfig:
         return {role: prompt for role, prompt in named.items() if prompt is not None}
 
     @property
-    def learns_vectors(self) -> bool:
-        """Whether the vectors of a teacher are learnt."""
-        of_vectors = self.distillation_loss in (DistillationLoss.MSE, DistillationLoss.COSINE)
-        return self.objective is Objective.DISTILLATION and of_vectors
-
-    @property
-    def contrasts(self) -> bool:
-        """Whether a contrastive loss is learnt, so that two views of a text must differ."""
-        return self.objective is Objective.CONTRASTIVE or self.contrastive_weight > 0
-
-    @property
-    def learns_axes(self) -> bool:
-        """Whether a teacher's vectors are learnt along their principal axes.
-
-        A question encoder must give vectors that can be compared with the teacher's.
-        """
-        return self.learns_vectors and not self.question_encoder
-
-    @property
     def reading(self) -> Reading:
         """What is read of the files besides texts."""
         if self.objective is Objective.CLASSIFICATION:
             return Reading.LABELS
-        of_files = self.objective is Objective.DISTILLATION and not self.teacher
-        scored = of_files or self.objective is Objective.SIMILARITY
-        return Reading.SCORES if scored else Reading.TEXTS
+        return Reading.SCORES if self.objective is Objective.SIMILARITY else Reading.TEXTS
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""

@@ -145,15 +145,10 @@ class MaskedLanguageModel(nn.Module):
 class TrainingModel(nn.Module):
     """Everything that a run changes. The names of its parts are those of the stored checkpoints.
 
-    queue and momentum, language, classifier: None unless the configuration asks for them. axes:
-    (teacher's dim, dim), the axes of a teacher's vectors that are learnt.
+    queue and momentum, language, classifier: None unless the configuration asks for them.
     """
 
-    axes: Tensor | None
-
-    def __init__(
-        self, model: Model, config: TrainConfig, projection: Dense | None, teacher_dim: int = 0
-    ):
+    def __init__(self, model: Model, config: TrainConfig, projection: Dense | None):
         super().__init__()
         self.encoder = EncoderCopy(model.module, projection)
         self.queue = Queue(config.queue_size, model.module.dim) if config.queue_size else None
@@ -165,8 +160,6 @@ class TrainingModel(nn.Module):
             network, share = model.module.transformer, config.mlm_probability
             self.language = MaskedLanguageModel(network, model.tokenizer, share, config.seed)
         self.classifier = model.classifier
-        axes = torch.zeros(teacher_dim, model.module.dim) if config.learns_axes else None
-        self.register_buffer("axes", axes)
 
     @property
     def sentence(self) -> SentenceModule:

@@ -22,7 +22,7 @@ FILES = click.Path(path_type=Path)
 @click.command(
     cls=sectioned(
         {
-            "The model": "out base teacher prefixes trust_remote_code",
+            "The model": "out base prefixes trust_remote_code",
             "Examples": "dev exclude",
             "Settings": "preset config assignments epochs batch_size learning_rate resume",
             "Logs": "tensorboard logs plots",
@@ -35,7 +35,6 @@ FILES = click.Path(path_type=Path)
     "--preset", type=click.Choice(list(PRESETS)), help="Published settings to start from."
 )
 @click.option("--base", help="Model to start from [default: starter-768].")
-@click.option("--teacher", help="Model to learn from; sets objective=distillation.")
 @click.option("--prefixes", type=numbers(repeats=True), help="Prefix lengths, full width first.")
 @click.option(
     "--dev",
@@ -103,8 +102,6 @@ def train(
     from searchengine.trainer.model.source import check_installed
 
     overrides = {name: value for name, value in options.items() if value not in (None, ())}
-    if "teacher" in overrides:
-        overrides["objective"] = "distillation"
     if files:
         overrides["train"] = files
     elif config is None:

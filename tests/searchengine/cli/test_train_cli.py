@@ -157,16 +157,11 @@ def test_labels(folder: Path) -> None:
     assert without.returncode == 2 and "knows no labels" in without.stderr
 
 
-def test_scores_and_a_teacher(folder: Path) -> None:
+def test_scores(folder: Path) -> None:
     common = "--base base --set max_steps=2".split()
     scores = run(folder, *"train dev.tsv --preset cosent --out scores".split(), *common)
     assert scores.returncode == 0, scores.stderr
     assert "nothing to choose by" in scores.stderr  # 30 pairs: too few to hold some out
-    teacher = "train sentences.tsv --teacher base --set distillation_loss=cosine --out taught"
-    assert run(folder, *teacher.split(), *common).returncode == 0
-    summary = Encoder.load(folder / "taught").recipe["summary"]
-    assert summary[0] == "Loss: 1 − cosine to the teacher's vectors"
-    assert "Teacher base, 32 dimensions" in summary[-1]
 
 
 @pytest.mark.parametrize(
@@ -184,10 +179,11 @@ def test_scores_and_a_teacher(folder: Path) -> None:
         (["pairs.tsv", "--prefixes", "32,32"], "expected different lengths"),
         (["pairs.tsv", "--set", "batch_size=1"], "a whole number of at least 2"),
         (["missing.tsv"], "missing.tsv: no such file"),
-        (["dev.tsv"], "set objective=similarity (or distillation) to learn the scores"),
-        (["pairs.tsv", "--set", "objective=similarity"], "expected one column `score` or `scores`"),
-        (["pairs.tsv", "--preset", "margin-mse"], "expected one column `score` or `scores`"),
-        (["pairs.tsv", "--teacher", "./none"], "teacher ./none cannot be loaded: no model at"),
+        (["dev.tsv"], "set objective=similarity to learn the scores"),
+        (
+            ["pairs.tsv", "--set", "objective=similarity"],
+            "expected a column `score` beside the texts",
+        ),
     ],
 )
 def test_bad_settings_are_one_sentence(folder: Path, options: list[str], message: str) -> None:
