@@ -27,7 +27,7 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
-from searchengine.backends.mode import CANDIDATES, Mode, weight_of
+from searchengine.backends.mode import Mode, weight_of
 from searchengine.backends.opening import (
     create_backend,
     exists,
@@ -50,7 +50,6 @@ from searchengine.corpus.files import Unread
 from searchengine.corpus.normalization import normalized
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.corpus.text_files import OnBad
-from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.loading import (
     CollectionEncoder,
@@ -86,7 +85,6 @@ from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
-from searchengine.query.cross_encoding import CrossEncoding, reordered
 from searchengine.query.duplicates import Duplicates, check_cosine, duplicates, mean_of
 from searchengine.query.explaining import Asked, explain
 from searchengine.query.explanation import Explanation, Stage
@@ -113,8 +111,6 @@ from searchengine.upkeep.stats import Stats
 
 __all__ = [
     "AddSummary",
-    "CrossEncoders",
-    "CrossEncoding",
     "Document",
     "Duplicates",
     "Explanation",
@@ -154,7 +150,6 @@ class SearchEngine:
 
     Attributes:
         collection: where the documents are kept.
-        cross_encoders: those that searches have named, loaded; engines may share them.
     """
 
     def __init__(
@@ -172,7 +167,6 @@ class SearchEngine:
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime)
         self._is_undecided = False  # whether the first documents may change the encoder
-        self.cross_encoders = CrossEncoders(runtime)
         self._calls: Coalescers[tuple[Any, ...], tuple[Any, Deadline | None], Any] = Coalescers()
         inherit(self, SearchEngine._leave_to_parent)
 
@@ -464,8 +458,6 @@ class SearchEngine:
         typo_tolerance: bool = True,
         exact: bool = False,
         shortlist: int | None = None,
-        cross_encoder: str | Path | None = None,
-        candidates: int = CANDIDATES,
         timeout: float | None = None,
     ) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
@@ -492,11 +484,6 @@ class SearchEngine:
             exact: return the true nearest documents. Only by vectors, and without a shortlist.
             shortlist: candidates of each segment that are scored at full width; None: the number
                 that the segment is configured with.
-            cross_encoder: the folder or hub name of a cross-encoder, which scores the best
-                `candidates` again, with the question. Its score is that of the hits, and the scale
-                of `min_score`; `Hit.scores` keeps those of the earlier stages.
-            candidates: documents that the cross-encoder reads; on the first page k, if that is
-                more. Later pages must end among them.
             timeout: seconds that the search may take, with the wait for searches before it; None:
                 any. It is checked between its steps: one step of an encoder is not interrupted.
 
@@ -513,8 +500,6 @@ class SearchEngine:
             typo_tolerance=typo_tolerance,
             exact=exact,
             shortlist=shortlist,
-            cross_encoder=cross_encoder,
-            candidates=candidates,
             timeout=timeout,
         )
         deadline = Deadline.after(timeout)
@@ -639,7 +624,6 @@ class SearchEngine:
                 settings = self.collection.settings
                 encodes = self._encoder.encodes(settings)
                 request, questions, vectors = split(queries, requested, settings, encodes)
-                scorer = self.cross_encoders.get(request.cross_encoder)
                 try:
                     encode: Encode | None = None
                     if encodes and questions is not None:
@@ -657,7 +641,7 @@ class SearchEngine:
                     if snapshot.settings["encoder"] != settings["encoder"]:
                         continue
                     question = None if read is None else read.question
-                    asked = Asked(snapshot, question, vector, encoded, self._unread, scorer)
+                    asked = Asked(snapshot, question, vector, encoded, self._unread)
                     why = explain(asked, request, checked_key(key))
                     return why if read is None else replace(why, replaced=read.replacements)
 
@@ -743,7 +727,6 @@ class SearchEngine:
             request, questions, vectors = split(queries, requested, settings, encodes)
             if not questions and vectors is None:
                 return HitsBatch()
-            scorer = self.cross_encoders.get(request.cross_encoder)
             asked = self._searched(request, questions or ())
             if questions and not request.by_words:
                 try:
@@ -756,22 +739,18 @@ class SearchEngine:
             questions = [each.question for each in asked] or None
             times.append(perf_counter())
             limits.check()
-            ranked = request if scorer is None else request.before_cross_encoder
             with self.collection.reading() as snapshot:
                 if snapshot.settings["encoder"] != settings["encoder"]:
                     continue
-                rankings = rank(snapshot, ranked, questions, vectors)
+                rankings = rank(snapshot, request, questions, vectors)
                 times.append(perf_counter())
-                answers = hits(snapshot, ranked, rankings, questions, vectors)
+                answers = hits(snapshot, request, rankings, questions, vectors)
                 tell(answers, asked)
                 if not any(answers):
                     notes = tuple(listing.unknown_fields(snapshot.store, request.where))
                     for answer in answers:
                         answer.notes = notes
             times.append(perf_counter())
-            if scorer is not None:
-                answers = reordered(answers, questions or (), request, scorer)
-                times.append(perf_counter())
             return timed(answers, times)
 
     def searched(self, question: str, **options: Unpack[Options]) -> Searched:
@@ -1247,7 +1226,6 @@ class SearchEngine:
         """Close the files, and free the encoder unless other engines use it."""
         self.collection.close()
         self._encoder.close()
-        self.cross_encoders = CrossEncoders(self._encoder.runtime)
 
     def __enter__(self) -> "SearchEngine":
         return self

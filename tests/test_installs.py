@@ -31,7 +31,7 @@ from document_files import write_epub
 from filelock import FileLock
 from installs import Done, Environment, View, closure, project, requirements
 from reportlab.pdfgen.canvas import Canvas
-from tiny_model import write_cross_encoder, write_model2vec, write_sentence_transformer
+from tiny_model import write_model2vec, write_sentence_transformer
 
 from searchengine.cli import cli
 
@@ -81,7 +81,6 @@ def inputs(shared: Path) -> Path:
 def _write_inputs(folder: Path) -> None:
     write_sentence_transformer(folder / "tiny")
     write_model2vec(folder / "static")
-    write_cross_encoder(folder / "cross")
     rows = np.random.default_rng(0).standard_normal((1000, 16)).astype(np.float32)
     np.save(folder / "v.npy", rows)
     subjects = "dog cat whale bird man woman child".split()
@@ -248,7 +247,6 @@ def trains(env: Environment, at: Path) -> None:
     done(env, at, "evaluate", "sts", "sts.tsv", "--encoder", "model")
     done(env, at, "index", "notes", "n.index", "--encoder", "model")
     assert keys(env, at, "search", "n.index", "a whale", "-k", "1")
-    assert keys(env, at, "search", "n.index", "a whale", "-k", "1", "--cross-encoder", "cross")
 
 
 def trains_others(env: Environment, at: Path) -> None:

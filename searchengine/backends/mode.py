@@ -6,8 +6,6 @@ from typing import Any
 
 WEIGHT = 0.6
 """Weight of the cosine in the mode hybrid; BM25 has the rest. Chosen in docs/quality.md."""
-CANDIDATES = 50
-"""Documents that a cross-encoder reads for a question, where a caller says nothing."""
 CHOSEN = "mode_chosen"
 """The setting that a user has chosen mode or weight: languages do not change them any more."""
 

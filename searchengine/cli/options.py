@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from searchengine.backends.mode import CANDIDATES
 from searchengine.cli.console import note
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
@@ -263,44 +262,6 @@ def runs(command: Callable[..., None]) -> Callable[..., None]:
     ):
         with_runtime = option(with_runtime)
     return with_runtime
-
-
-def cross_encodes(used: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options of a server's cross-encoder; the command gets `cross_encoding`.
-
-    `used`: what it is used for.
-    """
-
-    def with_options(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def with_encoding(
-            cross_encoder: str | None, candidates: int | None, **options: Any
-        ) -> None:
-            if cross_encoder is None and candidates is not None:
-                raise click.UsageError("--candidates needs --cross-encoder MODEL")
-            encoding = None
-            if cross_encoder is not None:
-                from searchengine.engine import CrossEncoding
-
-                encoding = CrossEncoding(cross_encoder, candidates or CANDIDATES)
-            command(cross_encoding=encoding, **options)
-
-        candidates = click.option(
-            "--candidates",
-            type=click.IntRange(1),
-            help="Maximum number of documents that the cross-encoder reads for a question "
-            f"[default: {CANDIDATES}].",
-        )
-        model = click.option(
-            "--cross-encoder",
-            metavar="MODEL",
-            shell_complete=complete_path,
-            help=f"Folder or hub name of a cross-encoder, which orders the best hits of {used} "
-            "again.",
-        )
-        return model(candidates(with_encoding))
-
-    return with_options
 
 
 def open_engine(collection: Path | str, *arguments: Any, **options: Any) -> "SearchEngine":

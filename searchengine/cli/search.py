@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from searchengine.backends.mode import CANDIDATES, Mode
+from searchengine.backends.mode import Mode
 from searchengine.cli.console import note, say, show_json
 from searchengine.cli.options import (
     AS_JSON,
@@ -16,7 +16,6 @@ from searchengine.cli.options import (
     RUNNING,
     SHORTLIST,
     FieldName,
-    complete_path,
     note_unknown_fields,
     open_engine,
     runs,
@@ -83,15 +82,6 @@ _ASKED = (
         help='Find only documents with all phrases in quotation marks, as with +"…" for one of '
         "them.",
     ),
-    click.option(
-        "--cross-encoder",
-        metavar="MODEL",
-        shell_complete=complete_path,
-        help="Folder or hub name of a cross-encoder, which orders the best hits again.",
-    ),
-    click.option(
-        "--candidates", default=CANDIDATES, help="Documents that the cross-encoder reads."
-    ),
 )
 """Of commands that take a question."""
 
@@ -140,7 +130,7 @@ def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
 
 _EXPLAINED = {
     "Which documents": "where group_by min_score offset k",
-    "Order": "mode typo_tolerance phrases cross_encoder candidates",
+    "Order": "mode typo_tolerance phrases",
     "Effort": "shortlist exact timeout",
     "The encoder": f"encoder {RUNNING}",
 }

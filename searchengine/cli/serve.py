@@ -15,7 +15,6 @@ from searchengine.cli.options import (
     RUNNING,
     Bytes,
     complete_path,
-    cross_encodes,
     runs,
     sectioned,
 )
@@ -32,7 +31,6 @@ _SUFFIX = ".index"
             "Where": "host port unix_socket root_path trust_proxy workers",
             "For whom": "tokens origins log slow",
             "Limits": "max_requests max_body timeout rate",
-            "What is shown and searched": "cross_encoder candidates",
             "The encoder": f"encoders {RUNNING}",
         }
     )
@@ -133,7 +131,6 @@ _SUFFIX = ".index"
     help="Milliseconds from which on a request is logged with the times of its stages "
     "[default: never].",
 )
-@cross_encodes("requests that ask for it")
 @runs
 def serve(
     collections: tuple[str, ...],
@@ -173,7 +170,6 @@ def serve(
 @click.command()
 @COLLECTION
 @ENCODER
-@cross_encodes("the tool search")
 @runs
 def mcp(collection: Path | str, **options: Any) -> None:
     """Serve a collection to an assistant as tools (MCP).

@@ -17,7 +17,6 @@ from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.sql import fields_of
 from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
-from searchengine.query.cross_encoding import CROSS_ENCODER, Scorer, reordered
 from searchengine.query.explanation import Explanation, Stage
 from searchengine.query.hits import Hits
 from searchengine.query.nearest import labels, nearest, rows_of_part
@@ -41,7 +40,6 @@ class Asked:
         encode: the vector (1, D) of the question as a query reads it; None: there is no encoder.
         unread: the language of a text that the encoder of documents does not read; None: it reads
             it.
-        scorer: the cross-encoder of the query.
     """
 
     snapshot: Snapshot
@@ -49,7 +47,6 @@ class Asked:
     vector: Floats | None
     encode: Callable[[Query], Floats] | None
     unread: Callable[[str], str | None]
-    scorer: Scorer | None = None
 
     def encoded(self, query: Query) -> Floats:
         """The vector of the question (1, D), as a search encodes it."""
@@ -122,25 +119,18 @@ class _Trace:
         """Ask the stages in their order, up to the one that loses it."""
         by_mode = {Mode.VECTOR: self._by_vector, Mode.TEXT: self._by_words}
         rank_it = by_mode.get(Mode(self.query.mode), self._by_both)
-        kept = self._matches() and rank_it() and self._options()
-        if kept and self.query.cross_encoder:
-            self._cross_encoded()
+        if self._matches() and rank_it():
+            self._options()
         return self
 
     # --------------------------------------------------------------------------------- the searches
 
     @cached_property
-    def base(self) -> Query:
-        """The search for the candidates, or the whole one without a cross-encoder."""
-        crossed = self.query.cross_encoder is not None
-        return self.query.before_cross_encoder if crossed else self.query
-
-    @cached_property
     def plain(self) -> Query:
         """The ranking without what groups or cuts it."""
         return replace(
-            self.base,
-            k=self.base.depth,
+            self.query,
+            k=self.query.depth,
             offset=0,
             min_score=None,
             group_by=None,
@@ -149,13 +139,13 @@ class _Trace:
     @cached_property
     def required(self) -> tuple[str, ...]:
         """The phrases that it must contain."""
-        return () if self.asked.question is None else self.base.required(self.asked.question)
+        return () if self.asked.question is None else self.query.required(self.asked.question)
 
     def shown_hits(self, ranking: Ranking) -> list[Hits]:
         """The hits of a ranking, each with the passage that a search shows."""
         question = None if self.asked.question is None else [self.asked.question]
-        vector = self.vector if self.base.mode == Mode.HYBRID else None
-        return hits(self.asked.snapshot, self.base, [ranking], question, vector)
+        vector = self.vector if self.query.mode == Mode.HYBRID else None
+        return hits(self.asked.snapshot, self.query, [ranking], question, vector)
 
     @cached_property
     def passages(self) -> list[Passage]:
@@ -220,7 +210,7 @@ class _Trace:
 
     def _matches(self) -> bool:
         """The filter and the required phrases."""
-        snapshot, where = self.asked.snapshot, self.base.where
+        snapshot, where = self.asked.snapshot, self.query.where
         if where is not None:
             if not snapshot.matches(self.document, where):
                 note = f"{where} does not hold, the document has {self._values(where)}"
@@ -229,7 +219,7 @@ class _Trace:
         if self.required:
             if not snapshot.matches(self.document, None, self.required):
                 quoted = " and ".join(f'"{text}"' for text in self.required)
-                loose = replace(self.base, phrases=Phrases.SCORED)
+                loose = replace(self.query, phrases=Phrases.SCORED)
                 scored = loose.required(self.asked.question or "") != self.required
                 way = {"phrases": str(Phrases.SCORED)} if scored else {}
                 hint = "" if scored else "; ask without the + before it"
@@ -252,7 +242,7 @@ class _Trace:
 
     def _word_rank(self) -> tuple[int | None, float | None]:
         """Its rank and BM25 by words; None: it has no word of the question."""
-        query = replace(self.plain, **self._text_mode(), cross_encoder=None)
+        query = replace(self.plain, **self._text_mode())
         count = FUSED
         while True:
             scored = scored_by_words(self.asked.snapshot, query, self.asked.question or "", count)
@@ -292,7 +282,7 @@ class _Trace:
         """Whether the coarse stage has it compared at full width. `by_words`: words have it too."""
         if self.plain.exact:
             return True
-        base = self.base
+        base = self.query
         # Groups make it go further, and a least score makes it end.
         whole = replace(self.plain, k=base.depth, group_by=base.group_by, min_score=base.min_score)
         ranking = self._search(whole)
@@ -435,7 +425,7 @@ class _Trace:
 
     def _options(self) -> bool:
         """Groups, the least score and pages."""
-        base, last = self.base, self.stages[-1]
+        base, last = self.query, self.stages[-1]
         place, ranking = self.ranked
         if place is None:
             return self._lose(self.stages.pop())
@@ -457,56 +447,34 @@ class _Trace:
             if place is None:
                 return self._lose(self.stages.pop())
         self.shown = ranking.documents[place - 1]
-        return self._cut(place, last, "candidates" if self.query.cross_encoder else "k", base)
+        return self._cut(place, last)
 
     def _before_it_in_group(self, ranking: Ranking, place: int) -> str | None:
         """The key of the first document of its group, if that ranks before it."""
         store = self.asked.snapshot.store
         ids = [ranked.passage.document for ranked in ranking.documents[:place]]
-        label, _ = labels(self.asked.snapshot, self.base)
+        label, _ = labels(self.asked.snapshot, self.query)
         named = label(ids)
         first = next(each for each in ids if named[each] == named[self.document])
         return None if first == self.document else store.keys_of([first])[0]
 
-    def _cut(self, place: int, last: Stage, option: str, query: Query) -> bool:
-        """The end of the page, and its beginning. `option`: sets how many documents it has."""
-        self.rank = place
+    def _cut(self, place: int, last: Stage) -> bool:
+        """The end of the page, and its beginning."""
+        self.rank, query = place, self.query
         if place > query.depth:
-            shown = "shown" if option == "k" else "read by the cross-encoder"
-            note = f"{last.note}, {query.depth:,} are {shown}"
-            way = {option: place - query.offset}
+            note = f"{last.note}, {query.depth:,} are shown"
+            way = {"k": place - query.offset}
             lost = replace(last, note=note)
             if self.uncounted:
                 words = next(each for each in self.stages if each.name == "words")
                 self._lose(lost)
                 return self._lose(replace(words, note=f"{words.note}; {note}"), **way)
-            by_words = last.name in ("words", "cross_encoder")
-            return (self._lose if by_words else self._lose_vector)(lost, **way)
+            return (self._lose if last.name == "words" else self._lose_vector)(lost, **way)
         if place <= query.offset:
             note = f"rank {place:,}, and the page begins at {query.offset + 1:,}"
             page = (place - 1) // query.k * query.k
             return self._lose(Stage("page", False, place, note=note), offset=page)
         return True
-
-    def _cross_encoded(self) -> None:
-        """The order of the cross-encoder, and what it cuts."""
-        assert self.asked.scorer is not None and self.asked.question is not None
-        snapshot, question = self.asked.snapshot, [self.asked.question]
-        answers = self.shown_hits(self._search(self.base))
-        whole = replace(self.query, k=self.base.k, offset=0, min_score=None)
-        (ordered,) = reordered(answers, question, whole, self.asked.scorer)
-        (key,) = snapshot.store.keys_of([self.document])
-        place = next(place for place, hit in enumerate(ordered, 1) if hit.key == key)
-        score = ordered[place - 1].scores[CROSS_ENCODER]
-        note = f"rank {place:,} by the cross-encoder ({score:.3f})"
-        stage = Stage("cross_encoder", True, place, score, self.query.depth, note)
-        self.stages.append(stage)
-        least = self.query.min_score
-        if least is not None and score < least:
-            note = f"the cross-encoder's {score:.6g} is below {least:.6g}"
-            self._lose(Stage("min_score", False, None, score, least, note), min_score=score)
-            return
-        self._cut(place, stage, "k", self.query)
 
 
 def _scores(ranked: Ranked) -> str:

@@ -24,14 +24,12 @@ PLACES = {
     "group": "in its group",
     "min_score": "below the minimum score",
     "page": "on another page",
-    "cross_encoder": "behind the cross-encoder",
 }
 """The stages in the order of a search, and where a document is lost in each."""
 _BY = {
     "words": "by words",
     "full_width": "by full width",
     "fusion": "by both",
-    "cross_encoder": "by the cross-encoder",
 }
 _FLAGS = {
     "k": "-k",

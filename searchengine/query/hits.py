@@ -30,8 +30,7 @@ class Hit:
         key, title, text, metadata: the document.
         start, end: its best passage, as character offsets into the text.
         question: the text of the question, with the words of its synonyms; empty for a vector.
-        scores: what `score` is made of: the cosine as "vector", BM25 as "text". After a
-            cross-encoder: its score as "cross_encoder", and the one before under its mode.
+        scores: what `score` is made of: the cosine as "vector", BM25 as "text".
     """
 
     score: float
@@ -109,7 +108,6 @@ class Timing:
         encode: from questions to vectors, and the nearest words for those that no document has.
         search: ranking, by vectors and words.
         fetch: reading the documents of the hits.
-        cross_encode: scoring the candidates again; 0 without a cross-encoder.
         questions: how many questions the call answered together; they share its time.
     """
 
@@ -117,10 +115,9 @@ class Timing:
     search: float
     fetch: float
     questions: int
-    cross_encode: float = 0.0
 
 
-STAGES = ("encode", "search", "fetch", "cross_encode")
+STAGES = ("encode", "search", "fetch")
 """The fields of Timing that are seconds, in order of time."""
 
 
@@ -236,8 +233,8 @@ class HitsBatch(list[Hits]):
 
 def timed(batch: Sequence[Hits], times: Sequence[float]) -> HitsBatch:
     """The hits of one call. `times`: its start, and the end of each stage."""
-    encode, search, fetch, *rerank = (end - start for start, end in pairwise(times))
-    timing = Timing(encode, search, fetch, len(batch), *rerank)
+    encode, search, fetch = (end - start for start, end in pairwise(times))
+    timing = Timing(encode, search, fetch, len(batch))
     for hits in batch:
         hits.timing = timing
     return HitsBatch(batch)

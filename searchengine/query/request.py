@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from math import inf, isfinite
-from pathlib import Path
 from typing import Any, Self, TypedDict
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.folder.documents.questions import phrases, unquoted
-from searchengine.backends.mode import CANDIDATES, Mode
+from searchengine.backends.mode import Mode
 from searchengine.corpus.normalization import normalized
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unusable
@@ -40,8 +39,6 @@ class Options(TypedDict, total=False):
     facets: Sequence[str]
     phrases: Phrases | str
     typo_tolerance: bool
-    candidates: int
-    cross_encoder: str | Path | None
     timeout: float | None
 
 
@@ -63,8 +60,6 @@ class Query:
     facets: Sequence[str] = ()
     phrases: Phrases | str = Phrases.SCORED
     typo_tolerance: bool = True
-    cross_encoder: str | Path | None = None
-    candidates: int = CANDIDATES
     timeout: float | None = None
 
     @classmethod
@@ -82,12 +77,6 @@ class Query:
     def depth(self) -> int:
         """How many documents to rank: those to skip, and those to show."""
         return self.offset + self.k
-
-    @property
-    def before_cross_encoder(self) -> "Query":
-        """The search for the candidates."""
-        most = max(self.depth, self.candidates)
-        return replace(self, k=most, offset=0, min_score=None, cross_encoder=None)
 
     @property
     def by_words(self) -> bool:
@@ -116,8 +105,6 @@ class Query:
             raise QueryError(
                 f"similar documents need the mode vector, got {query.mode}; leave mode out"
             )
-        if query.cross_encoder:
-            raise QueryError("cross_encoder needs a question; leave cross_encoder out")
         return query
 
     def by(self, mode: Mode) -> "Query":
@@ -143,10 +130,9 @@ class Query:
         if limit is not None and (type(limit) not in (int, float) or not 0 < limit < inf):
             raise QueryError(f"timeout must be a number of seconds above 0, or None, got {limit!r}")
         self._check_presentation()
-        self._check_cross_encoder()
 
     def _check_counts(self) -> None:
-        for name in ("k", "shortlist", "candidates"):
+        for name in ("k", "shortlist"):
             value = getattr(self, name)
             if value is None and name == "shortlist":
                 continue
@@ -183,20 +169,6 @@ class Query:
             if option in ("_id", "title", "text"):
                 raise QueryError(f"facets and group_by take metadata fields, got {option!r}")
 
-    def _check_cross_encoder(self) -> None:
-        if self.cross_encoder is None:
-            return
-        if not isinstance(self.cross_encoder, str | Path):
-            raise QueryError(
-                "cross_encoder must be a folder or a name on the model hub, or None, got "
-                f"{self.cross_encoder!r}"
-            )
-        if self.offset and self.depth > self.candidates:
-            raise QueryError(
-                f"the cross-encoder orders the best {self.candidates} documents, and offset + k "
-                f"must not exceed them, got {self.depth}; pass more candidates"
-            )
-
     def _check_exact(self) -> None:
         if self.shortlist is not None:
             raise QueryError(
@@ -232,8 +204,6 @@ def split(
     if isinstance(queries, np.ndarray):
         if query.mode not in (Mode.AUTO, Mode.VECTOR):
             raise QueryError(f"the mode {query.mode} needs questions as texts, got vectors")
-        if query.cross_encoder is not None:
-            raise QueryError("a cross-encoder reads questions as texts, got vectors")
         return query.by(Mode.VECTOR), None, check_vectors(queries, settings["encoder"]["dim"])
     questions: list[str] = list(queries)  # type: ignore[arg-type]
     check_questions(questions)

@@ -20,7 +20,6 @@ from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from searchengine.engine import CrossEncoders
 from searchengine.errors import FieldWarning
 from searchengine.server import (
     document_routes,
@@ -94,9 +93,8 @@ async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
     """Open the collections, and close them; their encoders are loaded meanwhile."""
     settings = here.settings
     here.stopping = asyncio.Event()
-    cross_encoders = CrossEncoders(settings.runtime)
     here.collections = {
-        name: Served(name, path, here.shared, position, settings, cross_encoders, here.metrics)
+        name: Served(name, path, here.shared, position, settings, here.metrics)
         for position, (name, path) in enumerate(settings.collections.items())
     }
     _on_signal(here)

@@ -187,7 +187,7 @@ class Metrics:
         )
         self.stages = Histogram(
             "searchengine_stage_seconds",
-            "Time of a question in each stage: wait, encode, search, fetch, cross_encode.",
+            "Time of a question in each stage: wait, encode, search, fetch.",
             ("stage",),
             buckets=_SECONDS,
             registry=registry,

@@ -19,7 +19,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, ValidationError
 from pydantic import Field as Described
 
-from searchengine.engine import CrossEncoders, CrossEncoding, Hit, Hits, SearchEngine, field_name
+from searchengine.engine import Hit, Hits, SearchEngine, field_name
 from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
@@ -100,14 +100,9 @@ class Facets(BaseModel):
 class Tools:
     """The tools; each is called in a thread of its own."""
 
-    def __init__(
-        self, current: Callable[[], SearchEngine], cross_encoding: CrossEncoding | None = None
-    ) -> None:
-        """`current`: returns the engine to ask now.
-
-        `cross_encoding`: orders the best hits of each search again.
-        """
-        self._current, self._encoding = current, cross_encoding
+    def __init__(self, current: Callable[[], SearchEngine]) -> None:
+        """`current`: returns the engine to ask now."""
+        self._current = current
 
     def search(
         self,
@@ -129,15 +124,10 @@ class Tools:
         must have it with a plus sign before: +"half a brain". The tool `get` returns the whole text
         of a document.
         """
-        options: dict[str, Any] = {
-            "where": where,
-            "mode": mode,
-            "offset": offset,
-            "typo_tolerance": typo_tolerance,
-        }
-        if self._encoding is not None:
-            options |= self._encoding.options(k, offset)
-        return _results(self._current().search(query, k, **options))
+        hits = self._current().search(
+            query, k, where=where, mode=mode, offset=offset, typo_tolerance=typo_tolerance
+        )
+        return _results(hits)
 
     def get(
         self,
@@ -201,13 +191,10 @@ class Tools:
         for document in engine.documents(limit=_SAMPLE):
             names |= dict.fromkeys(_names(document.metadata))
         fields = f" Metadata fields: {', '.join(names)}." if names else ""
-        order = ""
-        if (encoding := self._encoding) is not None:
-            order = f" A cross-encoder orders the best {encoding.candidates} hits of `search`."
         return (
             f"A searchable collection of {len(engine):,} documents. `search` finds passages by "
             "meaning and words, `get` reads whole documents, `similar` finds documents like one, "
-            f"`facets` counts metadata values, for filters.{order}{fields}"
+            f"`facets` counts metadata values, for filters.{fields}"
         )
 
 
@@ -231,8 +218,7 @@ class Opened:
             try:
                 self._engine.refresh()
             except EncoderMismatch:  # `reindex` has changed the encoder
-                fresh = self._open()
-                fresh.cross_encoders, self._engine = self._engine.cross_encoders, fresh
+                self._engine = self._open()
             return self._engine
 
     def close(self) -> None:
@@ -283,21 +269,10 @@ class Server(MCPServer[Any]):
             raise
 
 
-def serve(
-    path: str | Path,
-    runtime: RuntimeConfig | None = None,
-    cross_encoding: CrossEncoding | None = None,
-    **options: Any,
-) -> None:
-    """Answer an assistant on stdin and stdout until stdin ends.
-
-    Arguments and errors as Opened and Tools; QueryError where `cross_encoding` names no
-    cross-encoder.
-    """
-    if cross_encoding is not None:
-        CrossEncoders(runtime).check(cross_encoding.source)
-    with closing(Opened(path, runtime=runtime, **options)) as opened:
-        Server(Tools(opened.current, cross_encoding)).run("stdio")
+def serve(path: str | Path, **options: Any) -> None:
+    """Answer an assistant on stdin and stdout until stdin ends; arguments and errors as Opened."""
+    with closing(Opened(path, **options)) as opened:
+        Server(Tools(opened.current)).run("stdio")
 
 
 def _results(hits: Hits) -> Results:

@@ -18,7 +18,6 @@ from pydantic import (
     model_validator,
 )
 
-from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.server import server_settings as limits
 
 _MANY = 1 << 18  # values in a body, whose reading at once would hold up every other request
@@ -118,21 +117,14 @@ class SearchOptions(Strict):
         True, description="Replace words that no document has by the nearest that documents have."
     )
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
-    cross_encoder: bool = Field(False, description="Order the best hits by the cross-encoder.")
-    candidates: Annotated[int, _between(1, MAX_CANDIDATES), _WHOLE] | None = Field(
-        None, description="Documents that the cross-encoder reads; null: as many as it may."
-    )
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="Seconds that the search may take; null: as many as the server allows."
     )
 
     def options(self) -> dict[str, Any]:
-        """The keywords of SearchEngine.search that differ from their defaults.
-
-        Without those of the cross-encoder, which the server knows.
-        """
+        """The keywords of SearchEngine.search that differ from their defaults."""
         left_out = {"collection", "k", "texts", "query", "vector", "queries", "vectors"}
-        left_out |= {"key", "keys", "cross_encoder", "candidates", "timeout"}
+        left_out |= {"key", "keys", "timeout"}
         return self.model_dump(exclude=left_out, exclude_defaults=True)
 
 
@@ -241,7 +233,6 @@ class TimingModel(BaseModel):
     encode: float
     search: float
     fetch: float
-    cross_encode: float = Field(description="0 without a cross-encoder.")
     total: float
     questions: int
 
@@ -592,9 +583,6 @@ class CollectionModel(BaseModel):
     name: str
     ready: bool
     documents: int | None = Field(description="null: the collection cannot be read now.")
-    candidates: int | None = Field(
-        description="Most documents that a cross-encoder orders again; null: the server has none."
-    )
 
 
 class CollectionList(BaseModel):

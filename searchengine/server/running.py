@@ -20,7 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
-from searchengine.engine import CrossEncoders, SearchEngine
+from searchengine.engine import SearchEngine
 from searchengine.errors import CollectionError, QueryError
 from searchengine.server.app import HARD_END, create
 from searchengine.server.counting import FOLDER, Shared
@@ -48,14 +48,11 @@ def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
     """Answer requests until SIGTERM or SIGINT; `on_address` is called with the URL.
 
     The URL of a Unix socket is `unix:` and its path. Raises KeyboardInterrupt after SIGINT,
-    CollectionError, and QueryError if there is no cross-encoder where the settings name one, or the
-    address cannot be used.
+    CollectionError, and QueryError if the address cannot be used.
     """
     if settings.log == "json":
         log_as_json()
     _check_collections(settings)
-    if settings.cross_encoding is not None:
-        CrossEncoders(settings.runtime).check(settings.cross_encoding.source)
     _allow_files()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are tokens to read again

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from searchengine.engine import CrossEncoders, SearchEngine, limits, name_of
+from searchengine.engine import SearchEngine, limits, name_of
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.server.counting import Metrics, Shared
@@ -19,7 +19,6 @@ from searchengine.server.projection import Projection
 from searchengine.server.refusals import RETRY, Refused
 from searchengine.server.server_settings import (
     MAX_HITS,
-    MAX_PAIRS,
     MAX_TEXT,
     ServerSettings,
     Token,
@@ -52,15 +51,14 @@ class Served:
         shared: Shared,
         position: int,
         settings: ServerSettings,
-        cross_encoders: CrossEncoders,
         metrics: Metrics,
     ) -> None:
-        """Open it. `position`: its column in `shared`. `cross_encoders`: of all collections.
+        """Open it. `position`: its column in `shared`.
 
         If it cannot be opened, `warm` tries again.
         """
         self.name, self.path = name, path
-        self._settings, self._cross_encoders = settings, cross_encoders
+        self._settings = settings
         self.projection: Projection | None = None
         self.problem: str | None = "the encoder is being loaded"
         self.away: str | None = None
@@ -96,15 +94,12 @@ class Served:
             wait=settings.wait,
             runtime=settings.runtime,
         )
-        engine.cross_encoders = self._cross_encoders
         return engine
 
     def _load(self) -> None:
         if self._engine is None:
             self._engine, self.away = self._open(), None
         self.engine.warm()
-        if (encoding := self._settings.cross_encoding) is not None:
-            self._cross_encoders.get(encoding.source)
 
     async def warm(self) -> None:
         """Load the encoders and read all files; then the collection is ready. Tries until it is."""
@@ -306,25 +301,12 @@ class State:
 
     def options(self, body: SearchOptions, questions: int = 1) -> dict[str, Any]:
         """The keywords of SearchEngine.search that a request means. Raises QueryError."""
-        options, encoding = body.options(), self.settings.cross_encoding
         if (hits := questions * (body.offset + body.k)) > MAX_HITS:
             raise QueryError(
                 f"questions times offset + k must be at most {MAX_HITS:,}, got {hits:,}; send "
                 "fewer questions at a time"
             )
-        if not body.cross_encoder:
-            if body.candidates is not None:
-                raise QueryError("candidates needs cross_encoder: true")
-            return options
-        if encoding is None:
-            raise QueryError("the server has no cross-encoder; start it with --cross-encoder MODEL")
-        options |= encoding.options(body.k, body.offset, body.candidates)
-        if (pairs := questions * options["candidates"]) > MAX_PAIRS:
-            raise QueryError(
-                f"questions times candidates must be at most {MAX_PAIRS:,}, got {pairs:,}; send "
-                "fewer questions at a time"
-            )
-        return options
+        return body.options()
 
     def count_vectors(self) -> None:
         """Add to the metrics where the vectors of questions came from, since the last call."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from searchengine.errors import QueryError
-from searchengine.query.cross_encoding import CrossEncoding
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 MAX_K = 1000
@@ -23,7 +22,6 @@ MAX_FIELD = 100  # characters of the name of a field
 MAX_BATCH = 256  # questions
 MAX_INPUTS = 2048  # texts to encode, as in OpenAI's API
 MAX_INPUT = 100_000  # characters of a text to encode
-MAX_PAIRS = 2000  # questions times candidates of a cross-encoder; some seconds
 MAX_HITS = 25_600  # questions of a batch times the hits of each, with those to skip
 MAX_TEXT = 32 << 20  # characters of the documents that one request reads
 MAX_RESPONSE = 32 << 20  # bytes
@@ -95,7 +93,6 @@ class ServerSettings:
         slow: milliseconds from which on a request is logged with the times of its stages, even if
             others are not logged; None: none is.
         runtime: runs the encoders.
-        cross_encoding: the cross-encoder that requests may ask for, or None.
         encoders: collection → its encoder, where that is not the one that the collection names.
 
     Raises QueryError.
@@ -119,7 +116,6 @@ class ServerSettings:
     log: Literal["text", "json", "none"] = "text"
     slow: float | None = None
     runtime: RuntimeConfig | None = field(default=None)
-    cross_encoding: CrossEncoding | None = None
     encoders: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

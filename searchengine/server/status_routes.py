@@ -21,14 +21,11 @@ router = APIRouter(tags=["server"])
 @router.get("/v1/collections", response_model=CollectionList, responses=RESPONSES)
 async def collections(request: Request) -> Response:
     """The collections of this server that the token may read."""
-    here = state(request)
-    encoding = here.settings.cross_encoding
     listed = [
         {
             "name": served.name,
             "ready": served.unready is None,
             "documents": None if served.away else await served.read(len),
-            "candidates": None if encoding is None else encoding.candidates,
         }
         for served in readable(request).values()
     ]

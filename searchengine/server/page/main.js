@@ -9,18 +9,16 @@ import { mapVersion, showMap, showMissed, showStages } from "./panels.js";
 const PAGE = 10;
 const [DEBOUNCE, RETRY] = [80, 5000]; // milliseconds
 // usual: the mode in which the collection answers questions that name none
-// candidates: the most hits that the server's cross-encoder orders again; null: it has none
 // asTyped: a question whose words are not to be replaced
 // like: the key of a document in place of a question; null: none; names: titles of documents, if they are known
 // typing: whether the address is of a question that is being typed
-const state = { usual: "vector", candidates: null, hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: null, names: {}, typing: false, asTyped: null };
+const state = { usual: "vector", hits: [], stats: null, asked: null, asking: null, timer: 0, retry: 0, like: null, names: {}, typing: false, asTyped: null };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
 const check = (mode) => {
   const choice = document.querySelector(`input[name=mode][value="${CSS.escape(mode)}"]`);
   if (choice) choice.checked = true;
 };
-const crossEncodes = () => state.candidates !== null && byId("cross-encoder").checked;
 const shortlist = () => (Number(byId("shortlist").value) ? 2 ** (Number(byId("shortlist").value) + 2) : null);
 const at = () => `v1/collections/${encodeURIComponent(byId("collection").value)}`;
 
@@ -42,10 +40,10 @@ function wantToken() {
 function request(question) {
   const asked = { collection: byId("collection").value, where: where(), texts: false, k: PAGE };
   if (!question) return { ...asked, keys: [state.like], mode: "vector", shortlist: shortlist() };
-  const [mode, cross_encoder] = [checkedMode(), crossEncodes()];
+  const mode = checkedMode();
   return {
     ...asked, query: question, mode, shortlist: mode === "text" ? null : shortlist(),
-    typo_tolerance: question !== state.asTyped, cross_encoder, k: Math.min(PAGE, cross_encoder ? state.candidates : PAGE),
+    typo_tolerance: question !== state.asTyped,
   };
 }
 
@@ -201,9 +199,8 @@ async function nothing(result, question, signal) {
 /** When the browser has painted what was just shown: a task after the next frame. */
 const painted = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 
-/** Whether a further page can be asked for: a cross-encoder orders its candidates, and no others. */
-const mayHaveMore = (result) => result.hits.length === state.asked.k
-  && (!state.asked.cross_encoder || state.hits.length + state.asked.k <= state.candidates);
+/** Whether a further page can be asked for. */
+const mayHaveMore = (result) => result.hits.length === state.asked.k;
 
 async function more() {
   const offset = state.hits.length;
@@ -331,8 +328,6 @@ async function begin() {
     byId("collection").replaceChildren(...collections.map(({ name }) => make("option", { value: name }, name)));
     byId("collections").hidden = collections.length < 2;
     byId("name").classList.toggle("hidden", collections.length > 1); // the list names it
-    state.candidates = collections[0].candidates;
-    byId("cross-encoding").hidden = state.candidates === null;
     recall();
     await openCollection();
   } catch (error) {
@@ -417,7 +412,7 @@ byId("filter").addEventListener("submit", (event) => {
   if (filter) addFilter(filter).then((added) => { if (added) byId("where").value = ""; });
 });
 byId("search").addEventListener("change", (event) => {
-  if (event.target.name === "mode" || event.target.id === "cross-encoder") controlsChanged();
+  if (event.target.name === "mode") controlsChanged();
 });
 addEventListener("popstate", () => {
   const before = byId("collection").value;

@@ -2,12 +2,11 @@
 
 import { byId, draw, make } from "./dom.js";
 
-const NAMES = { wait: "waiting", encode: "encoding", search: "searching", fetch: "reading documents", cross_encode: "cross-encoding", total: "in all" };
+const NAMES = { wait: "waiting", encode: "encoding", search: "searching", fetch: "reading documents", total: "in all" };
 
 export function showStages(result, stats, { mode, shortlist }) {
   const config = stats.index_config;
-  const stages = Object.entries(NAMES).filter(([name]) => name !== "cross_encode" || result.timing[name] > 0);
-  const rows = stages.map(([name, label]) => [label, `${result.timing[name].toFixed(2)} ms`]);
+  const rows = Object.entries(NAMES).map(([name, label]) => [label, `${result.timing[name].toFixed(2)} ms`]);
   if (result.timing.questions > 1) rows.push(["questions answered together", result.timing.questions]);
   if (mode !== "text") { // which reads no vectors
     rows.push(["prefix dimensions", `${config.prefix} of ${stats.dim}`]);

@@ -40,7 +40,6 @@ def test_commands_options_and_choices() -> None:
         "index no",
         "index notes no",
         "search notes.index owls --encoder no",
-        "search notes.index owls --cross-encoder no",
         "evaluate sts no",
         "evaluate sts a.tsv --encoder no",
         "train no",

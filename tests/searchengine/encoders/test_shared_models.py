@@ -13,7 +13,7 @@ from weakref import ref
 import numpy as np
 import pytest
 from faults import in_child
-from tiny_model import write_cross_encoder, write_model2vec, write_sentence_transformer
+from tiny_model import write_model2vec, write_sentence_transformer
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
@@ -97,13 +97,12 @@ def test_engines_share_one_model(collection: Path, loads: Loads) -> None:
 
 def test_an_encoder_that_was_named_is_freed_too(tmp_path: Path, loads: Loads) -> None:
     model = write_sentence_transformer(tmp_path / "model")
-    scorer = write_cross_encoder(tmp_path / "scorer")
     engine = SearchEngine.create(tmp_path / "c.index", model, runtime=TORCH)
     engine.add(DOCUMENTS)
-    engine.search("a whale", cross_encoder=scorer)
-    assert len(loads) == 2
+    engine.search("a whale")
+    assert len(loads) == 1
     engine.close()
-    assert [reference() for reference in loads] == [None, None]
+    assert [reference() for reference in loads] == [None]
     with pytest.raises(CollectionError, match=r"c\.index is closed; open it again"):
         engine.encode_questions(["a whale"])
 

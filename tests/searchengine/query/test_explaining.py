@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lost_documents import FLAT, GRAPH, PREFIX, K, Loss, Planted, unit
-from tiny_model import write_cross_encoder, write_model2vec
+from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.errors import EncoderMissing, FilterError, QueryError
@@ -59,7 +59,6 @@ def test_the_stage_of_each_planted_loss(planted: Planted, tmp_path: Path) -> Non
         "language",
         "walk",
         "funnel",
-        "cross_encoder",
     }
     assert seen == PLACES.keys() - others
 
@@ -279,32 +278,6 @@ def test_the_passage_that_decides(tmp_path: Path) -> None:
         assert (explanation.start, explanation.end) == (4, 7)  # its second passage
         assert engine.search(question, 5, shortlist=least)[0].key == "long"
         assert "long" not in [h.key for h in engine.search(question, 5, shortlist=least - 1)]
-
-
-@pytest.mark.parametrize("candidates", [4, 25])
-def test_a_cross_encoder(tmp_path: Path, candidates: int) -> None:
-    model = str(write_cross_encoder(tmp_path / "cross"))
-    words = ("dog", "cat", "whale", "bird", "house", "sea")
-    documents = [
-        {"_id": f"d{i}", "text": f"a {words[i % 5]} sleeps near the {words[i % 4]} " + "far " * i}
-        for i in range(30)
-    ]
-    with SearchEngine.create(tmp_path / "c", write_model2vec(tmp_path / "encoder")) as engine:
-        engine.add(documents)
-        options: dict[str, Any] = {"cross_encoder": model, "candidates": candidates, "k": 3}
-        hits = [hit.key for hit in engine.search("the dog sleeps", **options)]
-        lost = set()
-        for document in documents:
-            key = document["_id"]
-            explanation = engine.explain("the dog sleeps", key, **options)
-            assert explanation.found == (key in hits)
-            lost.add(explanation.lost)
-            if not explanation.found:
-                again = {**options, **explanation.settings}
-                found = [hit.key for hit in engine.search("the dog sleeps", **again)]
-                assert key in found and found.index(key) + 1 == explanation.rank
-                assert again["k"] > 3 or again["candidates"] > candidates
-        assert lost == {None, "cross_encoder", "fusion"}
 
 
 def test_a_language_that_the_encoder_does_not_read(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from searchengine import SearchEngine
-from searchengine.errors import QueryError
 
 COUNT, DIM = 1200, 24
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide", "krill", "reef"]
@@ -149,9 +148,3 @@ def test_documents_without_a_vector_come_on_some_page(tmp_path: Path, with_vecto
         assert pages(engine, 400, 10, mode="hybrid") == hits
         groups = whole(engine, 400, mode="hybrid", group_by="g")
         assert sorted(groups) == sorted(hits)
-
-
-def test_a_page_beyond_what_a_cross_encoder_reads_is_refused(engine: SearchEngine) -> None:
-    options: dict[str, Any] = {"cross_encoder": "/no/such/model", "candidates": 30}
-    with pytest.raises(QueryError, match=r"best 30 documents.*got 31; pass more candidates"):
-        engine.search(QUESTION, 10, offset=21, **options)

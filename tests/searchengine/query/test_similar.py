@@ -89,7 +89,6 @@ def test_similar_to_several(engine: SearchEngine) -> None:
         ([], {}, "similar takes the key of a document, or several keys, got none"),
         ([1.5], {}, "1.5"),
         (["words"], {}, "'words' has no vector"),
-        (["near"], {"cross_encoder": "x"}, "cross_encoder needs a question"),
     ],
 )
 def test_what_similar_refuses(

@@ -323,7 +323,7 @@ def test_a_line_a_request(serve: Serve, kind: str, capfd: pytest.CaptureFixture[
 def test_slow_requests_are_logged_with_their_stages(
     serve: Serve, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    stages = ["encode", "search", "fetch", "cross_encode", "rest"]
+    stages = ["encode", "search", "fetch", "rest"]
     client = serve(log="json", slow=0)
     client.post("/v1/search", json=SEARCH)
     client.post("/v1/search/batch", json={"queries": ["a bee"]})

@@ -13,12 +13,9 @@ import pytest
 from command_line import COMMAND, run
 from lazy import Lazy, needs
 from starlette.testclient import TestClient
-from tiny_model import static_table, write_cross_encoder, write_model2vec
+from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.engine import CrossEncoding
-from searchengine.errors import QueryError
-from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 pytestmark = needs("mcp", "mcp")
 mcp, ours = Lazy("mcp"), Lazy("searchengine.server.mcp_server")
@@ -58,10 +55,10 @@ def called(server: Any, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
 
 
 @contextmanager
-def opened(path: Path, cross_encoding: CrossEncoding | None = None, **options: Any) -> Any:
+def opened(path: Path, **options: Any) -> Any:
     """The tools of a collection that is open meanwhile."""
     with closing(ours.Opened(path, **options)) as collection:
-        yield ours.Tools(collection.current, cross_encoding)
+        yield ours.Tools(collection.current)
 
 
 @pytest.fixture
@@ -226,24 +223,3 @@ def test_the_command_ends_with_its_input_or_on_a_signal(
 def test_a_missing_collection_is_refused_at_once(tmp_path: Path) -> None:
     done = run("mcp", tmp_path / "none.index")
     assert done.returncode == 2 and "none.index" in done.stderr and not done.stdout
-
-
-def test_a_cross_encoder_orders_the_hits_if_the_server_has_one(path: Path, tmp_path: Path) -> None:
-    model = str(write_cross_encoder(tmp_path / "cross"))
-    runtime = RuntimeConfig("torch", "fp32", "cpu")
-    with opened(path, CrossEncoding(model, 2), runtime=runtime) as tools:
-        server = ours.Server(tools)
-        asked = {"query": "hunt by night", "mode": "text"}
-        (result,) = called(server, ("search", asked | {"k": 2}))
-        hits = result.structured_content["hits"]
-        with SearchEngine.open(path, runtime=runtime) as engine:
-            plain = {hit.key: hit for hit in engine.search("hunt by night", 2, mode="text")}
-            again = engine.search("hunt by night", 2, mode="text", cross_encoder=model)
-        assert [hit["key"] for hit in hits] == [hit.key for hit in again]
-        for hit in hits:
-            assert hit["score"] == hit["scores"]["cross_encoder"] != plain[hit["key"]].score
-            assert hit["scores"]["text"] == pytest.approx(plain[hit["key"]].score)
-        assert "must not exceed them, got 3" in refusal(server, "search", **asked, k=2, offset=1)
-        assert "A cross-encoder orders the best 2 hits" in tools.instructions()
-    with pytest.raises(QueryError, match="no model at"):
-        ours.serve(path, cross_encoding=CrossEncoding(str(tmp_path / "gone")))

@@ -1,6 +1,5 @@
 """The page in a real browser: Debian's Chromium, driven by Playwright."""
 
-import json
 import os
 import shutil
 import sys
@@ -141,43 +140,6 @@ def test_the_words_that_the_server_lists_are_marked(page: Any) -> None:
     assert marked("Wale und ein Walross", ["wale"]) == ["Wale"]
     assert marked("robots and a rob", ["robots"]) == ["robots"]
     assert marked("पक्षी आकाश में", ["पक्षी"]) == ["पक्षी"]
-
-
-def test_a_cross_encoder_is_asked_for_by_a_box(page: Any) -> None:
-    """A stand-in for the answers of a server that has one, which reads 15 documents at most."""
-    assert not page.is_visible("#cross-encoding")  # this server has none
-    asked: list[dict[str, Any]] = []
-
-    def collections(route: Any) -> None:
-        listed = route.fetch().json()
-        listed["collections"][0]["candidates"] = 15
-        route.fulfill(json=listed)
-
-    def search(route: Any) -> None:
-        asked.append(route.request.post_data_json)
-        plain = route.fetch(post_data=json.dumps(asked[-1] | {"cross_encoder": False})).json()
-        if asked[-1]["cross_encoder"]:
-            plain["timing"]["cross_encode"] = 12.5
-            for hit in plain["hits"]:
-                hit["scores"] = {"text": 1.364e-6, "cross_encoder": 0.75}
-        route.fulfill(json=plain)
-
-    page.route("**/v1/collections", collections)
-    page.route("**/v1/search", search)
-    page.reload()
-    page.wait_for_selector("#cross-encoding", state="visible")
-    ask(page, "whale")
-    assert not asked[-1]["cross_encoder"] and page.is_visible("#more")
-    assert "cross-encoding" not in page.locator("#stages").inner_text()
-    page.check("#cross-encoder")
-    page.wait_for_function(
-        "() => document.querySelector('#stages').textContent.includes('12.50 ms')"
-    )
-    settle(page)
-    assert asked[-1]["cross_encoder"] and asked[-1]["k"] == 10
-    assert not page.is_visible("#more")  # a second page would need 20 candidates
-    parts = page.locator("#hits .details tr").all_text_contents()
-    assert {"text1.36e-6", "cross-encoder0.750"} <= set(parts)
 
 
 def test_filters_are_chips(page: Any) -> None:
