@@ -75,8 +75,7 @@ class FunctionEncoder(TextEncoder):
                 "a function needs a name, by which a collection knows it again: "
                 "FunctionEncoder(function, 'name')"
             )
-        self._name = name
-        self._function, self._query, self._dim = function, query, dim
+        self._name, self._function, self._query, self._dim = name, function, query, dim
 
     @property
     def name(self) -> str:
@@ -87,10 +86,6 @@ class FunctionEncoder(TextEncoder):
     def title(self) -> str:
         """Name in error messages."""
         return f"the function {self.name!r}"
-
-    def described(self) -> dict[str, Any]:
-        """Settings that a collection stores besides source and fingerprint."""
-        return {"name": self.name}
 
     @property
     def dim(self) -> int:
@@ -125,7 +120,8 @@ class FunctionEncoder(TextEncoder):
         """
         if not len(texts):
             return np.empty((0, self.dim), np.float32)
-        return self._sized(self._checked(self._call(list(texts), role), len(texts)), self.dim)
+        vectors = self._checked(self._call(list(texts), role, on_batch), len(texts))
+        return self._sized(vectors, self.dim)
 
     def _sized(self, vectors: Vectors, dim: int) -> Vectors:
         """The vectors, if they are as wide as they must be."""
@@ -135,7 +131,7 @@ class FunctionEncoder(TextEncoder):
             )
         return vectors
 
-    def _call(self, texts: list[str], role: Role | None) -> Any:
+    def _call(self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None) -> Any:
         function = self._query if role == "query" and self._query is not None else self._function
         return function(texts)
 
@@ -167,14 +163,8 @@ class FunctionEncoder(TextEncoder):
                 f"{self.title} returned NaN, infinity or zeros for {PROBE[0]!r} or "
                 "another short text"
             )
-        if len({rows.shape[1] for rows in vectors}) > 1:
-            raise self.error(
-                f"{self.title} must return documents and questions of the same width, got "
-                f"{vectors[0].shape[1]} and {vectors[1].shape[1]}"
-            )
-        if self._dim is not None:
-            self._sized(vectors[0], self._dim)
-        return np.concatenate(vectors)
+        dim = vectors[0].shape[1] if self._dim is None else self._dim
+        return np.concatenate([self._sized(rows, dim) for rows in vectors])
 
 
 class SentenceTransformerEncoder(FunctionEncoder):
@@ -205,7 +195,7 @@ class SentenceTransformerEncoder(FunctionEncoder):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _turn=Lock())
 
-    def _call(self, texts: list[str], role: Role | None) -> Any:
+    def _call(self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None) -> Any:
         parts = []
         for start in range(0, len(texts), _SLICE):
             with self._turn:

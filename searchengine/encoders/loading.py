@@ -107,7 +107,7 @@ def load_built_by(
         return NoEncoder(identity["dim"], path)
     source = identity["source"]
     if is_url(source):
-        return HttpEncoder.from_source(source, identity)
+        return HttpEncoder.from_source(source, is_named=False)
     if source is None:
         raise EncoderMissing(
             f"{path} was built by {title(identity)}; pass it again: "

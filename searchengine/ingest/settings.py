@@ -122,7 +122,7 @@ class CollectionSettings:
             "dim": encoder.dim,
         }
         if isinstance(encoder, FunctionEncoder):
-            described |= encoder.described()
+            described["name"] = encoder.name
         return {
             "encoder": described,
             "index": self.config.as_dict(),
