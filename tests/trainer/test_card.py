@@ -21,7 +21,6 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.card import (
     DOCUMENTS,
     QUESTION,
-    STARTER_ON_THE_HUB,
     card,
     hub_name,
     names_only,
@@ -90,8 +89,10 @@ def test_front_matter(trained: Model, plain: Model) -> None:
 @pytest.mark.parametrize(
     ("base", "name"),
     [
-        ("starter-768", STARTER_ON_THE_HUB),
+        ("starter-768", "sentence-transformers/all-MiniLM-L6-v2"),
+        ("leaf", "MongoDB/mdbr-leaf-ir"),
         ("someone/encoder", "someone/encoder"),
+        ("someone/encoder@c0ffee", "someone/encoder"),
         ("bert-base-uncased", "bert-base-uncased"),
         ("/models/encoder", None),
         ("models/my/encoder", None),

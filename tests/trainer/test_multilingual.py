@@ -4,11 +4,9 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tiny_model import write_plain
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
@@ -34,37 +32,6 @@ TEXTS = [
     "鲸鱼只用半个大脑睡觉。",
     "В магазине продаются яблоки.",
 ]
-
-
-def test_without_its_package_it_says_how_to_get_it(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(multilingual, "find_spec", lambda name: None)
-
-    def offline(*_: object, **__: object) -> str:
-        raise OSError("no route")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
-    with pytest.raises(ModelError, match=r"not installed \(.*multilingual.*e5-small.*\(OSError\)"):
-        Encoder.load("multilingual")
-
-
-def test_without_its_package_the_published_one_stands_in(
-    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(multilingual, "find_spec", lambda name: None)
-    folder = tmp_path / "models--intfloat--multilingual-e5-small" / "snapshots" / "0"
-    write_plain(folder)
-    fetched: list[str] = []
-
-    def snapshot(name: str, **_: Any) -> str:
-        fetched.append(name)
-        return str(folder)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
-    encoder = Encoder.load("multilingual")
-    assert (encoder.source, fetched) == (multilingual.PUBLISHED, [multilingual.PUBLISHED])
-    assert encoder.prompts["query"] == "query: "
 
 
 @installed

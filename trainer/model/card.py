@@ -13,11 +13,11 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from searchengine.trainer.model.model_folder import Model
+from searchengine.trainer.model.names import NAMES, STARTER
 from searchengine.trainer.model.source import Starter, may_be_hub_name
 from searchengine.trainer.reading import HUB
 
 # What the packaged encoder is called where models are published.
-STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
 
@@ -97,9 +97,10 @@ def names_only(value: Any) -> Any:
 
 def hub_name(base: str) -> str | None:
     """The name of a base model on the model hub; None for a folder."""
-    if base in list(Starter):
-        return STARTER_ON_THE_HUB
-    return base if may_be_hub_name(base) and not Path(base).is_dir() else None
+    if base in NAMES or base in list(Starter):
+        return NAMES.get(base, NAMES[STARTER]).hub
+    name = base.partition("@")[0]  # without the revision
+    return name if may_be_hub_name(base) and not Path(base).is_dir() else None
 
 
 def read_base_card(folder: Path) -> dict[str, Any]:

@@ -37,7 +37,7 @@ PUBLISHED: tuple[tuple[str, Mapping[str, str]], ...] = (
     (r"bge-(small|base|large)-en(-v1\.5)?", {"query": _PASSAGES}),
     (r"bge-(small|base|large)-zh(-v1\.5)?", {"query": "为这个句子生成表示以用于检索相关文章："}),
     (r"mxbai-embed-large-v1|uae-large-v1", {"query": _PASSAGES}),
-    (r"snowflake-arctic-embed-(xs|s|m|l|m-long|m-v1\.5)", {"query": _PASSAGES}),
+    (r"snowflake-arctic-embed-(xs|s|m|l|m-long|m-v1\.5)|mdbr-leaf-ir", {"query": _PASSAGES}),
     (r"snowflake-arctic-embed-[ml]-v2\.0", {"query": "query: "}),
     (
         r"nomic-embed-text-(v1|v1\.5|v2-moe)|modernbert-embed-base",

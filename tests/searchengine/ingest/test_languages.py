@@ -306,8 +306,8 @@ def test_the_warning_names_an_encoder_that_works_here(
         ),
         (
             "arm64",
-            "--encoder intfloat/multilingual-e5-small, in Python "
-            'encoder="intfloat/multilingual-e5-small"',
+            "with a multilingual encoder, such as --encoder multilingual, in Python "
+            'encoder="multilingual"',
         ),
     ):
         monkeypatch.setattr("sys.platform", "linux")

