@@ -11,6 +11,7 @@ import pytest
 from public.conftest import command
 from public.judged_sets import REPOSITORY
 from searchengine import Encoder, SearchEngine
+from searchengine.trainer.errors import ModelError
 
 CASES = REPOSITORY.parent / "shared" / "cases"
 
@@ -177,3 +178,10 @@ def test_a_mail_of_alternatives_is_told_once(tmp_path: Path, index: Index) -> No
     (tmp_path / "mail.eml").write_bytes(mail.as_bytes())
     text = index(tmp_path / "mail.eml")["mail.eml"].text
     assert text.count("quarry") == 1 and "<b>" not in text
+
+
+def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
+    model = case("24-model-without-tokenizer") / "model"
+    with pytest.raises(ModelError, match=r"has no tokenizer .*: the model folder is incomplete"):
+        SearchEngine.create(tmp_path / "x.index", model)
+    assert not (tmp_path / "x.index").exists()

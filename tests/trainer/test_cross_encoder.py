@@ -85,7 +85,7 @@ def test_what_is_no_cross_encoder_is_refused(folder: Path, tmp_path: Path) -> No
         two: "has 2 outputs",
         configured(folder, tmp_path / "tanh", sentence_transformers=unknown): "applies torch.nn",
         tmp_path / "missing": "no model at",
-        torn: "cannot be loaded by transformers",
+        torn: "cannot be read, damaged or half downloaded",
         headless: "of the network's weights, such as bert.pooler.dense.bias",
         "starter": "encodes one text, and scores no pairs; name a cross-encoder: a sequence",
     }

