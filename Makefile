@@ -113,7 +113,7 @@ bench: setup  ## the figures in docs/performance.md and of training in docs/qual
 	$(BIN)/python benchmarks/few_shot.py --labels 100 --seeds 3
 	$(BIN)/python benchmarks/few_shot.py --labels 100 --seeds 3 --noise 0.2
 	$(BIN)/python benchmarks/scored_pairs.py --seeds 3 --test
-	$(BIN)/python benchmarks/labels.py --quick
+	$(BIN)/python benchmarks/labels.py
 
 bench-reports: setup  ## the reports in docs/reports, of which pictures and JSON are committed, some 50 minutes
 	$(BIN)/python benchmarks/reports.py scifact

@@ -10,6 +10,7 @@ is a logistic regression on the starter's frozen vectors, its C chosen by the sa
 gives a share of the labels that are trained on another class. Half an hour on two cores.
 """
 
+import functools
 import gzip
 import random
 import tempfile
@@ -24,6 +25,7 @@ from transfer import best_c, fitted
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.labels import accuracy
 from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.step_judging import Measure
 from searchengine.trainer.training.train_config import TrainConfig
 
 LOSSES: dict[str, dict[str, Any]] = {
@@ -159,12 +161,10 @@ def run(chosen: Labelled, dev: Labelled, settings: dict[str, Any]) -> Any:
         config = TrainConfig.from_dict(
             {
                 "train": [write(chosen, scratch / "train.tsv")],
-                "dev": [write(dev, scratch / "dev.tsv")],
                 "out": scratch / "model",
                 "base": "starter",
                 "objective": "classification",
                 "nested": False,
-                "folds": 0,  # a loss is compared, so what it trained is kept
                 "batch_size": 16,
                 "learning_rate": 5e-5,
                 "warmup_ratio": 0.06,
@@ -174,7 +174,13 @@ def run(chosen: Labelled, dev: Labelled, settings: dict[str, Any]) -> Any:
                 **settings,
             }
         )
-        return train(config)
+        # A measure and not files: a loss is compared, so what it trained is kept.
+        return train(config, measure=Measure("accuracy on dev", functools.partial(judged, dev)))
+
+
+def judged(dev: Labelled, encoder: Any) -> dict[int, float]:
+    """The accuracy on the dev set by prefix length."""
+    return {row.dim: row.accuracy for row in accuracy(encoder, dev)}
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ ten of each class are judged. Rare classes have as many texts as there are. Five
 regression is scikit-learn's LogisticRegressionCV on the vectors of the untrained base; beside it
 the one that a run itself compares with. `wins` and `losses` count the draws where the trained model
 is better or worse beyond doubt (randomisation test on the test texts, p < 0.05); `difference` is
-that of all draws. --quick leaves out the cross-validation that would return the base where training
-wins nothing. --work keeps each draw, so that a run that was stopped goes on.
+that of all draws. --work keeps each draw, so that a run that was stopped goes on.
 """
 
 import collections
@@ -41,7 +40,7 @@ from searchengine.trainer.training.head import best_c, fit_classifier
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
 from searchengine.trainer.training.rows import Kind
-from searchengine.trainer.training.step_judging import CROSS_VALIDATED, Measure
+from searchengine.trainer.training.step_judging import Measure
 from searchengine.trainer.training.train_config import TrainConfig
 
 TOPICS, JUDGED = 150, 10
@@ -123,7 +122,6 @@ def papers(topics: dict[str, list[str]], each: int, seed: int) -> tuple[Labelled
 @click.option("--each", default="5,10,20", show_default=True, help="Texts a class.")
 @click.option("--only", default="", help="Sets whose name begins so.")
 @click.option("--base", default="starter", show_default=True)
-@click.option("--quick", is_flag=True, help="Keep what was trained, without a cross-validation.")
 @click.option("--no-training", is_flag=True, help="Report the draws in --work, without others.")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Kept for later.")
 def main(
@@ -132,7 +130,6 @@ def main(
     each: str,
     only: str,
     base: str,
-    quick: bool,
     no_training: bool,
     work: Path | None,
 ) -> None:
@@ -148,11 +145,11 @@ def main(
     with folder(work) as place:
         # Draw by draw, so that a run that is stopped has as many of each set.
         for seed, name, count in itertools.product(range(seeds), sets, map(int, each.split(","))):
-            file = place / f"{name}, {count}, {seed}{', quick' if quick else ''}.json"
+            file = place / f"{name}, {count}, {seed}.json"
             if not name.startswith(only) or (no_training and not file.exists()):
                 continue
             if not file.exists():
-                draw = measured(frozen, *sets[name](count, seed), base, seed, quick)
+                draw = measured(frozen, *sets[name](count, seed), base, seed)
                 file.write_text(json.dumps(draw) + "\n")
             draw = json.loads(file.read_text())
             draws.setdefault(f"{name}, {count} each", []).append(draw)
@@ -160,17 +157,15 @@ def main(
     figures = {name: summary(of_set) for name, of_set in draws.items()}
     for name, row in figures.items():
         click.echo(f"{name}: {row}")
-    command = f"python benchmarks/labels.py{' --quick' if quick else ''}"
-    section = "labels" + ("" if quick else ", with the cross-validation")
-    record(section, {"command": command, "base": base, **figures})
+    record("labels", {"base": base, **figures})
 
 
 def measured(
-    frozen: Encoder, training: Labelled, test: Labelled, base: str, seed: int, quick: bool
+    frozen: Encoder, training: Labelled, test: Labelled, base: str, seed: int
 ) -> dict[str, Any]:
     """A draw: the texts of the test set, and which of them each model labels correctly."""
     started = time.monotonic()
-    model = trained(base, training, seed, quick)
+    model = trained(base, training, seed)
     seconds = round(time.monotonic() - started)
     right = {
         REGRESSION: regression(frozen, training, test),
@@ -184,8 +179,6 @@ def measured(
             how: [int(a == b) for a, (_, b) in zip(labels, test, strict=True)]
             for how, labels in right.items()
         },
-        "kept": model.recipe["best_step"] > 0,
-        "gate": model.recipe["against_base"],
         "seconds": seconds,
     }
 
@@ -215,7 +208,6 @@ def summary(draws: list[dict[str, Any]]) -> dict[str, Any]:
         "draws": len(draws),
         "training texts": draws[0]["training"],
         "test texts": len(of_text),
-        "kept": sum(draw["kept"] for draw in draws),
         "seconds": round(fmean(draw["seconds"] for draw in draws)),
     }
 
@@ -236,7 +228,7 @@ def unfitted() -> Any:
 
 
 def baseline(encoder: Encoder, training: Labelled, test: Labelled) -> list[str]:
-    """The labels of the regression that a run compares with, and returns if training fails."""
+    """The labels of the regression that a run compares with."""
     classifier = Classifier((encoder.dim,), sorted({label for _, label in training}))
     ours = Encoder(replace(encoder.model, classifier=classifier), "")
     examples = Examples((Kind.LABELLED, row) for row in training)
@@ -244,15 +236,15 @@ def baseline(encoder: Encoder, training: Labelled, test: Labelled) -> list[str]:
     return classify(ours, [text for text, _ in test], encoder.dim)
 
 
-def trained(base: str, training: Labelled, seed: int, quick: bool) -> Encoder:
-    """What a run returns. quick: its last step, whatever the base with a regression is worth."""
+def trained(base: str, training: Labelled, seed: int) -> Encoder:
+    """The last step of a run, whatever the base with a regression is worth."""
     with tempfile.TemporaryDirectory() as scratch:
         files = {"train": [write(training, Path(scratch) / "train.tsv")], "out": f"{scratch}/model"}
         settings = {**preset("labels"), "nested": False, "seed": seed, "checkpoint_every": 0}
-        config = TrainConfig.from_dict({**settings, **files, "base": base, "keep_last": quick})
-        # In place of the cross-validation, so that all texts are trained on as beside it.
+        config = TrainConfig.from_dict({**settings, **files, "base": base, "keep_last": True})
+        # So that no text is held out: as many are trained on as the regression learns from.
         nothing = Measure("nothing", lambda encoder: {encoder.dim: 0.0})
-        return train(config, measure=nothing if quick and len(training) < CROSS_VALIDATED else None)
+        return train(config, measure=nothing)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ def config(base: Path, tmp_path: Path) -> TrainConfig:
         objective="classification",  # type: ignore[arg-type]
         prefixes=(32, 8),
         batch_size=8,
-        folds=0,
         max_steps=40,
         learning_rate=2e-3,
         eval_every=10,

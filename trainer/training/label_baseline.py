@@ -95,14 +95,9 @@ def right_at(encoder: Encoder, rows: Sequence[LabelledText]) -> Right:
     classifier = encoder.model.classifier
     assert classifier is not None
     vectors = encoder.encode([text for text, _ in rows], role="document")
-    return right_of(classifier, vectors, [label for _, label in rows])
-
-
-def right_of(classifier: Classifier, vectors: object, labels: Sequence[str]) -> Right:
-    """The same of vectors (n, D)."""
     with torch.inference_mode():
-        rows = torch.as_tensor(vectors, device=next(classifier.parameters()).device)
-        predicted = classifier(rows).argmax(dim=1).tolist()
+        rows_of = torch.from_numpy(vectors).to(next(classifier.parameters()).device)
+        predicted = classifier(rows_of).argmax(dim=1).tolist()
     return np.array(
-        [classifier.labels[i] == label for i, label in zip(predicted, labels, strict=True)]
+        [classifier.labels[i] == label for i, (_, label) in zip(predicted, rows, strict=True)]
     )

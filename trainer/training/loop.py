@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -31,17 +31,9 @@ from searchengine.trainer.training.checkpoint import JudgedStep
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
-    CS,
     fit_classifier,
-    folds_of,
     rotate_head,
     sample_texts,
-)
-from searchengine.trainer.training.label_baseline import (
-    AgainstBase,
-    base_as_it_is,
-    right_at,
-    right_of,
 )
 from searchengine.trainer.training.objectives import Contrastive, make_objective
 from searchengine.trainer.training.outcome import Run, finish, mean
@@ -61,7 +53,6 @@ from searchengine.trainer.training.processes import Processes, launched_rank
 from searchengine.trainer.training.step_judging import (
     Measure,
     Split,
-    cross_validates,
     make_judge,
     measured_by,
     unjudged,
@@ -82,8 +73,7 @@ class Report:
     length if this step was evaluated (Spearman, accuracy, or top-1 accuracy without dev files),
     else None. alignment, uniformity: of the same vectors, with STS dev files. best_step: the best
     step so far. examples: number per epoch; excluded: number left out because of the exclude files.
-    unjudged: why nothing judges the steps; "" if something does. fold: of the cross-validation of
-    labels that follows the run, from 1; 0 in the run itself.
+    unjudged: why nothing judges the steps; "" if something does.
     """
 
     step: int
@@ -97,7 +87,6 @@ class Report:
     examples: int
     excluded: int
     unjudged: str = ""
-    fold: int = 0
 
     def values(self) -> dict[str, float]:
         """The numbers of this update by name, for a log: `wandb.log(report.values())`.
@@ -167,7 +156,7 @@ def run_training(
     if config.patience and judge is None:
         raise ConfigError(
             f"patience is {config.patience}, but nothing judges the steps: give dev files, or more "
-            "examples, so that some can be held out; for labels set folds 0"
+            "examples, so that some can be held out"
         )
     run = make_run(config, examples, split, accelerator, processes)
     run.judge, run.measure = judge, measured_by(config, measure)
@@ -190,9 +179,6 @@ def run_training(
             passes, loader = make_batches(run, accelerator)
             with loader as batches:
                 run_updates(run, passes, batches, save, report)
-            against = None
-            if cross_validates(config, examples, measure):
-                against = cross_validate(run, accelerator, report)
         except Stopped:
             if run.step and config.checkpoint_every:
                 save()
@@ -201,7 +187,7 @@ def run_training(
             processes.wait()
             return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
         with run.signals.whole():  # it changes the weights that a checkpoint would store
-            trained = finish(run, against)
+            trained = finish(run)
             trained.save(config.out)
             remove_folder(checkpoint.folder_of(config.out))
     processes.wait()
@@ -252,51 +238,6 @@ def make_batches(run: Run, accelerator: Any) -> tuple[Passes, BatchLoader]:
     """The passes of a run through its network, and its batches."""
     passes = Passes(run.training_model, run.encoder("fp32"), run.config, accelerator.autocast)
     return passes, BatchLoader(run.plan, run.objective, passes)
-
-
-def cross_validate(run: Run, accelerator: Any, report: OnReport | None) -> AgainstBase | None:
-    """Train on all labels but those of a part, for each part, and predict these.
-
-    So every label judges the training, and also the regression on the base's vectors, which learns
-    from the same texts. None in processes that do not write.
-    """
-    examples, config = run.examples, run.config
-    rows = [(text, label) for _, (text, label) in examples]
-    texts, labels = [text for text, _ in rows], [label for _, label in rows]
-    parts = folds_of(labels, config.folds, config.seed)
-    plain = replace(config, keep_last=True, eval_every=0, checkpoint_every=0, patience=0)
-    main = run.processes.main
-    trained = np.zeros(len(rows), dtype=bool)
-    # Of the regression the C that is best on these parts counts: unequal parts of few labels may
-    # favour another one than the equal parts that choose the C of the result.
-    known = {c: np.zeros(len(rows), dtype=bool) for c in CS}
-    if main:
-        base = base_as_it_is(config, run.model, examples, str(accelerator.device))
-        vectors = torch.from_numpy(base.encode(texts, role="document"))
-    for fold in range(config.folds):
-        tested = np.flatnonzero(parts == fold)
-        part = examples.without(tested.tolist())
-        of_part = make_run(plain, part, Split(part), accelerator, run.processes)
-        of_part.fold = fold + 1
-        begin(of_part, None)
-        passes, loader = make_batches(of_part, accelerator)
-        with loader as batches:
-            run_updates(of_part, passes, batches, lambda: None, report)
-        if main:
-            trained[tested] = right_at(of_part.encoder(), [rows[i] for i in tested])
-            learnt = np.flatnonzero(parts != fold)
-            assert base.model.classifier is not None
-            for c, right in known.items():
-                base.model.classifier.fit(vectors[learnt], [labels[i] for i in learnt], c)
-                right[tested] = right_of(
-                    base.model.classifier, vectors[tested], [labels[i] for i in tested]
-                )
-    if not main:
-        return None
-    several = parts >= 0
-    where = f"in {config.folds}-fold cross-validation"
-    c = max(CS, key=lambda c: int(known[c].sum()))
-    return AgainstBase(where, c, trained[several], known[c][several])
 
 
 def run_updates(
@@ -510,7 +451,6 @@ def send_report(run: Run, report: OnReport | None) -> None:
             best_step=run.best_step,
             examples=len(run.plan.examples),
             excluded=run.plan.examples.excluded,
-            unjudged=unjudged(run.config, run.examples) if run.judge is None else "",
-            fold=run.fold,
+            unjudged=unjudged(run.examples) if run.judge is None else "",
         )
     )

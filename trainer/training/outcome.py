@@ -27,13 +27,7 @@ from searchengine.trainer.training.lengthening import merge_adapters
 from searchengine.trainer.training.objectives import AnyObjective
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.setting_kinds import card_lines
-from searchengine.trainer.training.step_judging import (
-    Judge,
-    Scores,
-    Split,
-    cross_validates,
-    unjudged,
-)
+from searchengine.trainer.training.step_judging import Judge, Scores, Split, unjudged
 from searchengine.trainer.training.stopping import Signals
 from searchengine.trainer.training.train_config import (
     CARD,
@@ -43,15 +37,18 @@ from searchengine.trainer.training.train_config import (
 )
 from searchengine.trainer.training.training_model import TrainingModel, layers_again
 
+# Labelled texts from which a tenth of them tells a difference of some points.
+TELLING_LABELS = 2000
+
 
 @dataclass(slots=True, kw_only=True)
 class Run(Progress):
     """A run and its state.
 
     examples: all; plan.examples: without those in `split` that are held out. judge: None if
-    nothing judges the steps. measure: what judges them, in words. fold: of a cross-validation, from
-    1; 0 outside of one. scaler: multiplies the loss of an update in fp16, whose gradients would be
-    too small, and halves its factor after an update that overflows, which is left out.
+    nothing judges the steps. measure: what judges them, in words. scaler: multiplies the loss of an
+    update in fp16, whose gradients would be too small, and halves its factor after an update that
+    overflows, which is left out.
     """
 
     config: TrainConfig
@@ -67,7 +64,6 @@ class Run(Progress):
     optimizer: torch.optim.Optimizer
     best: checkpoint.Weights
     scaler: torch.amp.GradScaler | None = None
-    fold: int = 0
     signals: Signals = field(default_factory=Signals)
 
     @property
@@ -106,22 +102,21 @@ class Run(Progress):
         return Encoder(self.model, "", precision=precision, device=self.device)
 
 
-def finish(run: Run, against: AgainstBase | None = None) -> Encoder:
+def finish(run: Run) -> Encoder:
     """The encoder of the step that is kept, with its recipe and history.
 
-    against: the cross-validation of labels; with
-    dev files or held-out labels the comparison is made here. If training wins nothing beyond doubt,
-    and neither `folds` 0 nor `keep_last` keeps it, the encoder is the base with its regression.
-    Issues a TrainingWarning then, and if the step is 0, or scores less than step 0.
+    Where enough labels judge the training, and it wins nothing beyond doubt over a regression on
+    the base's vectors, the encoder is the base with that regression, unless `keep_last`. Issues a
+    TrainingWarning then, and if the step is 0, or scores less than step 0.
     """
     config = run.config
     reason, fine = choice(run)
     run.training_model.kept.load_state_dict(run.best)
     run.training_model.eval()
-    if run.labelled:
-        against = against or compared(run)
+    against = compared(run) if run.labelled else None
     if against is not None:
-        if config.folds and not config.keep_last and not against.wins():
+        enough = config.dev or len(run.examples) >= TELLING_LABELS
+        if enough and not config.keep_last and not against.wins():
             return the_base(run, against)
         reason += f"; {against}"
     if run.labelled and run.split.rows and len(run.examples) <= CLASSIFIER_TEXTS:
@@ -192,12 +187,10 @@ def history(run: Run) -> dict[str, Any]:
 def choice(run: Run) -> tuple[str, bool]:
     """The step that is kept and why, in words; False if it is step 0, or scores less."""
     weights = run.weights
-    if cross_validates(run.config, run.examples):
-        return f"step {run.best_step}, the last", True
     if not run.judged:
         reason = (
             f"step {run.best_step}, the last: nothing to choose by (no dev files, and "
-            f"{unjudged(run.config, run.examples)})"
+            f"{unjudged(run.examples)})"
         )
         return reason, True
     before, kept = (mean(run.scores(step), weights) for step in (0, run.best_step))

@@ -43,8 +43,6 @@ SAME_MEANING_SCORE = 4.0
 # Fewer would choose steps by chance: of 20, one more right answer is 5 points.
 MIN_HELD_OUT = 20
 SHARE, MAX_HELD_OUT = 0.1, 512
-# Labelled texts from which a tenth of them tells a difference of some points.
-CROSS_VALIDATED = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +95,8 @@ def make_judge(
     """The judge of a run, and what is held out from training.
 
     Without `dev` files and `measure` some examples are held out. None for sentences alone, or too
-    few examples to hold enough out. Raises ConfigError for `dev` files beside a measure, DataError
-    for labels that all have one text.
+    few examples to hold enough out. Raises ConfigError for `dev` files beside a measure.
     """
-    if cross_validates(config, examples, measure):
-        labels = [texts[1] for _, texts in examples]
-        if len({*labels}) == len(labels):
-            raise DataError(
-                f"each of the {len(labels)} labels has one text, which cannot be both learnt and "
-                "tested: give two or more texts of a label, or set folds=0 to train untested"
-            )
-        return None, Split(examples)
     if measure is not None:
         if config.dev:
             raise ConfigError(f"dev files beside {measure.name}: choose one to judge the steps")
@@ -238,19 +227,8 @@ def top1_right(encoder: Encoder, rows: Sequence[Row]) -> dict[int, NDArray[np.bo
     return right
 
 
-def cross_validates(
-    config: TrainConfig, examples: Examples, measure: Measure | None = None
-) -> bool:
-    """Whether a run on labels is judged by training on parts of them, and nothing is held out."""
-    labels = config.objective is Objective.CLASSIFICATION and len(examples)
-    chosen = config.dev or config.keep_last or measure is not None
-    return bool(0 < labels < CROSS_VALIDATED and config.folds and not chosen)
-
-
-def unjudged(config: TrainConfig, examples: Examples) -> str:
+def unjudged(examples: Examples) -> str:
     """Why nothing is held out of these examples, in words."""
-    if cross_validates(config, examples):
-        return f"fewer than {CROSS_VALIDATED} labels, which a cross-validation judges in the end"
     if len(examples.of_kind(Kind.SENTENCE)) == len(examples):
         return "single sentences have no other text that judges them, as dev files of pairs would"
     return (

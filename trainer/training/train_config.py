@@ -131,7 +131,6 @@ OF_OBJECTIVES = {
         ),
         Objective.CONTRASTIVE,
     ),
-    "folds": Objective.CLASSIFICATION,
     "similarity_loss": Objective.SIMILARITY,
 }  # fmt: skip
 
@@ -192,9 +191,6 @@ class TrainConfig:
         queue_momentum: Momentum of the momentum encoder
         label_weight: λ in (1−λ) · cross-entropy + λ · supervised contrastive
         label_temperature: Temperature of the supervised contrastive loss
-        folds: Parts of the cross-validation that compares training on fewer than 2,000 labels with
-            a logistic regression on the base's vectors: each is predicted by a training on the
-            others. 0: a tenth is held out, and what was trained is kept even if it wins nothing
         nested: Train prefixes as well; false: only the full width
         prefixes: Trained prefix lengths, descending, the full width first
         prefix_weights: Weight of each prefix in the loss and in choosing the best step
@@ -282,7 +278,6 @@ class TrainConfig:
     # Objective classification: supervised contrastive, arXiv 2011.01403.
     label_weight: Annotated[float, FRACTION] = 0.9
     label_temperature: Positive = 0.3
-    folds: NotNegativeInt = 3
 
     # Prefixes and layers: Matryoshka, arXiv 2205.13147; over layers too, arXiv 2402.14776.
     nested: bool = True
@@ -355,8 +350,6 @@ class TrainConfig:
                 f"max_tokens is {self.max_tokens} with window {self.window}: expected "
                 f"{self.window} or more, as positions that no text reaches are not trained"
             )
-        if self.folds == 1:
-            raise ConfigError("folds is 1: expected 2 or more, or 0 for none")
         if self.attention_group == 1:
             raise ConfigError("attention_group is 1: expected 2 or more tokens, or 0 for none")
         if len(set(self.columns)) != len(self.columns):

@@ -57,7 +57,7 @@ def train_with_progress(
 
         def on_report(report: Report) -> None:
             display(report)
-            for callback in callbacks if report.fold == 0 else ():
+            for callback in callbacks:
                 callback(report)
 
         with warnings.catch_warnings():
@@ -139,12 +139,9 @@ class Display:
         self._before.stop()
         self._bar.start()  # at the first report: an error in the input is shown without a bar
         loss = "–" if report.loss is None else f"{report.loss:.3f}"
-        name = f"Cross-validation {report.fold}" if report.fold else "Training"
-        self._bar.update(
-            self._task, description=name, total=report.steps, completed=report.step, loss=loss
-        )
+        self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
         if report.step and not self._console.is_terminal:
-            self._pulse(name, report.step, report.steps, f", loss {loss}")
+            self._pulse("Training", report.step, report.steps, f", loss {loss}")
         if not self._started:
             left_out = f"; {report.excluded} left out, for they are in an exclude file"
             print_line(

@@ -47,7 +47,7 @@ def trains():
     with Display(stderr_console(), resume=True) as display:
         display(SimpleNamespace(
             step=2, steps=5, loss=0.5, examples=9, excluded=0, scores=None, alignment=None,
-            unjudged="", fold=0,
+            unjudged="",
         ))
         time.sleep(0.3)
         raise QueryError("it broke")
