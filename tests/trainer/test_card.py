@@ -1,6 +1,5 @@
 """The model card: its numbers, its code, and what it must not give away."""
 
-import json
 import os
 import re
 import shlex
@@ -23,7 +22,6 @@ from searchengine.trainer.model.card import (
     QUESTION,
     card,
     hub_name,
-    names_only,
     read_base_card,
 )
 from searchengine.trainer.model.model_folder import Model
@@ -74,15 +72,16 @@ def blocks(text: str, language: str) -> list[str]:
 
 def test_front_matter(trained: Model, plain: Model) -> None:
     _, front, _ = card(trained).split("---\n", 2)
-    assert front.splitlines() == [
-        "library_name: sentence-transformers",
-        "pipeline_tag: sentence-similarity",
-        "tags:",
-        "- sentence-transformers",
-        "- sentence-similarity",
-        "- feature-extraction",
-        "- matryoshka",
-    ]
+    assert yaml.safe_load(front) == {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": [
+            "sentence-transformers",
+            "sentence-similarity",
+            "feature-extraction",
+            "matryoshka",
+        ],
+    }
     assert "matryoshka" not in card(plain)
 
 
@@ -107,8 +106,8 @@ def test_base_model(
     (tmp_path / "there").mkdir()
     assert hub_name(base) == name
     recipe = RECIPE | {"config": replace(CONFIG, base=base).to_dict()}
-    front = card(replace(trained, recipe=recipe)).split("---\n", 2)[1]
-    assert re.findall("base_model: (.*)", front) == ([f'"{name}"'] if name else [])
+    front = yaml.safe_load(card(replace(trained, recipe=recipe)).split("---\n", 2)[1])
+    assert front.get("base_model") == name
 
 
 def test_what_the_base_and_the_data_are(trained: Model, tmp_path: Path) -> None:
@@ -142,24 +141,15 @@ def test_what_the_base_and_the_data_are(trained: Model, tmp_path: Path) -> None:
 def test_no_folder_is_given_away(trained: Model) -> None:
     text = card(trained)
     assert "secret" not in text and "own data" not in text
-    assert names_only({"a": ["/x/y.tsv", "C:\\data\\z", 3], "b": "~/q"}) == {
-        "a": ["y.tsv", "z", 3],
-        "b": "q",
-    }
     assert "secret" not in card(replace(trained, recipe={"from": ["/secret/place/a.tsv"]}))
 
 
-def test_the_configuration_makes_it_again(trained: Model) -> None:
-    (config,) = blocks(card(trained), "json")
-    again = TrainConfig.from_json(config)
-    names = {"train": ("nli.tsv", "captions.jsonl.gz"), "exclude": ("sts_test.tsv",)}
-    names |= {"dev": ("stsb_dev.tsv",)}
-    assert again == replace(CONFIG, out="tiny-search", base="base", **names)  # type: ignore[arg-type]
-    command = blocks(card(trained), "sh")[-1]
-    assert shlex.split(command) == [
-        *("searchengine", "train", "nli.tsv", "captions.jsonl.gz"),
-        *("--out", "tiny-search", "--config", "train.json"),
-    ]
+def test_how_it_was_trained(trained: Model) -> None:
+    text = card(trained)
+    assert f"| {WIDTH} | 80.00 | 90.00 |\n| 16 | 50.00 | 75.00 |\n| 8 | 41.24 | 60.00 |" in text
+    assert "- Base model: `base`.\n- Data: `nli.tsv`, `captions.jsonl.gz`; 41522 examples" in text
+    assert "- Masked-language-model loss, weight 0.1.\n" in text and "- Training: 100 upd" in text
+    assert "those of step 25; judged by spearman on dev.\n- Versions: torch 2.13.0, " in text
 
 
 def test_datasets_are_named(trained: Model) -> None:
@@ -167,15 +157,13 @@ def test_datasets_are_named(trained: Model) -> None:
     config = TrainConfig(train=["private/b.tsv", "hf:some/data:dev"], out="m", base="starter")  # type: ignore[list-item, arg-type]
     text = card(replace(trained, recipe=RECIPE | {"config": config.to_dict()}))
     assert "- Data: `b.tsv`, `hf:some/data:dev`; 41522 examples" in text and "private" not in text
-    assert shlex.split(blocks(text, "sh")[-1])[2:4] == ["b.tsv", "hf:some/data:dev"]
 
 
 @pytest.mark.parametrize("recipe", [{}, {"made": "by hand"}, {"config": 3}, {"config": {"x": 1}}])
 def test_a_foreign_model_has_a_short_card(plain: Model, recipe: dict[str, Any]) -> None:
     text = card(replace(plain, recipe=recipe))
     assert f"# Sentence encoder, {WIDTH} wide" in text
-    assert [json.loads(block) for block in blocks(text, "json")] == ([recipe] if recipe else [])
-    assert "How to make it again" not in text and "## Scores" not in text
+    assert "## How it was trained" not in text and "## Scores" not in text and "by hand" not in text
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +183,7 @@ def test_saved_with_the_model(folder: Path) -> None:
 
 @pytest.mark.long
 def test_python_of_the_card(folder: Path) -> None:
-    """Both libraries load the folder as shown, and find the same cosines of the cut vectors.
+    """Both libraries load the folder as shown, and find the cosines: theirs of the cut vectors.
 
     sentence-transformers to four places; ours may run in bfloat16, which costs two of them.
     """
@@ -218,7 +206,8 @@ def test_python_of_the_card(folder: Path) -> None:
     lengths = np.linalg.norm(question) * np.linalg.norm(documents, axis=1)
     (cosines,) = question @ documents.T / lengths
     assert numbers[:2] == pytest.approx(cosines, abs=1e-4)
-    assert numbers[2:] == pytest.approx(cosines, abs=0.02)
+    whole = encoder.encode([QUESTION], role="query") @ encoder.encode(DOCUMENTS, role="document").T
+    assert numbers[2:] == pytest.approx(whole[0], abs=0.02)
     assert re.search(r"\['(good|bad)', '(good|bad)'\]", done.stdout)
 
 
