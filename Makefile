@@ -160,7 +160,6 @@ bench-encoding: setup  ## the figures of encoding, questions and starting in doc
 bench-gpu: setup  ## documents, questions, training steps and searches a second on a GPU, and shares of its bf16 peak
 	$(BIN)/python benchmarks/gpu.py
 	$(BIN)/python benchmarks/gpu_training.py
-	$(BIN)/python benchmarks/gpu_encoding.py
 	$(BIN)/python benchmarks/gpu_search.py
 
 clean:

@@ -18,12 +18,10 @@ itself; they take turns, and ratios are of the same turn. Use `taskset` to measu
 A side that cannot be run here, or is not accurate enough for this encoder to run it, is left out.
 sentence-transformers is as it comes (float32, 32 texts at a time); with --rivals also in bfloat16,
 which it does not do unless told to. --peers adds its fastest configurations, and fastembed: see
-encoding_peers.py. ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI shows OpenVINO and torch on a processor
-without bf16; ONNX Runtime has no bf16 anyway.
+encoding_peers.py.
 """
 
 import json
-import os
 import random
 import tempfile
 import time
@@ -47,9 +45,6 @@ THEIRS = "sentence-transformers"
 OURS: dict[str, dict[str, Any]] = {
     "auto": {},
     "torch bf16": {"runtime": "torch", "precision": "bf16"},
-    "openvino fp32": {"runtime": "openvino", "precision": "fp32"},
-    "openvino int8": {"runtime": "openvino", "precision": "int8"},
-    "native": {"runtime": "native"},
 }
 RIVALS: dict[str, dict[str, Any]] = {"sentence-transformers bf16": {"dtype": "bfloat16"}}
 LEFT_OUT = "left out"
@@ -57,7 +52,6 @@ SAME_RANKING = 0.99999
 """Sides whose every vector has at least this cosine to float32 rank as torch in float32 does."""
 PEERS = Path(__file__).with_name("encoding_peers.py")
 PEER = "peer "
-ISA = "ONEDNN_MAX_CPU_ISA"
 WARM = ["warm"] * 4
 
 
@@ -98,9 +92,7 @@ def main(
             sides = {name: side for name, side in sides.items() if name in (THEIRS, *only)}
         figures = compare(Path(scratch), sides, texts, judged, repeats)
     click.echo(json.dumps(figures, indent=2))
-    limit = os.environ.get(ISA)
-    section = f"encoding, oneDNN limited to {limit}" if limit else "encoding"
-    record(section, {"repeats": repeats, **figures})
+    record("encoding", {"repeats": repeats, **figures})
 
 
 def peer_sides(python: str, exported: Path) -> dict[str, dict[str, Any]]:

@@ -50,7 +50,7 @@ def main(data: Path, rounds: int, collection: Path | None, freeze: bool) -> None
             SearchEngine.create(path) as engine,
         ):
             engine.add(map(json.loads, islice(f, 1000)))
-        for runtime in ("openvino", "torch"):
+        for runtime in ("native", "torch"):
             for options in ([], ["--freeze"]):
                 command = [sys.executable, __file__, "--data", str(data), "--rounds", str(rounds)]
                 command += ["--collection", str(path), *options]

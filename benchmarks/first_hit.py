@@ -3,8 +3,7 @@
     python benchmarks/first_hit.py
 
 Fresh processes and an empty cache of this user's for each repeat, in turn: the default, which
-leaves the choice of the runtime open; then torch and OpenVINO, named, as every user waited for them
-before the packaged model was run by numpy for the first texts. Half a minute a repeat.
+leaves the choice of the runtime open, and torch. Half a minute a repeat.
 """
 
 import json
@@ -18,7 +17,7 @@ import click
 from record import SEARCHENGINE, record, spread
 
 WORDS = "whale ocean bread yeast table lock star planet guitar chord river bridge paint".split()
-RUNTIMES = {"default": (), "torch": ("--runtime", "torch"), "openvino": ("--runtime", "openvino")}
+RUNTIMES = {"default": (), "torch": ("--runtime", "torch")}
 
 
 @click.command()

@@ -1,6 +1,6 @@
 """The sides of a comparison: each in a process of its own, loaded once, working when asked.
 
-The thread pools of torch, OpenVINO and faiss disturb each other in one process, and a start-up must
+The thread pools of torch and faiss disturb each other in one process, and a start-up must
 not count. A side therefore loads what it needs, waits for a request (a line of JSON), and answers
 with what it timed itself; whoever asks asks one side at a time. A script with sides is started by
 `run`, which makes it one of them where a Side started it.

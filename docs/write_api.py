@@ -51,7 +51,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         "searchengine.trainer.encoder",
         (
             "searchengine.trainer.encoder",
-            "searchengine.trainer.cross_encoder",
             "searchengine.trainer.runtimes.runtime_config",
             "searchengine.trainer.errors",
         ),

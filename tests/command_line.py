@@ -50,15 +50,14 @@ def shared_encoder(
     source: str | Path,
     *,
     layers: int | None = None,
-    route: Any = None,
     shared: bool = False,
     **options: Any,
 ) -> Encoder:
-    """Encoder.load; the packaged encoders stay loaded: each start measures bf16 for seconds."""
+    """Encoder.load; the packaged encoders stay loaded, which takes seconds with torch."""
     if str(source) not in ("starter", "starter-768"):
-        return _load(source, layers=layers, route=route, shared=shared, **options)
+        return _load(source, layers=layers, shared=shared, **options)
     if options.get("precision", "auto") == "auto" and os.environ.get(VARIABLE) == "torch":
-        options["precision"] = "fp32"  # nothing is measured
+        options["precision"] = "fp32"
     return _packaged(str(source), RuntimeConfig(**options), layers)
 
 

@@ -3,7 +3,6 @@
 import errno
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,9 +29,6 @@ gc.disable()
 settings.register_profile("fast", max_examples=16, deadline=None)
 settings.register_profile("long", max_examples=500, deadline=None)
 settings.load_profile("fast")
-
-# No usage report for each graph that a test compiles: openvino starts a process to send one.
-sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TESTS = REPOSITORY / "tests"
@@ -62,27 +58,22 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Run encoders by torch: compiling the many small ones takes longer than encoding their texts.
+    """Run networks by torch, whose vectors are exact; tests of the native runtime name it.
 
-    Networks that a test compiles are stored in a cache of this worker. bf16 is measured once for
-    all workers.
+    All workers of a run share a cache, so that the packaged encoder is rounded once.
     """
     run = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         run = run.parent
-    measured, cache = run / "measured", tmp_path_factory.mktemp("cache")
-    measured.mkdir(exist_ok=True)
-    (cache / "searchengine").mkdir()
-    (cache / "searchengine" / "torch").symlink_to(measured)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEARCHENGINE_RUNTIME", "torch")
-        patch.setenv("XDG_CACHE_HOME", str(cache))
+        patch.setenv("XDG_CACHE_HOME", str(run / "cache"))
         yield
 
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, for tests that change its files or the measurements behind them."""
+    """An empty cache folder, for tests that change its files."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "searchengine"
 
@@ -109,19 +100,6 @@ def use_small_grid(patch: pytest.MonkeyPatch) -> None:
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tunings of this process try few configs."""
     use_small_grid(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def traced_once() -> Iterator[None]:
-    """Trace each tiny network for OpenVINO once in this process, and time each graph once."""
-    from traced import remember_graphs
-
-    from searchengine.trainer.runtimes import runtime
-
-    with pytest.MonkeyPatch.context() as patch:
-        remember_graphs(patch)
-        patch.setattr(runtime, "PROBE_ROUNDS", 1)
-        yield
 
 
 class WordLengths:

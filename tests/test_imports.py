@@ -39,8 +39,6 @@ FUNCTIONS = {
     "searchengine/cli/measuring/evaluate.py": "mteb",
     "searchengine/cli/serve.py": "serve mcp",
     "searchengine/corpus/text_files.py": "formats",
-    "trainer/runtimes/openvino_runtime.py": "fast",
-    "trainer/runtimes/quantize.py": "int8",
     "trainer/training/example_files.py": "datasets",
 }
 """File or folder → the extras whose packages and modules it imports within functions."""

@@ -1,6 +1,7 @@
 """A sentence-transformers folder small enough to build in a test: 2 layers, 32 wide, random."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
-from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    BertTokenizer,
+)
 
 # Two layers of 32 gain nothing from threads, and lose much to them on a busy machine.
 torch.set_num_threads(1)
@@ -52,20 +61,8 @@ def write_sentence_transformer(
 ) -> Path:
     """The same with modules.json. pooling: the Pooling module's config; default mean."""
     write_plain(folder)
-    prefix = "sentence_transformers.models."
-    listed = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    write_json(
-        folder / "modules.json",
-        [
-            {"idx": i, "name": str(i), "path": path, "type": prefix + kind}
-            for i, (path, kind) in enumerate(listed)
-        ],
-    )
-    (folder / "1_Pooling").mkdir()
-    (folder / "2_Normalize").mkdir()
     config = pooling or {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True}
-    write_json(folder / "1_Pooling" / "config.json", config)
-    write_json(folder / "2_Normalize" / "config.json", {})
+    write_modules(folder, [("Pooling", config, {}), ("Normalize", {}, {})])
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24, "do_lower_case": False})
     write_json(folder / "config_sentence_transformers.json", model_config)
     return folder
@@ -108,6 +105,56 @@ def write_model2vec(folder: Path, modules: bool = True, **tensors: NDArray[Any])
             for i, (kind, path) in enumerate(kinds.items())
         ]
         write_json(folder / "modules.json", listed)
+    return folder
+
+
+def write_bert(folder: Path, kind: str = "bert", seed: int = 0, **config: Any) -> Path:
+    """A plain folder of a network that the native kernel runs: 2 layers, 64 wide, 2 heads.
+
+    kind: "bert", "roberta" or "xlm-roberta". config: other entries of its config.json.
+    """
+    write_plain(folder)
+    sizes = {
+        "vocab_size": BertConfig.from_pretrained(folder).vocab_size,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 128,
+        "max_position_embeddings": 48,
+        "pad_token_id": 0,
+        "initializer_range": 0.1,
+    }
+    torch.manual_seed(seed)
+    network = AutoModel.from_config(AutoConfig.for_model(kind, **{**sizes, **config}))
+    network.pooler = None
+    with torch.no_grad():
+        for name, tensor in network.named_parameters():
+            if name.endswith(("bias", "LayerNorm.weight")):
+                tensor += torch.randn_like(tensor) / 8
+    network.save_pretrained(folder)
+    return folder
+
+
+def write_modules(
+    folder: Path, modules: Sequence[tuple[str, dict[str, Any], dict[str, torch.Tensor]]] = ()
+) -> Path:
+    """modules.json of a network's folder. modules: class, config and tensors of those behind it."""
+    listed = [("Transformer", "")]
+    for i, (kind, config, tensors) in enumerate(modules, 1):
+        place = folder / f"{i}_{kind}"
+        place.mkdir()
+        write_json(place / "config.json", config)
+        if tensors:
+            save_torch(tensors, place / "model.safetensors")
+        listed.append((kind, place.name))
+    prefix = "sentence_transformers.models."
+    write_json(
+        folder / "modules.json",
+        [
+            {"idx": i, "name": str(i), "path": path, "type": prefix + kind}
+            for i, (kind, path) in enumerate(listed)
+        ],
+    )
     return folder
 
 

@@ -6,16 +6,14 @@ vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) fl
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.layout import ROUTES, Route, is_router
 from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import UNLIMITED, Ids, check_texts
 from searchengine.trainer.reading import integer
@@ -23,7 +21,7 @@ from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handl
 from searchengine.trainer.runtimes.runtime import prefetched, run_batches
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 
-if TYPE_CHECKING:  # both are torch, which takes seconds and which a compiled graph does without
+if TYPE_CHECKING:  # both are torch, which takes seconds and which the native runtime does without
     from searchengine.trainer.model.model_folder import Model
     from searchengine.trainer.model.modules import SentenceModule
 
@@ -35,7 +33,6 @@ ROLE_PROMPTS: Mapping[str, tuple[str, ...]] = {
 }
 # Texts tokenised and sorted at a time: bounds memory, and long enough that batches are even.
 CHUNK = 2048
-TWO_NETWORKS = "is a Router, with one network for questions and one for documents: leave layers out"
 
 
 class Encoder:
@@ -57,29 +54,18 @@ class Encoder:
     ):
         """source: the name by which `load` finds it again."""
         config = RuntimeConfig(RuntimeKind.TORCH, precision, device)
-        questions = None
-        if model.questions is not None:
-            questions = Encoder(model.questions, source, precision=precision, device=device)
-        self._set(ModelHandle(config, model, None), source, questions)
+        self._set(ModelHandle(config, model, None), source)
 
-    def _set(self, handle: Handle, source: str, questions: "Encoder | None") -> None:
+    def _set(self, handle: Handle, source: str) -> None:
         self._handle = handle
         self._source = source
         self._description = handle.description
         self._tokens = handle.tokens
-        self._questions = questions
-        if questions is not None and questions.dim != self.dim:
-            raise ModelError(
-                f"{source} gives questions {questions.dim} dimensions and documents {self.dim}: "
-                "they cannot be compared"
-            )
 
     @classmethod
-    def _from_handle(
-        cls, handle: Handle, source: str, questions: "Encoder | None" = None
-    ) -> "Encoder":
+    def _from_handle(cls, handle: Handle, source: str) -> "Encoder":
         encoder = cls.__new__(cls)
-        encoder._set(handle, source, questions)
+        encoder._set(handle, source)
         return encoder
 
     @classmethod
@@ -92,26 +78,24 @@ class Encoder:
         device: str | None = None,
         layers: int | None = None,
         trust_remote_code: bool = False,
-        route: Route | None = None,
         shared: bool = False,
     ) -> "Encoder":
         """The encoder in a folder, on the model hub, or packaged.
 
         The packaged ones are "starter", "starter-768" and "multilingual".
 
-        A static model (Model2Vec, StaticEmbedding) is averaged by numpy and needs no torch.
-        OpenVINO compiles others before the first text, which takes torch and some seconds. The
-        compiled graph is stored beside the model, and the next process needs neither.
+        A model of BERT's kind is run by the native kernel on a processor, which rounds its weights
+        to 8 bits once, in some seconds. A static model (Model2Vec, StaticEmbedding) is averaged by
+        numpy. Both need no torch; all else does.
 
         Args:
             source: a folder, a hub name, or a packaged model.
             runtime: what runs the network; see RuntimeConfig, also for precision and device.
             precision: of the transformer; pooling and head are always float32.
-            device: a torch device name; by default the fastest one.
+            device: a torch device name; by default a GPU if torch sees one.
             layers: number of layers of the network to keep, as for `truncate`.
             trust_remote_code: run Python code that comes with the model, which is logged as a
                 warning. Without it the code is never run, and a model that needs it is refused.
-            route: of a Router, load only the network for these texts; None: both, used by role.
             shared: use the model that this process has loaded with the same arguments, if it still
                 does and the files are the same; then nobody may train its `module`.
 
@@ -121,14 +105,7 @@ class Encoder:
         config = RuntimeConfig(runtime, precision, device, trust_remote_code)
         place = Source.find(source, layers, trust_remote_code=trust_remote_code)
         handle = share_handle if shared else open_handle
-        if not is_router(place.folder):
-            return cls._from_handle(handle(config, place), place.name)
-        if layers is not None:
-            raise ModelError(f"{place.name} {TWO_NETWORKS}")
-        if route is not None:
-            return cls._from_handle(handle(config, replace(place, route=route)), place.name)
-        query, document = (handle(config, replace(place, route=name)) for name in ROUTES)
-        return cls._from_handle(document, place.name, cls._from_handle(query, place.name))
+        return cls._from_handle(handle(config, place), place.name)
 
     @property
     def dim(self) -> int:
@@ -160,18 +137,10 @@ class Encoder:
         """How the model was trained, where its folder says so."""
         return MappingProxyType(dict(self._description.recipe))
 
-    @cached_property
+    @property
     def aligned_to(self) -> str:
-        """The fingerprint of the encoder whose documents it finds.
-
-        A question encoder names another one; any other encoder is its own.
-        """
-        if stated := self._description.recipe.get("document_encoder"):
-            return str(stated)
-        source = self._handle.source
-        if source is None or source.route != "query":
-            return self._handle.fingerprint
-        return open_handle(self._handle.config, replace(source, route="document")).fingerprint
+        """The fingerprint of the encoder whose documents it finds: its own."""
+        return self._handle.fingerprint
 
     @property
     def source(self) -> str:
@@ -196,20 +165,17 @@ class Encoder:
 
     @property
     def runs_on(self) -> str:
-        """Runtime and precision, as "openvino bf16"; known without starting them."""
-        own = self._handle.runs_on
-        return own if self._questions is None else f"{own}; questions: {self._questions.runs_on}"
+        """Runtime, precision and why they were chosen; known without starting them."""
+        return self._handle.runs_on
 
     def start(self) -> None:
-        """Start the fastest runtime, which the first texts may do without. Raises ModelError."""
+        """Start the runtime, which the first text does otherwise. Raises ModelError."""
         _ = self._handle.runtime
-        if self._questions is not None:
-            self._questions.start()
 
     @property
     def runtime(self) -> str:
-        """The runtime: "openvino" or "torch"; "numpy" for a static model."""
-        return self._handle.runtime.kind.value
+        """The runtime: "native" or "torch"; "numpy" for a static model."""
+        return str(self._handle.runtime.kind)
 
     @property
     def precision(self) -> str:
@@ -218,14 +184,13 @@ class Encoder:
 
     @property
     def model(self) -> "Model":
-        """All parts, for training and saving."""
-        model = cast("Model", self._handle.model)
-        return model if self._questions is None else replace(model, questions=self._questions.model)
+        """All parts, for training and saving. Loads torch. Raises ModelError for a static model."""
+        return self._handle.model
 
     @property
     def module(self) -> "SentenceModule":
         """The torch module with float32 weights."""
-        return cast("Model", self._handle.model).module
+        return self.model.module
 
     @property
     def fingerprint(self) -> str:
@@ -233,8 +198,7 @@ class Encoder:
 
         Weights as float32 bytes in the order of their names, the network's configuration as far as
         it changes vectors, tokenizer, truncation, pooling and head, length limit, prompts. The same
-        before a save and after a load, on any device, in any precision. That of documents, where
-        questions have a network of their own.
+        before a save and after a load, on any device, in any precision.
         """
         return self._handle.fingerprint
 
@@ -254,8 +218,6 @@ class Encoder:
         called after each batch with the number of texts it finished; the numbers add up to n.
         Raises ModelError for anything that is not a sequence of str.
         """
-        if role == "query" and self._questions is not None:
-            return self._questions.encode(texts, role=role, on_batch=on_batch)
         check_texts(texts)
         # Equal texts get equal vectors: encode them once.
         distinct: dict[str, int] = {}
@@ -266,9 +228,7 @@ class Encoder:
         # Leading tokens of a prompted text that are not to be pooled.
         skipped = 0 if self._description.include_prompt else self._tokens.prompt_tokens(prompt)
         for start, ids in self._tokenised(list(distinct), prompt):
-            runtime = self._handle.runtime_for(sum(map(len, ids)))
-            ran = run_batches(runtime, self._tokens, ids, skipped)
-            for batch, batch_vectors in ran:
+            for batch, batch_vectors in run_batches(self._handle.runtime, ids, skipped):
                 positions = start + np.array(batch)
                 vectors[positions] = batch_vectors
                 if on_batch is not None:
@@ -324,8 +284,6 @@ class Encoder:
 
         `encode` truncates a longer text. Raises ModelError for an unknown role.
         """
-        if role == "query" and self._questions is not None:
-            return self._questions.room(role)
         return self._tokens.room(self.prompt(role))
 
     def truncate(self, *, layers: int) -> "Encoder":
@@ -336,8 +294,6 @@ class Encoder:
         of layers that the network does not have.
         """
         config = self._handle.config
-        if self._questions is not None:
-            raise ModelError(f"{self.source} {TWO_NETWORKS}")
         if not self.layers:
             raise ModelError(f"{self.source} is a static model, without layers: leave layers out")
         number = integer(layers)

@@ -29,10 +29,6 @@ class TrainingError(TrainerError):
     """A training run that cannot go on, such as a loss that is not a number."""
 
 
-class RuntimeChoiceWarning(UserWarning):
-    """A faster runtime or precision that is not used, and why."""
-
-
 class TrainingWarning(UserWarning):
     """The kept step of a run is the model that it started from, or scores less."""
 

@@ -23,7 +23,7 @@ from searchengine.cli.console import (
 from searchengine.cli.measuring import bench, evaluate, judged
 from searchengine.cli.training import train
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
-from searchengine.trainer.errors import MemoryWarning, RuntimeChoiceWarning
+from searchengine.trainer.errors import MemoryWarning
 
 
 class BadInput(click.ClickException):
@@ -120,7 +120,6 @@ class OneSentence(click.Group):
     def _invoke(self, ctx: click.Context) -> Any:
         try:
             with _trainer_noted(), warnings.catch_warnings():
-                warnings.simplefilter("always", RuntimeChoiceWarning)
                 warnings.simplefilter("always", LanguageWarning)
                 warnings.simplefilter("always", FieldWarning)
                 warnings.simplefilter("always", MemoryWarning)

@@ -33,7 +33,7 @@ FINALISTS = 8
 FINALIST_RATIO = 1.5
 """Maximum latency of a finalist, as a multiple of the fastest finalist's."""
 OnRound = Callable[[Results], object]
-_PACKAGES = ("searchengine", "faiss-cpu", "faiss-gpu", "numpy", "torch", "openvino")
+_PACKAGES = ("searchengine", "faiss-cpu", "faiss-gpu", "numpy", "torch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +12,10 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import MemoryWarning, ModelError
 from searchengine.trainer.model.modules import Batch, Normalize, Pooling, SentenceModule, lowered
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.tokens import Padded, TokenIds, Tokenization
+from searchengine.trainer.model.tokens import Ids, TokenIds, Tokenization
 from searchengine.trainer.model.torch_model import read
-from searchengine.trainer.runtimes import torch_runtime
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import TorchRuntime, pick_device
-from searchengine.trainer.runtimes.unpadded import Unpadded
 from tests.tiny_model import WORDS, write_sentence_transformer
 
 TEXTS = ["the dog sleeps", "a", "two big whales near the sea " * 9, "", "red blue"]
@@ -35,10 +32,14 @@ def on_cpu(folder: Path) -> Encoder:
     return Encoder.load(folder, runtime="torch", precision="fp32", device="cpu")
 
 
-def padded(folder: Path, texts: list[str]) -> Padded:
+def tokens_of(folder: Path) -> TokenIds:
     model = read(Source.find(folder))
-    tokens = TokenIds(Tokenization.of(model.tokenizer, model.max_tokens))
-    return tokens.pad(tokens(texts))
+    return TokenIds(Tokenization.of(model.tokenizer, model.max_tokens))
+
+
+def runtime_of(folder: Path, device: str) -> TorchRuntime:
+    module = read(Source.find(folder)).module
+    return TorchRuntime(module, tokens_of(folder), Precision.FP32, device)
 
 
 # ------------------------------------------------------------------------ what torch is asked for
@@ -57,7 +58,7 @@ class Short:
     """A runtime on a device with memory for `tokens` in a batch; on the processor in truth."""
 
     def __init__(self, folder: Path, tokens: int, monkeypatch: pytest.MonkeyPatch):
-        self.runtime = TorchRuntime(read(Source.find(folder)).module, Precision.FP32, "cpu")
+        self.runtime = runtime_of(folder, "cpu")
         self.sizes: list[int] = []
         output = SentenceModule.output
 
@@ -72,11 +73,11 @@ class Short:
 
 def test_encoding_goes_on_with_less_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [" ".join(WORDS[i : i + 5]) for i in range(16)]
-    batch, expected = padded(tiny, texts), on_cpu(tiny).encode(texts)
-    width = batch.ids.shape[1]
+    rows, expected = tokens_of(tiny)(texts), on_cpu(tiny).encode(texts)
+    width = max(map(len, rows))
     short = Short(tiny, 5 * width, monkeypatch)
     with pytest.warns(MemoryWarning) as warned:
-        np.testing.assert_allclose(short.runtime.run(batch), expected, atol=1e-6)
+        np.testing.assert_allclose(short.runtime.run(rows), expected, atol=1e-6)
     assert [str(warning.message) for warning in warned] == [
         f"memory ran out on cpu: a batch has {rows * width} tokens, padding included"
         for rows in (8, 4)
@@ -84,15 +85,15 @@ def test_encoding_goes_on_with_less_memory(tiny: Path, monkeypatch: pytest.Monke
     assert short.runtime.token_budget == 4 * width
     # Now that it is known, nothing larger is tried.
     short.sizes.clear()
-    np.testing.assert_allclose(short.runtime.run(batch), expected, atol=1e-6)
+    np.testing.assert_allclose(short.runtime.run(rows), expected, atol=1e-6)
     assert short.sizes == [4 * width] * 4
 
 
 def test_a_text_that_never_fits_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = padded(tiny, ["the dog sleeps"])
+    rows: list[Ids] = tokens_of(tiny)(["the dog sleeps"])
     short = Short(tiny, 2, monkeypatch)
     with pytest.raises(ModelError, match=r"^cpu has too little memory for a text of 5 tokens in"):
-        short.runtime.run(batch)
+        short.runtime.run(rows)
 
 
 def decoder() -> SentenceModule:
@@ -146,34 +147,15 @@ def test_cuda_gives_what_the_processor_gives(tiny: Path, precision: str) -> None
     assert (fast.runtime, fast.precision) == ("torch", precision)
     cosines = (fast.encode(TEXTS) * on_cpu(tiny).encode(TEXTS)).sum(axis=1)
     assert cosines.min() > 0.998
-    runtime: Any = fast._handle.runtime
-    assert isinstance(runtime._running.transformer, Unpadded) == (precision != "fp32")
 
 
 @needs_cuda
-def test_cuda_replays_single_questions(tiny: Path) -> None:
-    fast = Encoder.load(tiny, device="cuda", precision="fp32")
-    single = np.stack([fast.encode([text])[0] for text in [*TEXTS, *TEXTS]])
-    np.testing.assert_allclose(single, on_cpu(tiny).encode(TEXTS * 2), atol=1e-3)
-    assert fast._handle.runtime._replay._graphs  # type: ignore[union-attr]
-
-
-@needs_cuda
-def test_questions_are_replayed_while_other_threads_encode(tiny: Path) -> None:
-    """Memory that other threads take from the device does not end a recording."""
-    encoders = [Encoder.load(tiny, device="cuda", precision="fp32") for _ in range(4)]
+def test_threads_share_a_device(tiny: Path) -> None:
+    encoder = Encoder.load(tiny, device="cuda", precision="fp32")
     questions = [" ".join(WORDS[i : i + 1 + i % 9]) for i in range(24)]
-    texts = [" ".join(WORDS[i % 30 : i % 30 + 8]) for i in range(3000)]
-    expected = on_cpu(tiny).encode(questions)
-
-    def ask(number: int) -> np.ndarray:
-        if number % 2:
-            encoders[number % 4].encode([f"{text} {number}" for text in texts])
-        return np.stack([encoders[number % 4].encode([text])[0] for text in questions])
-
     with ThreadPoolExecutor(8) as callers:
-        for vectors in callers.map(ask, range(16)):
-            np.testing.assert_allclose(vectors, expected, atol=1e-3)
+        single = np.concatenate([*callers.map(lambda text: encoder.encode([text]), questions)])
+    np.testing.assert_allclose(single, on_cpu(tiny).encode(questions), atol=1e-3)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two CUDA devices")
@@ -185,45 +167,33 @@ def test_a_second_device_answers_each_question(tiny: Path) -> None:
 
 
 @needs_cuda
-def test_bf16_takes_no_float32_weights_to_the_device() -> None:
+def test_bf16_takes_no_float32_weights_to_the_device(tiny: Path) -> None:
     module, device = decoder(), pick_device("cuda")
     big = torch.nn.Embedding(2**20, 32)  # 128 MB
     module.transformer.embed_tokens = big  # type: ignore[union-attr]
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    runtime = TorchRuntime(module, Precision.BF16, str(device))
-    ids = np.arange(48).reshape(2, 24)
-    runtime.run(Padded(ids, np.ones_like(ids)))
+    runtime = TorchRuntime(module, tokens_of(tiny), Precision.BF16, str(device))
+    runtime.run([*np.arange(48, dtype=np.int32).reshape(2, 24)])
     assert torch.cuda.max_memory_allocated() - before < 100 * 2**20
     assert {weight.device.type for weight in module.parameters()} == {"cpu"}
-
-
-@needs_cuda
-def test_an_open_choice_leaves_one_set_of_weights(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_runtime, "speeds", lambda *_: {"fast": 1.0, "exact": 1.0})
-    encoder = Encoder.load(tiny, device="cuda")
-    encoder.encode(TEXTS)
-    if encoder.precision == "bf16":
-        assert {weight.device.type for weight in encoder.module.parameters()} == {"cpu"}
 
 
 @needs_cuda
 def test_a_device_that_is_full_is_used_as_far_as_it_goes(tiny: Path) -> None:
     """Most of the memory is taken: batches become smaller, and the vectors are the same."""
     device = pick_device("cuda")
-    runtime = TorchRuntime(read(Source.find(tiny)).module, Precision.FP32, str(device))
+    runtime, tokens = runtime_of(tiny, str(device)), tokens_of(tiny)
     texts = [" ".join(WORDS[i % 30 : i % 30 + 8]) for i in range(60_000)]
-    batch = padded(tiny, texts)
-    runtime.run(padded(tiny, texts[:2]))
+    rows = tokens(texts)
+    runtime.run(rows[:2])
     torch.cuda.empty_cache()
     share = (torch.cuda.memory_reserved() + 150 * 2**20) / torch.cuda.mem_get_info()[1]
     torch.cuda.set_per_process_memory_fraction(share, device)
     try:
         with pytest.warns(MemoryWarning, match="memory ran out on cuda:"):
-            vectors = runtime.run(batch)
+            vectors = runtime.run(rows)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
-    assert runtime._room < batch.ids.size
+    assert runtime._room < sum(map(len, rows))
     np.testing.assert_allclose(vectors[:100], on_cpu(tiny).encode(texts[:100]), atol=1e-3)

@@ -155,9 +155,6 @@ def test_runtimes_and_passages_follow_the_folder(tmp_path: Path) -> None:
         theirs = SentenceTransformer(str(tmp_path / "long"), device="cpu")
         assert theirs.max_seq_length == 192
         assert np.allclose(theirs.encode(texts), vectors, atol=1e-5)
-    if importlib.util.find_spec("openvino"):
-        compiled = Encoder.load(tmp_path / "long", runtime="openvino", precision="fp32")
-        assert np.allclose(compiled.encode(texts), vectors, atol=1e-4)
 
 
 def test_windows_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -120,11 +120,11 @@ def test_other_code_of_a_model_is_another_fingerprint(with_code: Path) -> None:
 def test_code_of_a_model_runs_on_torch_alone(
     with_code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("openvino", reason="the extra `fast` is not installed")
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    assert Encoder.load(with_code, trust_remote_code=True, device="cpu").runtime == "torch"
-    with pytest.raises(ModelError, match="which only torch does"):
-        Encoder.load(with_code, trust_remote_code=True, runtime="openvino")
+    encoder = Encoder.load(with_code, trust_remote_code=True, device="cpu")
+    assert "Python code of its own (own_code.OwnConfig, own_code.OwnModel)" in encoder.runs_on
+    with pytest.raises(ModelError, match=r"native runtime cannot run .* code of its own"):
+        Encoder.load(with_code, trust_remote_code=True, runtime="native")
 
 
 def test_a_collection_does_not_remember_that_code_was_trusted(

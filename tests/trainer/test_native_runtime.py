@@ -1,32 +1,25 @@
 """The native kernel: every level gives the bits of the scalar one, and vectors near float32's."""
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_model import write_json, write_plain
+from safetensors.numpy import load_file, save_file
+from tiny_model import write_bert
 
-from searchengine.errors import SearchEngineError
 from searchengine.indexer.native import compiler
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.numpy_models import Described, find_described
+from searchengine.trainer.model.bert import read_bert
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.tokens import Padded
 from searchengine.trainer.native import library, weights
-from searchengine.trainer.runtimes import handle, native_runtime, torch_runtime
-from searchengine.trainer.runtimes.graph import Accuracy
-from searchengine.trainer.runtimes.numpy_runtime import Layer, Linear, Norm, NumpyRuntime
-from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
+from searchengine.trainer.runtimes.calibration import apply_head, quantize
 
 LENGTHS = (1, 2, 3, 5, 16, 47, 48, 63, 64, 65, 130)
 WIDTH, HEADS, INNER, TOKENS = 96, 2, 208, 50
@@ -124,74 +117,35 @@ def test_a_text_has_the_same_vector_in_any_batch() -> None:
 
 @needs_kernel
 @pytest.mark.parametrize(("bits", "least"), [(6, 0.9998), (7, 0.9999)])
-def test_it_computes_what_numpy_computes_of_the_same_weights(bits: int, least: float) -> None:
+def test_it_computes_what_numpy_computes_of_the_same_weights(
+    bits: int, least: float, tmp_path: Path
+) -> None:
     """Weights of whole numbers are exact in 8 bits, so that activations alone are rounded."""
-    arrays, texts = random_arrays(5), random_texts(6)
-    described = find_described(Source.find("starter"))
-    assert described is not None
-    numpy = NumpyRuntime(described)
-    numpy._network = described.network.__class__(heads=HEADS, width=WIDTH)
-
-    def linear(name: str) -> Linear:
-        parts = {part: arrays[f"{name}.{part}"] for part in ("weights", "scales", "shares")}
-        outputs, channels = len(parts["scales"]), len(parts["shares"])
-        steps = parts["weights"].size // outputs // 4
-        panels, at = [], 0
-        for first in range(0, outputs, weights.PANEL):
-            wide = min(weights.PANEL, outputs - first)
-            panel = parts["weights"][at : at + steps * wide * 4].reshape(steps, wide, 4)
-            panels.append(panel.swapaxes(1, 2).reshape(-1, wide)[:channels].astype(np.float32))
-            at += steps * wide * 4
-        whole = np.concatenate(panels, axis=1) - 128
-        return Linear(whole * parts["scales"], arrays[f"{name}.bias"])
-
-    def norm(name: str) -> Norm:
-        return Norm(arrays[f"{name}.weight"], arrays[f"{name}.bias"], 1e-12)
-
-    numpy.words = arrays["words"] * arrays["word_scales"][:, None]
-    numpy.positions, numpy.norm = arrays["positions"], norm("norm")
-    numpy.layers = [
-        Layer(
-            linear(f"{i}.attention"),
-            linear(f"{i}.attended"),
-            norm(f"{i}.first_norm"),
-            linear(f"{i}.inner"),
-            linear(f"{i}.outer"),
-            norm(f"{i}.second_norm"),
-        )
-        for i in range(2)
-    ]
-    network = weights.network(arrays, 2, HEADS, 1e-12, bits)
+    folder = write_bert(tmp_path / "model", max_position_embeddings=max(LENGTHS))
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2 and "position" not in name:
+            step = np.abs(tensor).max(axis=1, keepdims=True).clip(1e-9) / weights.MOST
+            tensors[name] = (np.rint(tensor / step) * step).astype(np.float32)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    bert, texts = replace(read_bert(Source.find(folder)), pooling=("cls", "mean")), random_texts(6)
+    arrays, exact = quantize(bert, texts, bits)
+    network = weights.network(arrays, 2, bert.network.heads, bert.network.epsilon, bits)
     level = library.levels().index("scalar")
-    for text in texts:
-        ids = text[None].astype(np.int64)
-        (expected,) = numpy._hidden(ids, np.ones_like(ids, bool))
-        cls, means = library.encode(network, text, np.array([len(text)], np.int32), 1, level)
-        for ours, theirs in ((cls[0], expected[0]), (means[0], expected.mean(axis=0))):
-            cosine = ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs)
-            assert cosine > least, len(text)
+    lengths = np.array([len(text) for text in texts], np.int32)
+    cls, means = library.encode(network, np.concatenate(texts), lengths, 1, level)
+    ours = apply_head(bert, {"cls": cls, "mean": means})
+    assert np.einsum("nd,nd->n", ours, exact).min() > least
 
 
 @needs_kernel
-def test_the_starter_is_near_float32_and_needs_neither_torch_nor_openvino() -> None:
+def test_the_starter_is_near_float32() -> None:
     texts = ["how do whales sleep", "", "the dog sleeps near the sea " * 60, "고래 🐋 ½"]
     exact = Encoder.load("starter-768", runtime="torch", precision="fp32").encode(texts)
     encoder = Encoder.load("starter-768", runtime="native")
     ours = encoder.encode(texts)
-    assert encoder.runs_on == "native int8"
     assert np.einsum("nd,nd->n", ours, exact).min() >= 0.99
     assert not np.array_equal(ours, exact)
-    program = (
-        "import sys; from searchengine.trainer.encoder import Encoder; "
-        "encoder = Encoder.load('starter-768', runtime='native'); "
-        "sys.stdout.buffer.write(encoder.encode(['how do whales sleep']).tobytes()); "
-        "assert not {'torch', 'openvino', 'transformers'} & set(sys.modules)"
-    )
-    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    second = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | path, stdout=subprocess.PIPE, check=True
-    )
-    assert second.stdout == ours[:1].tobytes()
 
 
 @needs_kernel
@@ -205,159 +159,13 @@ def test_questions_have_finer_digits() -> None:
     assert 1 - np.einsum("nd,nd->n", ours, exact).mean() < 3.3e-4
 
 
-def write_heads(folder: Path, seed: int = 0) -> Path:
-    """A network with heads of 16 channels."""
-    write_plain(folder, seed=seed)
-    config = json.loads((folder / "config.json").read_text())
-    write_json(folder / "config.json", config | {"num_attention_heads": 2})
-    return folder
-
-
-def write_small(folder: Path) -> tuple[Described, Source]:
-    """A network with heads of 16 channels, which torch has read."""
-    write_heads(folder)
-    with suppress(ModelError):  # its random weights may be too far apart in 8 bits
-        Encoder.load(folder, runtime="native").encode(["a"])
-    source = Source.find(folder)
-    described = find_described(source)
-    assert described is not None
-    return described, source
-
-
 @needs_kernel
-def test_a_damaged_file_of_weights_is_written_again(own_cache: Path, tmp_path: Path) -> None:
-    model, source = write_small(tmp_path / "small")
-    path = native_runtime._place(source)
-    assert path is not None
-    whole = path.read_bytes()
-    batch = Padded(np.array([[2, 5, 3]]), np.ones((1, 3), np.int64))
-    first = native_runtime._find(model, source)
-    assert first is not None
-    expected = first.run(batch)
-    path.unlink()  # mapped files are replaced, never written to
-    flipped = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
-    for damaged in (b"", whole[:100], whole[: len(whole) // 2], b"\xff" * 64, flipped):
-        path.write_bytes(damaged)
-        assert native_runtime._find(model, source) is None
-        path.unlink()
-    again = native_runtime._quantized(model, source)
-    assert path.read_bytes() == whole
-    path.with_suffix(".sha256").unlink()
-    assert native_runtime._find(model, source) is None
-    np.testing.assert_array_equal(again.run(batch), expected)
-    arrays, _ = weights.read(path)
+def test_a_channel_that_is_not_there_is_refused() -> None:
+    arrays = random_arrays(1)
     channels = arrays["0.inner.channels"].copy()
     channels[0] = len(arrays["0.inner.shares"])
     with pytest.raises(ValueError, match="names a channel that it does not have"):
-        weights.network(arrays | {"0.inner.channels": channels}, 2, 2, 1e-12, 7)
-
-
-@needs_kernel
-def test_what_it_does_not_run_is_refused_in_one_sentence(
-    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ModelError, match="native computes on the processor, not on 'cuda'"):
-        Encoder.load("starter", runtime="native", device="cuda")
-    with pytest.raises(ModelError, match="leave the precision out, got fp32"):
-        Encoder.load("starter", runtime="native", precision="fp32")
-    write_plain(tmp_path / "narrow")
-    with pytest.raises(ModelError, match="widths that are multiples of 16"):
-        Encoder.load(tmp_path / "narrow", runtime="native").encode(["a"])
-    runtime = native_runtime._find(*write_small(tmp_path / "small"))
-    assert runtime is not None
-    for ids, message in (([[99999]], "below 94, got 99999"), ([[1] * 60], "1 to 48 tokens")):
-        with pytest.raises(ModelError, match=message):
-            runtime.run(Padded(np.array(ids), np.ones_like(ids)))
-    monkeypatch.setattr(native_runtime, "levels", list)
-    with pytest.raises(SearchEngineError, match="not compiled: install searchengine again"):
-        Encoder.load("starter", runtime="native").encode(["a"])
-
-
-@pytest.fixture
-def free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The choice is free, and the processor has VNNI but no AMX."""
-    monkeypatch.delenv("SEARCHENGINE_RUNTIME", raising=False)
-    monkeypatch.setattr(handle, "adds_bytes", lambda: True)
-    monkeypatch.setattr(handle, "digit_bits", lambda: library.WIDE)
-    monkeypatch.setattr(handle, "cpu_has_amx", lambda: False)
-
-
-@needs_kernel
-def test_auto_takes_it_for_the_starter_once_numpy_has_answered_first_texts(
-    free: None, own_cache: Path
-) -> None:
-    texts = ["how do whales sleep", "the dog sleeps near the sea " * 60]
-    first = Encoder.load("starter")
-    assert first.runs_on == "numpy for the first texts, then native int8"
-    by_numpy = first.encode(texts[:1])
-    assert first.runs_on.startswith("numpy")
-    first.start()
-    assert (first.runs_on, first.runtime, first.precision) == ("native int8", "native", "int8")
-    vectors = first.encode(texts)
-    assert 0.99 < (by_numpy @ vectors[0])[0] < 0.999999
-    second = Encoder.load("starter")
-    assert second.runs_on == "native int8"
-    np.testing.assert_array_equal(second.encode(texts), vectors)
-    exact = Encoder.load("starter", precision="fp32")
-    assert exact.runs_on.split(",")[0] in ("torch", "torch fp32", "openvino")
-
-
-@needs_kernel
-@pytest.mark.parametrize(("adds", "bits", "amx"), [(0, 7, 0), (1, 7, 1), (1, 6, 0)])
-def test_auto_does_not_take_it_where_another_runtime_is_better(
-    adds: bool, bits: int, amx: bool, free: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handle, "adds_bytes", lambda: adds)
-    monkeypatch.setattr(handle, "digit_bits", lambda: bits)
-    monkeypatch.setattr(handle, "cpu_has_amx", lambda: amx)
-    monkeypatch.setattr(RuntimeConfig, "tries_openvino", True)
-    assert "native" not in Encoder.load("starter").runs_on
-    monkeypatch.setattr(RuntimeConfig, "tries_openvino", False)
-    assert ("native" in Encoder.load("starter").runs_on) == adds
-
-
-@needs_kernel
-def test_auto_takes_it_for_a_network_that_it_does_not_know(
-    free: None,
-    own_cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(RuntimeConfig, "tries_openvino", False)
-    monkeypatch.setattr(torch_runtime, "cpu_has_native_bf16", lambda: False)
-    folder = write_heads(tmp_path / "small")
-    rounds: list[Described] = []
-    rounded = native_runtime._rounded
-
-    def counted(model: Described) -> tuple[weights.Arrays, Accuracy]:
-        rounds.append(model)
-        arrays, measured = rounded(model)
-        return arrays, replace(measured, cosine=cosine)
-
-    monkeypatch.setattr(native_runtime, "_rounded", counted)
-    cosine = 0.991
-    encoder = Encoder.load(folder)
-    assert encoder.runs_on == "native int8, or else torch"
-    vectors = encoder.encode(["a whale sings"])
-    assert encoder.runs_on == "native int8" and len(rounds) == 1
-    again = Encoder.load(folder)
-    assert again.runs_on == "native int8"
-    np.testing.assert_array_equal(again.encode(["a whale sings"]), vectors)
-    assert len(rounds) == 1
-    # One that is not accurate enough is not rounded again, and runs as it would without the kernel.
-    inaccurate = write_heads(tmp_path / "other", seed=2)
-    cosine = 0.98
-    caplog.set_level("INFO")
-    encoder = Encoder.load(inaccurate)
-    exact = Encoder.load(inaccurate, runtime="torch", precision="fp32").encode(["a whale sings"])
-    np.testing.assert_allclose(encoder.encode(["a whale sings"]), exact, atol=1e-5)
-    assert encoder.runs_on == "torch fp32" and len(rounds) == 2
-    assert "got int8 0.9800: another runtime is taken" in caplog.text
-    assert Encoder.load(inaccurate).runs_on == "numpy for the first texts, then torch"
-    with pytest.raises(ModelError, match=r"0\.99, got int8 0\.98"):
-        Encoder.load(inaccurate, runtime="native").encode(["a"])
-    assert len(rounds) == 2
+        weights.network(arrays | {"0.inner.channels": channels}, 2, HEADS, 1e-12, 7)
 
 
 def test_rounding_makes_up_for_errors() -> None:

@@ -56,7 +56,8 @@ def test_against_the_mean_by_hand(tmp_path: Path) -> None:
     assert not vectors[4].any()  # no token, no direction
     assert encoder.encode([]).shape == (0, WIDTH)
     assert (encoder.dim, encoder.layers, encoder.matryoshka_dims) == (WIDTH, 0, (WIDTH,))
-    assert (encoder.runs_on, encoder.runtime, encoder.precision) == ("numpy fp32", "numpy", "fp32")
+    assert encoder.runs_on == "numpy fp32 (a static model)"
+    assert (encoder.runtime, encoder.precision) == ("numpy", "fp32")
 
 
 @pytest.mark.parametrize("modules", [True, False])
@@ -142,7 +143,7 @@ def test_no_torch(tmp_path: Path) -> None:
 import sys
 from searchengine.trainer.encoder import Encoder
 assert Encoder.load(sys.argv[1]).encode(["a whale"]).shape == (1, 32)
-assert not {"torch", "transformers", "openvino"} & set(sys.modules)
+assert not {"torch", "transformers"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program, folder], check=True)
 
@@ -183,7 +184,7 @@ def dense(folder: Path) -> None:
             lambda f: write_json(
                 f / "config_sentence_transformers.json", {"default_prompt_name": "x"}
             ),
-            "the default prompt 'x' is not there",
+            "the default prompt 'x' is none of the model's prompts",
         ),
         (
             lambda f: write_json(
@@ -200,19 +201,15 @@ def test_what_is_damaged(tmp_path: Path, spoil: Any, message: str) -> None:
         Encoder.load(folder)
 
 
-def test_a_copy(tmp_path: Path) -> None:
-    """Saved as a StaticEmbedding, with the limit of its tokenizer and its prompts."""
+def test_the_limit_of_its_tokenizer(tmp_path: Path) -> None:
     folder = write_model2vec(tmp_path / "m")
     tokenizer = static_tokenizer()
     tokenizer.enable_truncation(6, direction="left")
     tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "the man "}})
     encoder = Encoder.load(folder)
-    encoder.save(tmp_path / "copy")
-    copy = Encoder.load(tmp_path / "copy")
-    assert copy.fingerprint == encoder.fingerprint and copy.max_tokens == 6
-    texts = ["two dog a " * 9]
-    assert np.array_equal(copy.encode(texts, role="query"), encoder.encode(texts, role="query"))
+    assert encoder.max_tokens == 6
+    last = "a two dog a two dog"
+    assert np.abs(encoder.encode(["two dog a " * 9 + last]) - encoder.encode([last])).max() < 1e-6
 
 
 def test_what_it_cannot_do(tmp_path: Path) -> None:
@@ -223,6 +220,7 @@ def test_what_it_cannot_do(tmp_path: Path) -> None:
         lambda: encoder.truncate(layers=1),
         lambda: Encoder.load(folder, precision="bf16"),
         lambda: Encoder.load(folder, device="meta"),
+        lambda: encoder.save(tmp_path / "copy"),
     ):
         with pytest.raises(ModelError, match="is a static model"):
             call()

@@ -12,17 +12,16 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from filelock import FileLock
 from safetensors import SafetensorError
 
 from searchengine.trainer.errors import ModelError
 
-Value = TypeVar("Value")
 CHECKSUMS, KEY = "checksums.json", "key"
 KEY_BYTES = 32
 # A file changed this recently (ns) may change again within one tick of the clock: it is read again.
@@ -126,34 +125,6 @@ def user_cache() -> Path | None:
     except RuntimeError:
         return None
     return home / "searchengine"
-
-
-def recall(folder: str, key: Mapping[str, str], read: Callable[[Any], Value]) -> Value | None:
-    """A measurement from the user's cache; None if it is missing or damaged.
-
-    read: makes it from what `remember` was given.
-    """
-    path = _measurement(folder, key)
-    if path is not None:
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            return read(json.loads(path.read_bytes()))
-    return None
-
-
-def remember(folder: str, key: Mapping[str, str], measured: Mapping[str, Any]) -> None:
-    """Keep a measurement in the user's cache, unless that is read-only or full."""
-    path = _measurement(folder, key)
-    if path is not None:
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_at_once(path, json.dumps({**key, **measured}, indent=2).encode())
-
-
-def _measurement(folder: str, key: Mapping[str, str]) -> Path | None:
-    """A file for each key: computers that share a home folder keep one another's measurements."""
-    cache = user_cache()
-    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    return None if cache is None else cache / folder / f"{name}.json"
 
 
 def signing_key(*, create: bool = False) -> bytes | None:

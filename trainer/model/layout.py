@@ -14,13 +14,32 @@ from searchengine.trainer.errors import ModelError
 WEIGHTS = "model.safetensors"
 MODULES = "modules.json"
 MODEL_CONFIG = "config_sentence_transformers.json"
+TRANSFORMER_CONFIG = "sentence_bert_config.json"
+TOKENIZER = "tokenizer.json"
 LIBRARY = "sentence_transformers."
-# A module that sends questions and documents through modules of their own.
 ROUTER, ROUTER_CONFIG = "Router", "router_config.json"
 Route = Literal["query", "document"]
 ROUTES: tuple[Route, ...] = ("query", "document")
+PLAIN = Path()  # in place of the folder of a module that a plain folder does not have
 # Of unit rows all three put the same documents first; of others only the cosine is ours.
 UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")
+# The switches of poolings written before sentence-transformers 6, in their order of concatenation.
+POOLING_SWITCHES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+# Settings for transformers that TRANSFORMER_CONFIG may hold, by which sentence-transformers changes
+# what the configs of network and tokenizer say; those for the weights change no vector.
+OVERRIDES = (
+    "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs"
+)  # fmt: skip
+# Families whose positions begin behind the padding id, so that fewer tokens fit.
+OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"})
+FALLBACK_MAX_TOKENS = 512
 
 # What models were trained with, by their cards, while their folders name no prompts. Patterns of
 # their names in small letters, without the owner.
@@ -48,15 +67,23 @@ PUBLISHED: tuple[tuple[str, Mapping[str, str]], ...] = (
 )
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file of a model folder; ModelError names the file if it is not one."""
+def read_text(path: Path) -> str:
+    """A text file of a model folder; ModelError names the file if it cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ModelError(f"{path} is missing: the model folder is incomplete") from None
     except PermissionError as error:
         raise ModelError(f"{path}: {FORBIDDEN}") from error
     except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file of a model folder; ModelError names the file if it is not one."""
+    try:
+        return json.loads(read_text(path))
+    except ValueError as error:
         raise ModelError(f"{path} cannot be read as JSON: {error}") from error
 
 
@@ -98,12 +125,11 @@ def require_safetensors(place: Path) -> None:
             ) from error
 
 
-def listed_modules(folder: Path, route: Route | None = None) -> list[tuple[str, Path]]:
+def listed_modules(folder: Path) -> list[tuple[str, Path]]:
     """(kind, folder) of each module in modules.json, in order.
 
     The kind is the class name at the end of the dotted `type`, because the dotted path in front of
-    it changed between versions of sentence-transformers. route: of a Router, which is replaced by
-    its modules for these texts.
+    it changed between versions of sentence-transformers.
     """
     listed = read_json(folder / MODULES)
     try:
@@ -112,8 +138,6 @@ def listed_modules(folder: Path, route: Route | None = None) -> list[tuple[str, 
         raise ModelError(
             f"{folder / MODULES}: expected a list of objects with `type` and `path`"
         ) from error
-    if route is not None:
-        named = [*_routed(folder, route), *named[1:]]
     types = [name for name, _ in named]
     modules = [(name.rsplit(".", 1)[-1], folder / path) for name, path in named]
     if foreign := [name for name in types if not name.startswith(LIBRARY)]:
@@ -128,29 +152,24 @@ def listed_modules(folder: Path, route: Route | None = None) -> list[tuple[str, 
     return modules
 
 
-def is_router(folder: Path) -> bool:
-    """Whether a folder has a network for questions beside the one for documents."""
-    return (folder / MODULES).is_file() and [kind for kind, _ in listed_modules(folder)[:1]] == [
-        ROUTER
-    ]
+def model_stages(folder: Path) -> list[tuple[str, Path]]:
+    """As `listed_modules`, also of a plain folder of transformers.
 
-
-def _routed(folder: Path, route: Route) -> list[tuple[str, str]]:
-    """(type, path) of the modules of a route."""
-    config = read_object(folder / ROUTER_CONFIG)
-    try:
-        structure, types = config["structure"], config["types"]
-        mapped = config["parameters"].get("route_mappings")
-        if set(structure) != set(ROUTES) or mapped:
-            routes = ", ".join([*structure, *(mapped or ())])
-            raise ModelError(
-                f"{folder / ROUTER_CONFIG} has the routes {routes}: expected {' and '.join(ROUTES)}"
-            )
-        return [(str(types[name]), str(name)) for name in structure[route]]
-    except (TypeError, KeyError, AttributeError) as error:
+    That gets mean pooling and unit rows, as sentence-transformers gives it. Raises ModelError for a
+    folder that is no model.
+    """
+    if (folder / MODULES).is_file():
+        return listed_modules(folder)
+    if (folder / "config.json").is_file():
+        return [("Transformer", folder), ("Pooling", PLAIN), ("Normalize", PLAIN)]
+    if (folder / "checkpoint").is_dir():
         raise ModelError(
-            f"{folder / ROUTER_CONFIG}: expected `types`, `structure` and `parameters`"
-        ) from error
+            f"{folder} holds an unfinished training run: finish it with `train … --resume`"
+        )
+    raise ModelError(
+        f"{folder} is not a model: it has neither modules.json (sentence-transformers) nor "
+        "config.json (transformers)"
+    )
 
 
 def check_similarity(config: Mapping[str, Any], unit: bool, folder: Path) -> None:
@@ -227,3 +246,78 @@ def trained_dims(config: Mapping[str, Any], width: int, folder: Path) -> tuple[i
     if config.get("truncate_dim") is None or not dims:
         return tuple(dims)
     return (width, *(dim for dim in dims if dim < width))
+
+
+def transformer_settings(place: Path) -> dict[str, Any]:
+    """sentence_bert_config.json, or one of its older names (sentence_roberta_config.json, …)."""
+    named = place / TRANSFORMER_CONFIG
+    older = sorted(place.glob("sentence_*_config.json"))
+    settings = read_object(named if named.is_file() or not older else older[0], optional=True)
+    task = settings.get("transformer_task", "feature-extraction")
+    if task != "feature-extraction" or settings.get("query_expansion"):
+        raise ModelError(f"{place} is a {task} model: expected one that gives a vector per text")
+    for name in OVERRIDES:
+        values = settings.get(name) or {}
+        if set(values) - {"trust_remote_code"}:  # which no folder can allow itself
+            raise ModelError(
+                f"{place} has {name} {values} in {TRANSFORMER_CONFIG}, which is not followed here: "
+                "write it into config.json or tokenizer_config.json, and remove it there"
+            )
+    return settings
+
+
+def max_tokens(settings: Mapping[str, Any], limit: Any, config: Mapping[str, Any]) -> int:
+    """The limit in the folder, at most the number of positions of the network.
+
+    settings: see transformer_settings. limit: of the tokenizer, or None. config: of the network.
+    """
+    positions = config.get("max_position_embeddings")
+    length = settings.get("max_seq_length")
+    if not length:
+        length = positions or FALLBACK_MAX_TOKENS if limit is None or limit >= 10**9 else limit
+    if positions is not None and positions > 0:
+        length = min(length, positions - position_offset(config))
+    return int(length)
+
+
+def position_offset(config: Mapping[str, Any]) -> int:
+    """Number of positions in front of the first token's, which belong to no token."""
+    padding = config.get("pad_token_id")
+    offset = config.get("model_type") in OFFSET_POSITIONS
+    return (0 if padding is None else padding) + 1 if offset else 0
+
+
+def lowercases(tokenizer: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer, as the JSON of `tokenizers`, makes its text lower case."""
+    state = tokenizer.get("normalizer") or {}
+    steps = state.get("normalizers", [state])
+    return any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps)
+
+
+def pooling_modes(place: Path, width: int) -> tuple[tuple[str, ...], bool]:
+    """The modes of a Pooling module, side by side, and whether they pool a prompt's tokens.
+
+    width: of the network.
+    """
+    if place == PLAIN:
+        return ("mean",), True
+    path = place / "config.json"
+    config = read_object(path)
+    if "pooling_mode" in config:
+        named = config["pooling_mode"]
+        modes = tuple([named] if isinstance(named, str) else named)
+        if not {*modes} <= {*POOLING_SWITCHES.values()}:
+            raise ModelError(
+                f"{path} has pooling_mode {named!r}: expected any of "
+                f"{', '.join(POOLING_SWITCHES.values())}"
+            )
+    else:
+        modes = tuple(mode for key, mode in POOLING_SWITCHES.items() if config.get(key))
+    if not modes:
+        raise ModelError(
+            f"{path} names no pooling mode: expected pooling_mode or a pooling_mode_… switch"
+        )
+    stated = config.get("embedding_dimension", config.get("word_embedding_dimension", width))
+    if stated != width:
+        raise ModelError(f"{path} says the network is {stated} wide, but it is {width}")
+    return modes, bool(config.get("include_prompt", True))

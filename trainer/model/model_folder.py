@@ -14,19 +14,19 @@ from safetensors.torch import load_file
 from searchengine.trainer.errors import ModelError, first_line
 from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
-    MODULES,
     WEIGHTS,
-    Route,
     check_similarity,
-    listed_modules,
+    max_tokens,
+    model_stages,
+    pooling_modes,
     prompts_of,
     read_object,
     require_safetensors,
     trained_dims,
+    transformer_settings,
     truncate_dim,
 )
 from searchengine.trainer.model.modules import (
-    POOLING_SWITCHES,
     Classifier,
     Dense,
     HeadLayer,
@@ -36,7 +36,8 @@ from searchengine.trainer.model.modules import (
     PoolingMode,
     SentenceModule,
 )
-from searchengine.trainer.model.network import max_tokens, read_transformer, transformer_settings
+from searchengine.trainer.model.network import read_transformer
+from searchengine.trainer.model.tokens import check_settings
 
 # Not read by sentence-transformers: the history of training, and the classifier.
 HISTORY = "training.json"
@@ -66,57 +67,23 @@ class Model:
     questions: "Model | None" = None
 
     def __post_init__(self) -> None:
-        dim = self.module.dim
-        dims = self.matryoshka_dims or (dim,)
-        if dims[0] != dim or list(dims) != sorted(set(dims), reverse=True) or dims[-1] < 1:
-            raise ModelError(
-                f"matryoshka_dims is {list(dims)}: expected descending, distinct lengths that "
-                f"start with the model's width {dim}"
-            )
+        dims = self.matryoshka_dims or (self.module.dim,)
+        check_settings(self.module.dim, dims, self.max_tokens, self.prompts, self.default_prompt)
         object.__setattr__(self, "matryoshka_dims", tuple(dims))
-        if self.max_tokens < 3:
-            raise ModelError(f"max_tokens is {self.max_tokens}: expected 3 or more")
-        if self.default_prompt is not None and self.default_prompt not in self.prompts:
-            raise ModelError(
-                f"the default prompt {self.default_prompt!r} is none of the model's prompts "
-                f"({', '.join(self.prompts) or 'it has none'})"
-            )
 
 
-def read_model(
-    folder: Path, *, trust_remote_code: bool = False, route: Route | None = None
-) -> Model:
+def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
     """The model in `folder`: a sentence-transformers folder or a plain transformers one.
 
-    A plain folder gets mean pooling and unit rows, as sentence-transformers gives it.
-    trust_remote_code: Python code that comes with the folder may be run; else it never is. route:
-    of a Router, the texts that the model is for.
+    trust_remote_code: Python code that comes with the folder may be run; else it never is.
     """
-    if not folder.is_dir():
-        raise ModelError(
-            f"no model at {folder}: expected a folder with modules.json or config.json"
-        )
-    if (folder / MODULES).is_file():
-        stages = _stages(folder, route)
-        place, settings = stages[0][1], transformer_settings(stages[0][1])
-    elif (folder / "config.json").is_file():
-        stages, place, settings = [], folder, {}
-    elif (folder / "checkpoint").is_dir():
-        raise ModelError(
-            f"{folder} holds an unfinished training run: finish it with `train … --resume`"
-        )
-    else:
-        raise ModelError(
-            f"{folder} is not a model: it has neither modules.json (sentence-transformers) nor "
-            "config.json (transformers)"
-        )
+    stages = _stages(folder)
+    place = stages[0][1]
+    settings = transformer_settings(place)
     transformer, tokenizer = read_transformer(place, settings, trust_remote_code)
     width = int(transformer.config.hidden_size)
-    if stages:
-        pooling = _read_pooling(stages[1][1], width)
-        head = _read_head(stages[2:], pooling.out_width)
-    else:
-        pooling, head = Pooling(width, (PoolingMode.MEAN,)), [Normalize()]
+    pooling = _read_pooling(stages[1][1], width)
+    head = _read_head(stages[2:], pooling.out_width)
     config = read_object(folder / MODEL_CONFIG, optional=True)
     width = SentenceModule(transformer, pooling, head).dim
     head += _truncation(width, truncate_dim(config, width, folder))
@@ -125,7 +92,7 @@ def read_model(
     return Model(
         module,
         tokenizer,
-        max_tokens=max_tokens(settings, tokenizer, transformer.config),
+        max_tokens=max_tokens(settings, tokenizer.model_max_length, transformer.config.to_dict()),
         prompts=prompts_of(config, folder),
         default_prompt=config.get("default_prompt_name"),
         matryoshka_dims=trained_dims(config, module.dim, folder),
@@ -158,9 +125,9 @@ def _read_classifier(folder: Path) -> Classifier | None:
     return _filled(Classifier(dims, labels), folder / CLASSIFIER).eval()
 
 
-def _stages(folder: Path, route: Route | None) -> list[tuple[str, Path]]:
+def _stages(folder: Path) -> list[tuple[str, Path]]:
     """(kind, folder) of each module, in order: one Transformer, one Pooling, then head layers."""
-    stages = listed_modules(folder, route)
+    stages = model_stages(folder)
     kinds = [kind for kind, _ in stages]
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(HEAD_LAYERS):
         raise ModelError(
@@ -171,27 +138,8 @@ def _stages(folder: Path, route: Route | None) -> list[tuple[str, Path]]:
 
 
 def _read_pooling(place: Path, width: int) -> Pooling:
-    path = place / "config.json"
-    config = read_object(path)
-    try:
-        if "pooling_mode" in config:
-            named = config["pooling_mode"]
-            modes = tuple(PoolingMode(m) for m in ([named] if isinstance(named, str) else named))
-        else:
-            modes = tuple(mode for key, mode in POOLING_SWITCHES.items() if config.get(key))
-    except (TypeError, ValueError):
-        raise ModelError(
-            f"{path} has pooling_mode {config['pooling_mode']!r}: expected any of "
-            f"{', '.join(PoolingMode)}"
-        ) from None
-    if not modes:
-        raise ModelError(
-            f"{path} names no pooling mode: expected pooling_mode or a pooling_mode_… switch"
-        )
-    stated = config.get("embedding_dimension", config.get("word_embedding_dimension", width))
-    if stated != width:
-        raise ModelError(f"{path} says the network is {stated} wide, but it is {width}")
-    return Pooling(width, modes, bool(config.get("include_prompt", True)))
+    modes, include_prompt = pooling_modes(place, width)
+    return Pooling(width, tuple(map(PoolingMode, modes)), include_prompt)
 
 
 def _read_head(stages: list[tuple[str, Path]], width: int) -> list[HeadLayer]:

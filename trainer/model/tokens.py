@@ -6,7 +6,7 @@ Also the description of a model without its weights: most of it is the tokenizer
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from searchengine.trainer.errors import ModelError
+from searchengine.trainer.errors import ModelError, first_line
 
-# (n,), or (n, 2) for a pair: beside each id the text of the pair that it belongs to, 0 or 1.
-Ids = NDArray[np.int32]
-Text = str | tuple[str, str]
+Ids = NDArray[np.int32]  # (n,)
 Spans = NDArray[np.int32]
 # Characters tokenised at a time for spans: a tokenizer takes over 100 bytes for each of them.
 PIECE = 1 << 15
@@ -26,8 +24,6 @@ SHORT = 64  # characters; texts with no more in all are seldom truncated
 AT_ONCE = 1 << 22
 # Where a text may be cut and give the same tokens, if the tokenizer passes the probe below.
 GAP = re.compile(r"(?<=\S) (?=\w)")
-# The width of packed rows: a multiple of PACK_STEP, at most PACK_WIDTH or the longest text.
-PACK_STEP, PACK_WIDTH = 16, 128
 PROBE = ("Whales sleep,", " half 고래는", " 잔다. 42", " birds sing")
 # A length limit that no text reaches; and the tokens of a passage where that is the limit. Such a
 # model averages, and a mean of many tokens says little of any. As many as Model2Vec reads.
@@ -66,50 +62,12 @@ class Padded:
     """Token ids as a forward pass takes them, padded on the right.
 
     ids, mask: (B, T) int64, 1 in the mask on real tokens. prompt_tokens: number of leading tokens
-    of every row that are a prompt and are not pooled. types: (B, T) int64, of pairs of texts: the
-    one that a token belongs to, 0 or 1.
+    of every row that are a prompt and are not pooled.
     """
 
     ids: NDArray[np.int64]
     mask: NDArray[np.int64]
     prompt_tokens: int = 0
-    types: NDArray[np.int64] | None = None
-
-    def widened(self, width: int) -> Self:
-        """The same rows, padded to this width."""
-        more = np.zeros((len(self.ids), width - self.ids.shape[1]), np.int64)
-        ids, mask = np.hstack((self.ids, more)), np.hstack((self.mask, more))
-        types = None if self.types is None else np.hstack((self.types, more))
-        return replace(self, ids=ids, mask=mask, types=types)
-
-    def part(self, rows: slice) -> Self:
-        """Some of the rows, as wide as they are."""
-        types = None if self.types is None else self.types[rows]
-        return replace(self, ids=self.ids[rows], mask=self.mask[rows], types=types)
-
-    def packing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Positions that pack the rows one after another into fewer, longer ones, to save padding.
-
-        Returns slots (P, W): the position in the flat ids of each packed token, B · T for none; and
-        places (B, T): the position in the flat slots of each token, 0 for padding. A row goes whole
-        into the first packed row that has room for it. W is the width with the fewest slots.
-        """
-        rows, width = self.ids.shape
-        real = self.mask.astype(bool)
-        real[:, 0] = True  # a text without tokens takes a place as well
-        if rows == 1:  # a question, which waits for each step: it stays as it is
-            places = np.arange(width)
-            return np.where(real, places, width), np.where(real, places, 0)
-        lengths = real.sum(axis=1).tolist()
-        narrowest = -(-max(lengths) // PACK_STEP) * PACK_STEP
-        widths = range(narrowest, max(narrowest, PACK_WIDTH) + 1, PACK_STEP)
-        packings = [(_first_fit(lengths, pack), pack) for pack in widths]
-        (targets, before), pack = min(packings, key=lambda item: (max(item[0][0]) + 1) * item[1])
-        starts = np.array(targets) * pack + np.array(before)
-        places = np.where(real, starts[:, None] + np.arange(width), 0)
-        slots = np.full((max(targets) + 1, pack), rows * width)
-        slots.flat[places[real]] = np.flatnonzero(real)
-        return slots, places
 
 
 def _encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Any]:
@@ -122,39 +80,21 @@ def _encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Any]:
         return list(tokenizer.encode_batch(whole, add_special_tokens=False))
 
 
-def _first_fit(lengths: Sequence[int], width: int) -> tuple[list[int], list[int]]:
-    """The row of `width` tokens that each text goes to, and how many tokens are before it there."""
-    room: list[int] = []
-    targets, before = [], []
-    full, shortest = 0, min(lengths)
-    for length in lengths:
-        while full < len(room) and room[full] < shortest:
-            full += 1
-        row = next((i for i in range(full, len(room)) if room[i] >= length), len(room))
-        if row == len(room):
-            room.append(width)
-        targets.append(row)
-        before.append(width - room[row])
-        room[row] -= length
-    return targets, before
-
-
 @dataclass(frozen=True, slots=True)
 class Tokenization:
     """How a model splits texts into tokens.
 
-    state: the tokenizer as JSON, by `tokenizers`. pairs: whether it reads two texts at a time.
+    state: the tokenizer as JSON, by `tokenizers`. special_ids: None for those that it names itself.
     """
 
     state: str
     max_tokens: int
     pad_id: int
-    special_ids: tuple[int, ...]
+    special_ids: tuple[int, ...] | None
     truncation_side: str
-    pairs: bool = False
 
     @classmethod
-    def of(cls, tokenizer: Any, max_tokens: int, *, pairs: bool = False) -> Self:
+    def of(cls, tokenizer: Any, max_tokens: int) -> Self:
         """From a tokenizer of transformers."""
         return cls(
             tokenizer.backend_tokenizer.to_str(),
@@ -162,41 +102,40 @@ class Tokenization:
             tokenizer.pad_token_id or 0,
             tuple(tokenizer.all_special_ids),
             tokenizer.truncation_side,
-            pairs,
         )
 
 
 class TokenIds:
     """Turns texts into token ids of at most `max_tokens`, special tokens included.
 
-    Where the model reads pairs, each text is a pair, whose longer half is cut first.
     Owns a copy of the tokenizer, so that two users never change each other's truncation.
     """
 
     def __init__(self, tokenization: Tokenization):
-        self.max_tokens, self.pairs = tokenization.max_tokens, tokenization.pairs
-        self.pad_id = tokenization.pad_id
-        self._specials = frozenset(tokenization.special_ids)
+        """Raises ModelError for a state that is none of a tokenizer."""
+        self.max_tokens, self.pad_id = tokenization.max_tokens, tokenization.pad_id
         self._state = tokenization.state
-        self._tokenizer = Tokenizer.from_str(self._state)
+        try:
+            self._tokenizer = Tokenizer.from_str(self._state)
+        except Exception as error:  # the library raises plain Exception
+            raise ModelError(f"tokenizer.json is not a tokenizer: {first_line(error)}") from error
+        special = tokenization.special_ids
+        if special is None:
+            added = self._tokenizer.get_added_tokens_decoder()
+            special = tuple(number for number, token in added.items() if token.special)
+        self._specials = frozenset(special)
         self._tokenizer.no_padding()
         self._side = tokenization.truncation_side
         self._tokenizer.enable_truncation(self.max_tokens, direction=self._side)
 
-    def __call__(self, texts: Sequence[Text]) -> list[Ids]:
+    def __call__(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text, int32, in the order given."""
-        texts = [self._start(text) if isinstance(text, str) else text for text in texts]
+        texts = [self._start(text) for text in texts]
         try:
             encoded = self._tokenizer.encode_batch_fast(texts)
         except (UnicodeEncodeError, TypeError):
             # A lone surrogate, as a lenient JSON reader gives. Rare: pay only when it happens.
-            clean = [
-                without_surrogates(t) if isinstance(t, str) else tuple(map(without_surrogates, t))
-                for t in texts
-            ]
-            encoded = self._tokenizer.encode_batch_fast(clean)
-        if self.pairs:
-            return [np.array([e.ids, e.type_ids], dtype=np.int32).T for e in encoded]
+            encoded = self._tokenizer.encode_batch_fast([*map(without_surrogates, texts)])
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
 
     def prompt_tokens(self, prompt: str) -> int:
@@ -305,20 +244,38 @@ class TokenIds:
             start = gap.start()
         yield start, len(text)
 
-    def pad(self, rows: Sequence[Ids], prompt_tokens: int = 0, multiple: int = 1) -> Padded:
-        """Rows of ids as one right-padded batch, its width a multiple of `multiple` if it fits."""
+    def pad(self, rows: Sequence[Ids], prompt_tokens: int = 0) -> Padded:
+        """Rows of ids as one right-padded batch."""
         width = max(1, max(len(row) for row in rows))
-        width = max(width, min(-(-width // multiple) * multiple, self.max_tokens))
         ids = np.full((len(rows), width), self.pad_id, dtype=np.int64)
         mask = np.zeros((len(rows), width), dtype=np.int64)
-        types = np.zeros_like(mask) if self.pairs else None
         for i, row in enumerate(rows):
-            if types is not None:
-                types[i, : len(row)] = row[:, 1]
-                row = row[:, 0]
             ids[i, : len(row)] = row
             mask[i, : len(row)] = 1
-        return Padded(ids, mask, prompt_tokens, types)
+        return Padded(ids, mask, prompt_tokens)
+
+
+def check_settings(
+    dim: int,
+    matryoshka_dims: Sequence[int],
+    max_tokens: int,
+    prompts: Mapping[str, str],
+    default_prompt: str | None,
+) -> None:
+    """Raise ModelError for settings of a model that do not fit one another."""
+    dims = list(matryoshka_dims)
+    if dims[0] != dim or dims != sorted({*dims}, reverse=True) or dims[-1] < 1:
+        raise ModelError(
+            f"matryoshka_dims is {dims}: expected descending, distinct lengths that start with "
+            f"the model's width {dim}"
+        )
+    if max_tokens < 3:
+        raise ModelError(f"max_tokens is {max_tokens}: expected 3 or more")
+    if default_prompt is not None and default_prompt not in prompts:
+        raise ModelError(
+            f"the default prompt {default_prompt!r} is none of the model's prompts "
+            f"({', '.join(prompts) or 'it has none'})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,16 +301,7 @@ class Description:
     include_prompt: bool = True
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        values = asdict(self)
-        return values | {"prompts": dict(self.prompts), "recipe": dict(self.recipe)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `as_dict`. Raises TypeError or KeyError for anything else."""
-        tokens = dict(values["tokens"])
-        tokens["special_ids"] = tuple(tokens["special_ids"])
-        dims = tuple(values["matryoshka_dims"])
-        rest = dict(values) | {"tokens": Tokenization(**tokens), "matryoshka_dims": dims}
-        return cls(**rest)
+    def __post_init__(self) -> None:
+        """Raises ModelError for settings that do not fit one another."""
+        limit = self.tokens.max_tokens
+        check_settings(self.dim, self.matryoshka_dims, limit, self.prompts, self.default_prompt)

@@ -104,16 +104,6 @@ def levels() -> list[str]:
     return names
 
 
-def is_fast() -> bool:
-    """Whether there is a library, and it computes with more than plain C++."""
-    return bool(levels()[1:])
-
-
-def adds_bytes() -> bool:
-    """Whether there is a library, and this processor adds up products of 8 bits (VNNI, AVX2)."""
-    return is_fast() and "neon" not in levels()
-
-
 def digit_bits(level: int = 0) -> int:
     """Bits of a digit without its sign, at most, at one of `levels`."""
     return NARROW.get(levels()[level], WIDE)

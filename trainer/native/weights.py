@@ -11,16 +11,12 @@ all-MiniLM-L6-v2, least cosine of a sample text to float32: 0.995; without furth
 
 import ctypes
 import heapq
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
-from searchengine.trainer.model.disk import write_at_once
 from searchengine.trainer.native.library import CLayer, CLinear, CNetwork, CNorm
 
 Array = NDArray[Any]
@@ -35,7 +31,6 @@ BLOCK = 64  # rows that are rounded before those behind them are corrected
 WORDS = 1 << 14  # rows of the table that are rounded at a time
 _LINEARS, _NORMS = ("attention", "attended", "inner", "outer"), ("first_norm", "second_norm")
 _PARTS = ("weights", "scales", "bias", "sums", "shares", "channels")
-_DTYPES = {"F32": np.float32, "I32": np.int32, "I8": np.int8, "U8": np.uint8}
 
 
 def quantize_linear(
@@ -131,29 +126,6 @@ def quantize_words(table: Array) -> Arrays:
         rows = slice(first, first + WORDS)
         words[rows] = np.rint(table[rows] / scales[rows, None])
     return {"words": words, "word_scales": scales.astype(np.float32)}
-
-
-def write(path: Path, arrays: Mapping[str, Array], record: Mapping[str, Any]) -> None:
-    """Write arrays and a record as a safetensors file, at once. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_at_once(path, save(dict(arrays), {"record": json.dumps(record)}))
-
-
-def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """The arrays of a file, mapped into memory, and its record. Raises OSError, ValueError."""
-    data = np.memmap(path, np.uint8, "r")
-    try:
-        start = 8 + int(data[:8].view("<u8")[0])
-        header = json.loads(bytes(data[8:start]))
-        record = json.loads(header.pop("__metadata__")["record"])
-        arrays = {}
-        for name, entry in header.items():
-            first, last = entry["data_offsets"]
-            values = data[start + first : start + last].view(_DTYPES[entry["dtype"]])
-            arrays[name] = values.reshape(entry["shape"])
-    except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"{path} is not a file of weights") from error
-    return arrays, record
 
 
 def network(

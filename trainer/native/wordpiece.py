@@ -9,7 +9,7 @@ from weakref import finalize
 
 import numpy as np
 
-from searchengine.trainer.model.tokens import Ids, Text, TokenIds
+from searchengine.trainer.model.tokens import Ids, TokenIds
 from searchengine.trainer.native.library import CWordPiece, load, threads
 
 FEW = 64  # texts that the library tokenizes sooner than a vocabulary is made
@@ -20,12 +20,12 @@ NORMALIZER = {"type": "BertNormalizer", "clean_text": True, "lowercase": True}
 class FastTokenIds(TokenIds):
     """As TokenIds; of many texts, those in ASCII are read by the compiled library if it can."""
 
-    def __call__(self, texts: Sequence[Text]) -> list[Ids]:
+    def __call__(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text, int32, in the order given."""
         if len(texts) < FEW or self._vocabulary is None:
             return super().__call__(texts)
-        plain = [i for i, text in enumerate(texts) if isinstance(text, str) and text.isascii()]
-        found = self._vocabulary.ids([str(texts[i]) for i in plain], self.max_tokens)
+        plain = [i for i, text in enumerate(texts) if text.isascii()]
+        found = self._vocabulary.ids([texts[i] for i in plain], self.max_tokens)
         ids = {i: row for i, row in zip(plain, found, strict=True) if row is not None}
         others = [i for i in range(len(texts)) if i not in ids]
         if others:
@@ -35,7 +35,7 @@ class FastTokenIds(TokenIds):
 
     @cached_property
     def _vocabulary(self) -> "_Pieces | None":
-        if load() is None or self.pairs or self._side != "right":
+        if load() is None or self._side != "right":
             return None
         return _Pieces.of(json.loads(self._state))
 

@@ -1,1 +1,1 @@
-"""Runtimes: torch or OpenVINO; graphs compiled, measured and stored."""
+"""Runtimes: the native kernel and torch; numpy for static models."""

@@ -1,217 +1,185 @@
-"""What the native kernel runs: described networks in 8 bits, without torch and without compiling.
+"""What the native kernel runs: networks of BERT's kind in 8 bits, without torch.
 
-The weights are quantized once, by what numpy computes of sample texts, and kept in the
-user's cache.
+The weights are rounded once, which takes seconds, and kept in the user's cache.
 """
 
+import hashlib
+import json
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
+from safetensors.numpy import save
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.disk import Checksums, write_at_once
-from searchengine.trainer.model.numpy_models import Described
+from searchengine.trainer.model import fingerprint
+from searchengine.trainer.model.bert import Bert
+from searchengine.trainer.model.disk import user_cache, write_at_once
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.tokens import Padded, TokenIds
+from searchengine.trainer.model.tensors import Tensors
+from searchengine.trainer.model.tokens import Ids, TokenIds
 from searchengine.trainer.native import weights
-from searchengine.trainer.native.library import WIDE, digit_bits, encode, levels, threads
+from searchengine.trainer.native.library import digit_bits, encode, levels, threads
 from searchengine.trainer.native.weights import LANES, Arrays
-from searchengine.trainer.runtimes.graph import Accuracy
-from searchengine.trainer.runtimes.measure import accuracy, sample_vectors
-from searchengine.trainer.runtimes.numpy_runtime import (
-    Array,
-    Head,
-    Linear,
-    NumpyRuntime,
-    one_thread,
+from searchengine.trainer.runtimes.calibration import (
+    agreement,
+    apply_head,
+    quantize,
+    sample_ids,
+    samples_checksum,
 )
 from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
 _log = logging.getLogger(__name__)
-FORMAT = 2
-CHECKSUM = ".sha256"
-# Bits of a digit → part → channels of its inputs for each further digit. Behind a norm, several
-# channels are large.
-_MORE = {
-    7: {"attention": 4, "attended": 24, "inner": 12, "outer": 24},
-    6: {"attention": 2, "attended": 12, "inner": 6, "outer": 8},
-}
+FORMAT = 3
+# Of the sample texts, beside float32: the least cosine, and the share of equal neighbours.
+MIN_COSINE, MIN_AGREEMENT = 0.99, 0.9
+
+
+class InaccurateError(ModelError):
+    """A model for which 8 bits are not accurate enough."""
 
 
 class NativeRuntime:
-    """Runs a described network. Safe to use from several threads.
-
-    Attributes:
-        accuracy: of the sample texts' vectors, see measure.accuracy.
-    """
+    """Runs a network of BERT's kind. Safe to use from several threads."""
 
     kind = RuntimeKind.NATIVE
     precision = Precision.INT8
     token_budget = 1 << 14  # the kernel takes a few texts at a time from it
-    multiple = 1
-    packs = True
+    pads = False
 
-    def __init__(self, model: Described, arrays: Arrays, accuracy: Accuracy | None = None):
+    def __init__(self, bert: Bert, arrays: Arrays):
         """Raises KeyError or ValueError for arrays that are not the network's."""
-        described = model.network
-        self._arrays = arrays  # the kernel reads them
+        network = bert.network
+        self._bert, self._arrays = bert, arrays  # the kernel reads the arrays
         self._network = weights.network(
-            arrays, described.layers, described.heads, described.epsilon, digit_bits()
+            arrays, network.layers, network.heads, network.epsilon, digit_bits()
         )
-        self._head = Head(model)
-        self.accuracy = accuracy
 
-    def run(self, batch: Padded) -> Vectors:
+    def run(self, rows: Sequence[Ids], prompt_tokens: int = 0) -> Vectors:
         """Unit rows (B, dim) float32. Raises ModelError."""
-        real = batch.mask.astype(bool)
-        tokens, lengths = batch.ids[real].astype(np.int32), real.sum(axis=1, dtype=np.int32)
+        tokens = np.concatenate(rows).astype(np.int32, copy=False)
+        lengths = np.array([len(row) for row in rows], np.int32)
         words, longest = len(self._arrays["words"]), len(self._arrays["positions"])
         if tokens.min(initial=0) < 0 or tokens.max(initial=0) >= words:
-            raise ModelError(f"a token must be below {words}, got {tokens.max()}")
+            raise ModelError(
+                f"the tokenizer gave the token {tokens.max()}, but the network has {words}: the "
+                "files belong to two models"
+            )
         if lengths.min(initial=1) < 1 or lengths.max(initial=1) > longest:
             raise ModelError(f"a text must have 1 to {longest} tokens, got {lengths.max()}")
-        return self._head(*encode(self._network, tokens, lengths, threads()))
+        cls, means = encode(self._network, tokens, lengths, threads())
+        return apply_head(self._bert, {"cls": cls, "mean": means})
 
 
-def native_runtime(model: Described, source: Source) -> NativeRuntime:
-    """The runtime of a described model, quantized unless that was done before.
+def obstacle(bert: Bert, source: Source) -> str:
+    """Why the kernel cannot run a model; "" if it can, as far as is known before rounding it."""
+    network = bert.network
+    widths = network.width, network.inner, network.width // network.heads
+    if network.width % network.heads or any(width % LANES for width in widths):
+        return f"its widths are {', '.join(map(str, widths))}, not multiples of {LANES}"
+    return str(_Kept(source).record.get("refused", "")) if levels() else ""
 
-    Raises ModelError where there is no kernel, or 8 bits are not accurate enough for the model.
+
+def native_runtime(bert: Bert, tokens: TokenIds, source: Source) -> NativeRuntime:
+    """The runtime of a model, whose weights are rounded unless that was done before.
+
+    One process at a time rounds them; the others wait, and take what it kept. Raises
+    InaccurateError, and ModelError for damaged weights.
     """
-    return find_native(model, source) or _accurate(_quantized(model, source))
+    kept = _Kept(source)
+    with ExitStack() as stack:
+        if (runtime := kept.runtime(bert)) is not None:
+            return runtime
+        if kept.path is not None:
+            with suppress(OSError):  # read-only, or full: the next process rounds again
+                kept.path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(FileLock(kept.path.with_suffix(".lock")))
+                if (runtime := kept.runtime(bert)) is not None:
+                    return runtime
+        _log.info("Rounding the encoder to 8 bits%s…", "" if kept.path is None else ", once")
+        ids = sample_ids(tokens)
+        arrays, exact = quantize(bert, ids, digit_bits())
+        runtime = NativeRuntime(bert, arrays)
+        cosine, share = agreement(runtime.run(ids), exact)
+        if cosine < MIN_COSINE or share < MIN_AGREEMENT:
+            refused = (
+                f"8 bits are not accurate enough for it: the least cosine to float32 is "
+                f"{cosine:.4f}, and {share:.0%} of the nearest texts are the same (expected "
+                f"{MIN_COSINE} and {MIN_AGREEMENT:.0%})"
+            )
+            kept.write({}, fingerprint.of_folder(bert), refused)
+            raise InaccurateError(refused)
+        kept.write(arrays, fingerprint.of_folder(bert))
+        return kept.runtime(bert) or runtime  # mapped, and shared by processes
 
 
-def find_native(model: Described, source: Source) -> NativeRuntime | None:
-    """The runtime of a model that was quantized before, or None. Raises ModelError as above."""
-    if not levels():
-        raise ModelError(
-            "the native runtime is not compiled: install searchengine again with a C++ compiler"
-        )
-    described = model.network
-    _check_widths({described.width, described.width // described.heads})
-    runtime = _find(model, source)
-    return None if runtime is None else _accurate(runtime)
+def known_fingerprint(bert: Bert, source: Source) -> str:
+    """The fingerprint of a model, from its rounded weights if those are of its files as they are.
+
+    Else computed from all its weights. Raises ModelError.
+    """
+    known = _Kept(source).record.get("fingerprint") if levels() else None
+    return known or fingerprint.of_folder(bert)
 
 
-def _accurate(runtime: NativeRuntime) -> NativeRuntime:
-    assert runtime.accuracy is not None
-    if shortfall := runtime.accuracy.shortfall(Precision.INT8):
-        raise ModelError(f"the native runtime is not accurate enough for this model: {shortfall}")
-    return runtime
+class _Kept:
+    """Rounded weights in the user's cache: a safetensors file, whose record names what it is of.
 
+    Attributes:
+        path: of the file; None where there is no home.
+        record: what the file says of itself; {} where there is none of these files of the model.
+    """
 
-def _find(model: Described, source: Source) -> NativeRuntime | None:
-    path = _place(source)
-    if path is None or not path.is_file():
-        return None
-    try:
-        with Checksums(source.user_cache) as checksums:  # flipped bits would give other vectors
-            if checksums.of(path) != path.with_suffix(CHECKSUM).read_text():
-                return None
-        arrays, record = weights.read(path)
-        if record["format"] != FORMAT or record["fingerprint"] != model.fingerprint:
+    def __init__(self, source: Source):
+        self._state = json.loads(json.dumps(source.state()))
+        place = (str(source.folder.resolve()), source.starter, source.layers, digit_bits())
+        name = hashlib.sha256(repr(place).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        cache = user_cache()
+        self.path: Path | None = None if cache is None else cache / "native" / f"{name}.safetensors"
+        self.record: dict[str, Any] = {}
+        self._tensors: Tensors | None = None
+        self._read()
+
+    def _read(self) -> None:
+        if self.path is None or not self.path.is_file():
+            return
+        with suppress(ModelError, ValueError, KeyError):  # damaged, or of another version
+            self._tensors = Tensors(self.path)
+            record = json.loads(self._tensors.metadata["record"])
+            if record["identity"] == self._identity:
+                self.record = record
+
+    @property
+    def _identity(self) -> list[Any]:
+        return [FORMAT, samples_checksum(), self._state]
+
+    def runtime(self, bert: Bert) -> NativeRuntime | None:
+        """The runtime of the weights; None where there are none, or their bytes have changed."""
+        self._read()
+        if not self.record or self._tensors is None:
             return None
-        return NativeRuntime(model, arrays, Accuracy(**record["accuracy"]))
-    except (OSError, ValueError, KeyError, TypeError):  # of another version, or damaged
+        if hashlib.sha256(self._tensors.data.data).hexdigest() != self.record["sha256"]:
+            return None
+        with suppress(KeyError, ValueError):
+            return NativeRuntime(bert, {name: self._tensors[name] for name in self._tensors.shapes})
         return None
 
-
-def _place(source: Source) -> Path | None:
-    cache = source.user_cache
-    narrow = None if digit_bits() == WIDE else "narrow"
-    parts = ("native", narrow, source.starter, source.layers, source.route)
-    name = "-".join(str(part) for part in parts if part is not None)
-    return None if cache is None else cache / f"{name}.safetensors"
-
-
-def _quantized(model: Described, source: Source) -> NativeRuntime:
-    """Quantize the weights, measure them, and keep them.
-
-    One process at a time; the others wait, and take what it kept. Raises ModelError.
-    """
-    path = _place(source)
-    with ExitStack() as held:
-        if path is not None:
-            with suppress(OSError):  # read-only, or full: the next process quantizes again
-                path.parent.mkdir(parents=True, exist_ok=True)
-                held.enter_context(FileLock(path.with_suffix(".lock")))
-                if (present := _find(model, source)) is not None:
-                    return present
-        _log.info("Rounding the encoder to 8 bits%s…", "" if path is None else ", once")
-        arrays, measured = _rounded(model)
-        if path is not None:
+    def write(self, arrays: Arrays, fingerprint: str, refused: str = "") -> None:
+        """Keep the weights, or why there are none, unless the cache is read-only or full."""
+        if self.path is not None:
+            data = save(dict(arrays))
+            start = 8 + int.from_bytes(data[:8], "little")
             record = {
-                "format": FORMAT,
-                "fingerprint": model.fingerprint,
-                "accuracy": asdict(measured),
+                "identity": self._identity,
+                "fingerprint": fingerprint,
+                "refused": refused,
+                "sha256": hashlib.sha256(data[start:]).hexdigest(),
             }
             with suppress(OSError):
-                weights.write(path, arrays, record)
-                digest = Checksums(None).of(path)
-                write_at_once(path.with_suffix(CHECKSUM), digest.encode())
-                if (kept := _find(model, source)) is not None:  # mapped, and shared by processes
-                    return kept
-        return NativeRuntime(model, arrays, measured)
-
-
-def _check_widths(widths: set[int]) -> None:
-    if any(width % LANES for width in widths):
-        raise ModelError(f"the native runtime needs widths that are multiples of {LANES}")
-
-
-def _rounded(model: Described) -> tuple[Arrays, Accuracy]:
-    """The arrays of a network in 8 bits, and how near its vectors are. Raises ModelError."""
-    exact = NumpyRuntime(model)
-    _check_widths({len(layer.outer.weight) for layer in exact.layers})
-    tokens = TokenIds(model.description.tokens)
-    exact.layers = [
-        layer._replace(
-            attention=Recorded(*layer.attention),
-            attended=Recorded(*layer.attended),
-            inner=Recorded(*layer.inner),
-            outer=Recorded(*layer.outer),
-        )
-        for layer in exact.layers
-    ]
-    vectors = sample_vectors(exact, tokens)
-    with one_thread:
-        arrays = _arrays(exact)
-    outputs = sample_vectors(NativeRuntime(model, arrays), tokens)
-    return arrays, accuracy(Precision.INT8, outputs, vectors, pairs=False)
-
-
-def _arrays(exact: NumpyRuntime) -> Arrays:
-    """The network's arrays in 8 bits, by name. Its linear parts have recorded their inputs."""
-    arrays = weights.quantize_words(exact.words) | {
-        "positions": np.ascontiguousarray(exact.positions),
-        "norm.weight": exact.norm.weight,
-        "norm.bias": exact.norm.bias,
-    }
-    for i, layer in enumerate(exact.layers):
-        for name, share in _MORE[digit_bits()].items():
-            part: Recorded = getattr(layer, name)
-            more = len(part.largest) // share
-            quantized = weights.quantize_linear(*part, part.largest, more, part.moments)
-            arrays |= {f"{i}.{name}.{key}": values for key, values in quantized.items()}
-        for name in ("first_norm", "second_norm"):
-            arrays[f"{i}.{name}.weight"] = getattr(layer, name).weight
-            arrays[f"{i}.{name}.bias"] = getattr(layer, name).bias
-    return arrays
-
-
-class Recorded(Linear):
-    """A linear part, and of its inputs `largest` and `moments` of weights.quantize_linear."""
-
-    largest: Array = np.zeros(1, np.float32)
-    moments: Array = np.zeros((1, 1), np.float32)
-
-    def __call__(self, x: Array) -> Array:
-        """The linear part of x, which is recorded."""
-        self.largest = np.maximum(self.largest, np.abs(x).max(axis=0))
-        self.moments = self.moments + x.T @ x
-        return super().__call__(x)
+                write_at_once(self.path, save(dict(arrays), {"record": json.dumps(record)}))

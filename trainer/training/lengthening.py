@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.model.layout import position_offset
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.network import position_offset
 from searchengine.trainer.training.train_config import TrainConfig
 
 # The ways of computing rotary angles that a further factor can be multiplied into.
@@ -42,7 +42,8 @@ def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
             f"window is {window}: expected {model.max_tokens} or more, the tokens that the base "
             "model reads"
         )
-    module, config = model.module, model.module.transformer.config
+    module = model.module
+    config: Any = module.transformer.config
     positions = getattr(config, "max_position_embeddings", None) or 0
     network: Any = module.transformer
     if not positions:
@@ -50,7 +51,7 @@ def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
             f"window: a {network.config.model_type} network has no absolute positions to "
             "interpolate; leave it out"
         )
-    positions -= position_offset(config)
+    positions -= position_offset(config.to_dict())
     if window > positions:
         network = _stretched(network, window, positions, kept)
     tokenizer = copy.deepcopy(model.tokenizer)
@@ -67,7 +68,7 @@ def _stretched(network: Any, window: int, positions: int, kept: int | None) -> A
             f"kept_positions is {kept}: expected less than {positions}, the network's positions"
         )
     config = copy.deepcopy(network.config)
-    offset = position_offset(config)
+    offset = position_offset(config.to_dict())
     config.max_position_embeddings = window + offset
     # Rotary positions of all layers, or of the layers with full attention.
     rope = getattr(config, "rope_parameters", None) or {}

@@ -22,8 +22,9 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
+from searchengine.trainer.model import fingerprint
 from searchengine.trainer.model.saving import remove_folder
-from searchengine.trainer.model.torch_model import fingerprint
+from searchengine.trainer.model.torch_model import describe
 from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
@@ -162,7 +163,7 @@ def run_training(
     run.judge, run.measure = judge, measured_by(config, measure)
     origin = checkpoint.Origin(
         examples.digest(config.dev),
-        fingerprint(run.model),
+        fingerprint.of_model(run.model, describe(run.model)),
         measure.name if measure else "",
     )
 

@@ -1,0 +1,372 @@
+"""Models of BERT's kind, read without torch: as torch reads them, or left to it, or refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from tiny_model import write_bert, write_json, write_modules
+
+from searchengine.trainer.encoder import Encoder, Role
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.bert import OtherModelError, read_bert
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.tokens import Description, TokenIds
+from searchengine.trainer.model.torch_model import describe, read
+from searchengine.trainer.native.library import levels
+
+TEXTS = ["a whale sings", "", "x", "the DOG sleeps in the house near the sea " * 9, "고래 🐋 ½"]
+ROLES: tuple[Role | None, ...] = ("query", "document", None)
+WIDTH = 64
+Change = Callable[[Path], object]
+needs_kernel = pytest.mark.skipif(not levels(), reason="the kernel is not compiled")
+
+
+def pooled(*modes: str, head: tuple[Any, ...] = (), **config: Any) -> Change:
+    """modules.json with this pooling, behind it `head`: None is Normalize, else `dense(…)`."""
+    pooling = {"embedding_dimension": WIDTH, "pooling_mode": [*modes], **config}
+    layers = [("Normalize", {}, {}) if layer is None else ("Dense", *layer) for layer in head]
+    return lambda folder: write_modules(folder, [("Pooling", pooling, {}), *layers])
+
+
+def dense(size: int, dim: int, activation: str = "linear.Identity", *, bias: bool = False) -> Any:
+    """Config and tensors of a Dense module from `size` to `dim` dimensions."""
+    random = torch.Generator().manual_seed(size)
+    tensors = {"linear.weight": torch.randn(dim, size, generator=random) / size**0.5}
+    tensors |= {"linear.bias": torch.randn(dim, generator=random) / 4} if bias else {}
+    config = {"in_features": size, "out_features": dim, "bias": bias}
+    return {**config, "activation_function": f"torch.nn.modules.{activation}"}, tensors
+
+
+def settings(name: str, **values: Any) -> Change:
+    """Some entries of a JSON file of the folder, which need not be there."""
+
+    def write(folder: Path) -> None:
+        path = folder / name
+        present = json.loads(path.read_text()) if path.exists() else {}
+        write_json(path, present | values)
+
+    return write
+
+
+def tensors(change: Callable[[str, torch.Tensor], tuple[str, torch.Tensor] | None]) -> Change:
+    """The network's tensors with other names or values; None leaves one out."""
+
+    def write(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        changed = [change(*item) for item in load_file(path).items()]
+        save_file(dict(filter(None, changed)), path, {"format": "pt"})
+
+    return write
+
+
+def prefixed(prefix: str) -> Change:
+    return tensors(lambda name, tensor: (prefix + name, tensor))
+
+
+def stored_as(dtype: torch.dtype) -> Change:
+    return tensors(lambda name, tensor: (name, tensor.to(dtype)))
+
+
+def cased(folder: Path) -> None:
+    """A tokenizer that keeps capitals, and a folder that asks for small letters."""
+    state = json.loads((folder / "tokenizer.json").read_text())
+    state["normalizer"]["lowercase"] = False
+    write_json(folder / "tokenizer.json", state)
+    settings("tokenizer_config.json", do_lower_case=False)(folder)
+    settings("sentence_bert_config.json", do_lower_case=True, max_seq_length=24)(folder)
+
+
+ROBERTA = {"max_position_embeddings": 50, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+PROMPTS = {"query": "the dog: ", "document": "a cat ", "default": "red "}
+TANH, RELU = "activation.Tanh", "activation.ReLU"
+# The network, and what is changed of its folder.
+READ: dict[str, tuple[dict[str, Any], list[Change]]] = {
+    "plain": ({}, []),
+    "mean": ({}, [pooled("mean", head=(None,))]),
+    "cls, three layers": ({"num_hidden_layers": 3}, [pooled("cls")]),
+    "four heads of 16": ({"num_attention_heads": 4}, [pooled("cls", head=(None,))]),
+    "wider": ({"hidden_size": 96, "intermediate_size": 160}, []),
+    "tanh": ({"hidden_act": "gelu_new"}, []),
+    "cls and mean, a head": (
+        {},
+        [
+            pooled(
+                "cls",
+                "mean",
+                head=(dense(2 * WIDTH, 48, TANH, bias=True), None, dense(48, 16, bias=False)),
+            )
+        ],
+    ),
+    "relu behind the pooling": ({}, [pooled("mean", head=(dense(WIDTH, 32, RELU, bias=True),))]),
+    "truncate_dim": (
+        {},
+        [
+            pooled("mean", head=(None,)),
+            settings(
+                "config_sentence_transformers.json",
+                truncate_dim=16,
+                matryoshka_dims=[64, 32, 16, 8],
+            ),
+        ],
+    ),
+    "prompts and a recipe": (
+        {},
+        [
+            pooled("mean"),
+            settings(
+                "config_sentence_transformers.json",
+                prompts=PROMPTS,
+                default_prompt_name="default",
+                recipe={"epochs": 1},
+            ),
+        ],
+    ),
+    "small letters": ({}, [pooled("mean"), cased]),
+    "cut on the left": ({}, [settings("tokenizer_config.json", truncation_side="left")]),
+    "half precision": ({}, [stored_as(torch.float16)]),
+    "bfloat16": ({}, [stored_as(torch.bfloat16)]),
+    "bert.": ({}, [prefixed("bert.")]),
+    "roberta": ({"kind": "roberta", **ROBERTA}, []),
+    "roberta.": ({"kind": "roberta", **ROBERTA}, [prefixed("roberta."), pooled("cls")]),
+    "xlm-roberta": (
+        {"kind": "xlm-roberta", **ROBERTA, "max_position_embeddings": 53, "pad_token_id": 4},
+        [],
+    ),
+}
+
+
+def write(folder: Path, config: dict[str, Any], changes: list[Change]) -> Path:
+    write_bert(folder, **config)
+    for change in changes:
+        change(folder)
+    return folder
+
+
+def comparable(description: Description) -> Description:
+    """With the tokenizer as the library writes it, the special tokens as they are used.
+
+    Without the padding's id, which changes no vector.
+    """
+    tokens = TokenIds(description.tokens)
+    state = json.loads(tokens._tokenizer.to_str()) | {"truncation": None, "padding": None}
+    special = tuple(sorted(tokens._specials))
+    same = replace(description.tokens, state=json.dumps(state), pad_id=0, special_ids=special)
+    return replace(description, tokens=same)
+
+
+def by_library(folder: Path, role: Role | None) -> Any:
+    model = SentenceTransformer(str(folder), device="cpu")
+    prompt = None if role is None or role not in model.prompts else role
+    return model.encode(TEXTS, prompt_name=prompt, normalize_embeddings=True)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_it_is_read_and_computed_as_by_torch(name: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", *READ[name])
+    source = Source.find(folder)
+    model = read(source)
+    assert comparable(read_bert(source).description) == comparable(describe(model))
+    exact = Encoder.load(folder, runtime="torch", precision="fp32")
+    # The same from the folder, of the model in memory, and of what it saves.
+    assert exact.fingerprint == Encoder(model, "x").fingerprint
+    exact.save(tmp_path / "saved")
+    assert Encoder.load(tmp_path / "saved").fingerprint == exact.fingerprint
+    vectors = {role: exact.encode(TEXTS, role=role) for role in ROLES}
+    for role in ROLES:
+        np.testing.assert_allclose(vectors[role], by_library(folder, role), atol=5e-6)
+    if levels():
+        native = Encoder.load(folder, runtime="native")
+        for role in ROLES:
+            found = native.encode(TEXTS, role=role)
+            assert found.dtype == np.float32 and found.shape == vectors[role].shape
+            assert np.einsum("nd,nd->n", found, vectors[role]).min() > 0.999
+        assert (native.runtime, native.precision) == ("native", "int8")
+        assert native.fingerprint == exact.fingerprint  # now remembered
+
+
+@needs_kernel
+def test_the_first_layers(tmp_path: Path) -> None:
+    whole = Encoder.load(write_bert(tmp_path / "m", num_hidden_layers=3), runtime="native")
+    exact = Encoder.load(tmp_path / "m", runtime="torch", precision="fp32", layers=1)
+    short = whole.truncate(layers=1)
+    again = Encoder.load(tmp_path / "m", runtime="native", layers=np.int64(1))  # type: ignore[arg-type]
+    assert (short.layers, exact.layers, again.kept_layers, whole.layers) == (1, 1, 1, 3)
+    vectors = short.encode(TEXTS)
+    assert np.einsum("nd,nd->n", vectors, exact.encode(TEXTS)).min() > 0.999
+    assert np.einsum("nd,nd->n", vectors, whole.encode(TEXTS)).min() < 0.99
+    np.testing.assert_array_equal(again.encode(TEXTS), vectors)
+    assert short.fingerprint == exact.fingerprint != whole.fingerprint
+    assert Encoder(read(Source.find(tmp_path / "m", 1)), "x").fingerprint == short.fingerprint
+    for layers in (2, 0, "1", True):
+        with pytest.raises(ModelError, match=f"layers is {layers!r}: expected 1 to 1"):
+            short.truncate(layers=layers)  # type: ignore[arg-type]
+    for layers in (0, 4, -1, 1.5, "1", True):
+        with pytest.raises(ModelError, match=f"layers is {layers!r}: expected"):
+            Encoder.load(tmp_path / "m", layers=layers)  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------- left to torch
+
+
+def several_files(folder: Path) -> None:
+    read(Source.find(folder)).module.transformer.save_pretrained(  # type: ignore[operator]
+        folder, max_shard_size="40KB"
+    )
+    (folder / "model.safetensors").unlink()
+    assert (folder / "model.safetensors.index.json").is_file()
+
+
+def layer_norm(folder: Path) -> None:
+    pooling = {"embedding_dimension": WIDTH, "pooling_mode": "mean"}
+    norm = {"norm.weight": torch.rand(WIDTH), "norm.bias": torch.rand(WIDTH)}
+    write_modules(folder, [("Pooling", pooling, {}), ("LayerNorm", {"dimension": WIDTH}, norm)])
+
+
+OTHERS: dict[str, tuple[dict[str, Any], list[Change], str]] = {
+    "relu": ({"hidden_act": "relu"}, [], "its activation is relu, not GELU"),
+    "decoder": ({"is_decoder": True}, [], "its network is a decoder"),
+    "another type": (
+        {"kind": "distilbert", "dim": 64, "n_layers": 2, "n_heads": 2, "hidden_dim": 128},
+        [],
+        "its network is of the type distilbert, not BERT's",
+    ),
+    "several files": ({}, [several_files], "its weights are in several files"),
+    "pooling": ({}, [pooled("weightedmean")], "its pooling is weightedmean"),
+    "prompts not pooled": (
+        {},
+        [pooled("mean", include_prompt=False)],
+        "its pooling is mean",
+    ),
+    "layer norm": ({}, [layer_norm], "its modules are Transformer, Pooling, LayerNorm"),
+    "activation": (
+        {},
+        [pooled("mean", head=(dense(WIDTH, 32, "activation.GELU"),))],
+        "its Dense has the activation torch.nn.modules.activation.GELU",
+    ),
+    "heads of 8": ({"num_attention_heads": 8}, [], "its widths are 64, 128, 8, not multiples"),
+}
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_networks_are_run_by_torch(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
+    config, changes, reason = OTHERS[name]
+    sizes = {"pad_token_id": 0} if config.get("kind") == "distilbert" else {}
+    folder = write(tmp_path / "model", {**config, **sizes}, changes)
+    encoder = Encoder.load(folder, device="cpu")
+    assert encoder.runs_on.startswith("torch") and reason in encoder.runs_on
+    with pytest.raises(ModelError, match=r"^the native runtime cannot run this model: its "):
+        Encoder.load(folder, runtime="native")
+    exact = Encoder.load(folder, runtime="torch", precision="fp32")
+    np.testing.assert_allclose(exact.encode(TEXTS), by_library(folder, None), atol=5e-6)
+    exact.save(tmp_path / "saved")
+    assert Encoder.load(tmp_path / "saved").fingerprint == encoder.fingerprint
+
+
+def test_relative_positions_are_left_to_torch(tmp_path: Path) -> None:
+    folder = write(tmp_path / "m", {}, [settings("config.json", position_embedding_type="x")])
+    with pytest.raises(OtherModelError, match="its positions are not absolute"):
+        read_bert(Source.find(folder))
+
+
+# --------------------------------------------------------------------------------- damaged
+
+
+def cut_off(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def without(part: str) -> Change:
+    return tensors(lambda name, tensor: None if part in name else (name, tensor))
+
+
+def with_nan(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    return name, tensor * torch.nan if "layer.1.output.dense.weight" in name else tensor
+
+
+DAMAGED: dict[str, tuple[list[Change], str]] = {
+    "cut off": ([cut_off], r"model.safetensors cannot be read: .* is cut off"),
+    "no header": (
+        [lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 20)],
+        "cannot be read: it is cut off",
+    ),
+    "empty": (
+        [lambda folder: (folder / "model.safetensors").write_bytes(b"")],
+        "cannot be read",
+    ),
+    "a tensor is missing": ([without("layer.1.output.dense.b")], "lacks encoder.layer.1.output.de"),
+    "too few layers": ([settings("config.json", num_hidden_layers=3)], "lacks encoder.layer.2"),
+    "another width": (
+        [settings("config.json", intermediate_size=96)],
+        r"has the shape \(128, 64\), but its config.json says \(96, 64\)",
+    ),
+    "NaN": ([tensors(with_nan)], "holds NaN or infinity: the file is damaged"),
+    "a size is no number": ([settings("config.json", hidden_size="x")], "a wrong size|loaded by"),
+    "no config": (
+        [pooled("mean"), lambda folder: (folder / "config.json").unlink()],
+        "config.json is missing",
+    ),
+    "no object": ([lambda folder: write_json(folder / "config.json", [])], "expected an object"),
+    "no JSON": ([lambda folder: (folder / "config.json").write_text("{")], "config.json cannot"),
+    "no weights": ([lambda folder: (folder / "model.safetensors").unlink()], "is incomplete"),
+    "a pickle": (
+        [lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin")],
+        "only pytorch_model.bin, a pickle",
+    ),
+    "no tokenizer": (
+        [lambda folder: write_json(folder / "tokenizer.json", {})],
+        "tokenizer.json is not a tokenizer",
+    ),
+    "an unknown Dense": (
+        [pooled("mean", head=(dense(WIDTH, 32, "activation.Sine"),))],
+        "has the activation 'torch.nn.modules.activation.Sine': expected one of",
+    ),
+    "a Dense of another width": (
+        [pooled("mean", head=(dense(WIDTH + 1, 32),))],
+        r"has a Dense of the shape \(32, 65\), which gets vectors 64 wide",
+    ),
+    "a Dense without its bias": (
+        [pooled("mean", head=(({**dense(64, 32)[0], "bias": True}, dense(64, 32)[1]),))],
+        "does not fit its config: it lacks 'linear.bias'",
+    ),
+    "a Dense without its weights": (
+        [pooled("mean", head=((dense(64, 32)[0], {}),))],
+        "2_Dense has no model.safetensors",
+    ),
+    "no pooling": ([pooled()], "names no pooling mode"),
+    "an unknown module": (
+        [lambda folder: write_modules(folder, [("LSTM", {}, {})])],
+        "has the modules Transformer, LSTM: expected",
+    ),
+    "dims": (
+        [pooled("mean"), settings("config_sentence_transformers.json", matryoshka_dims=[16, 8])],
+        r"matryoshka_dims is \[16, 8\]: expected .* width 64",
+    ),
+    "default prompt": (
+        [pooled("mean"), settings("config_sentence_transformers.json", default_prompt_name="x")],
+        "the default prompt 'x' is",
+    ),
+}
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_folder_is_one_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
+    folder = write(tmp_path / "model", {}, DAMAGED[name][0])
+    with pytest.raises(ModelError, match=DAMAGED[name][1]) as raised:
+        Encoder.load(folder).encode(TEXTS)
+    assert "\n" not in str(raised.value)

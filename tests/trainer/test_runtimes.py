@@ -1,0 +1,437 @@
+"""Which runtime is chosen; what the native one keeps; what its callers share."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from faults import in_child
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from tiny_model import WORDS, write_bert
+
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.tokens import Ids
+from searchengine.trainer.native import library
+from searchengine.trainer.runtimes import native_runtime, runtime_config
+from searchengine.trainer.runtimes.native_runtime import NativeRuntime
+from searchengine.trainer.runtimes.runtime import Vectors, token_budget_batches
+from searchengine.trainer.runtimes.runtime_config import (
+    Precision,
+    RuntimeConfig,
+    RuntimeKind,
+    choose,
+    cpu_has_native_bf16,
+)
+from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
+
+TEXTS = ["a whale sings", "", "x", "the dog sleeps in the house near the sea " * 9, "고래 🐋 ½"]
+needs_kernel = pytest.mark.skipif(not library.levels(), reason="the kernel is not compiled")
+
+
+# ------------------------------------------------------------------------------ batches
+
+
+def test_batches_by_hand() -> None:
+    # Longest first: 9 alone (9·2 > 12), then 4, 4, 3 fill 12, then the rest.
+    batches = list(token_budget_batches([3, 9, 4, 1, 4], budget=12))
+    assert batches == [[1], [2, 4, 0], [3]]
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 200))
+def test_batches_partition_and_keep_the_budget(lengths: list[int], budget: int) -> None:
+    batches = list(token_budget_batches(lengths, budget))
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        widest = max(lengths[i] for i in batch)
+        assert len(batch) == 1 or widest * len(batch) <= budget
+    widths = [max(lengths[i] for i in batch) for batch in batches]
+    assert widths == sorted(widths, reverse=True)
+
+
+# --------------------------------------------------------------------------- precision and device
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_auto_is_bf16_only_where_native(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
+    monkeypatch.setattr(
+        "searchengine.trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: native
+    )
+    cpu = torch.device("cpu")
+    expected = Precision.BF16 if native else Precision.FP32
+    assert pick_precision(Precision.AUTO, cpu) is expected
+    assert pick_precision(Precision.FP32, cpu) is Precision.FP32
+    assert pick_precision(Precision.BF16, cpu) is Precision.BF16
+    with pytest.raises(ModelError, match="fp16 is slow on a processor"):
+        pick_precision(Precision.FP16, cpu)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("fpu avx512_bf16 vnni", True), ("fpu avx512f", False), ("asimd bf16 i8mm", True)],
+)
+def test_the_processor_is_asked(tmp_path: Path, flags: str, expected: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
+
+
+def test_an_unknown_device_is_named() -> None:
+    with pytest.raises(ModelError, match="the device 'abacus' cannot be used"):
+        pick_device("abacus")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fp8"}, "precision is 'fp8': expected one of auto, fp32, bf16, fp16, int8"),
+        ({"runtime": "steam"}, "runtime is 'steam': expected one of auto, native, torch"),
+        ({"runtime": "native", "device": "cuda"}, "computes on the processor, not on 'cuda'"),
+        ({"runtime": "native", "precision": "fp32"}, "leave the precision out, got fp32"),
+        ({"runtime": "torch", "precision": "int8"}, "int8 is that of the native runtime"),
+        ({"device": "cuda", "precision": "int8"}, "int8 is that of the native runtime"),
+    ],
+)
+def test_what_no_runtime_does_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        RuntimeConfig(**options)  # type: ignore[arg-type]
+
+
+def test_the_variable_is_asked_where_the_choice_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "native")
+    assert RuntimeConfig().runtime is RuntimeKind.NATIVE
+    assert RuntimeConfig("torch").runtime is RuntimeKind.TORCH
+    assert RuntimeConfig(device="cuda").runtime is RuntimeKind.AUTO, "what is said here wins"
+    assert RuntimeConfig(precision="fp32").runtime is RuntimeKind.AUTO
+    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "steam")
+    with pytest.raises(ModelError, match="SEARCHENGINE_RUNTIME is 'steam'"):
+        RuntimeConfig()
+
+
+# ------------------------------------------------------------------------------- the choice
+
+KERNEL, ODD = "avx2", "its activation is relu, not GELU"
+NATIVE = ("native", "a BERT network on a processor, by avx2")
+CANNOT = f"the native runtime cannot run this model: {ODD}"
+COMPILER = "the native kernel is not compiled: install searchengine with a C++ compiler"
+
+
+@pytest.mark.parametrize(
+    ("options", "obstacle", "kernel", "gpu", "expected"),
+    [
+        ({}, "", KERNEL, False, NATIVE),
+        ({"device": "cpu"}, "", KERNEL, False, NATIVE),
+        ({"device": "cpu"}, "", KERNEL, True, NATIVE),
+        ({"runtime": "native"}, "", KERNEL, True, NATIVE),
+        ({"precision": "int8"}, "", KERNEL, True, NATIVE),
+        ({}, "", KERNEL, True, ("torch", "there is a GPU")),
+        ({}, ODD, KERNEL, False, ("torch", ODD)),
+        ({}, "", "", False, ("torch", COMPILER)),
+        ({}, ODD, "", False, ("torch", ODD)),
+        ({"runtime": "torch"}, "", KERNEL, False, ("torch", "it was asked for")),
+        ({"precision": "fp32"}, "", KERNEL, False, ("torch", "fp32 was asked for")),
+        ({"device": "cuda:1"}, "", KERNEL, True, ("torch", "the device cuda:1 was asked for")),
+        ({"runtime": "native"}, ODD, KERNEL, False, ("", CANNOT)),
+        ({"precision": "int8"}, ODD, KERNEL, False, ("", CANNOT)),
+        ({"runtime": "native"}, "", "", False, ("", COMPILER)),
+    ],
+)
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_runtime_of_a_model(
+    options: dict[str, str],
+    obstacle: str,
+    kernel: str,
+    gpu: bool,
+    expected: tuple[str, str],
+    installed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
+    monkeypatch.setattr(runtime_config, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(runtime_config, "find_spec", lambda name: name if installed else None)
+    config, (kind, reason) = RuntimeConfig(**options), expected  # type: ignore[arg-type]
+    if kind == "torch" and not installed:
+        kind, reason = "", f"this needs torch and transformers, because {reason}: "
+    if kind:
+        choice = choose(config, obstacle, kernel)
+        assert (choice.kind, choice.reason) == (kind, reason)
+        return
+    with pytest.raises(ModelError, match=re.escape(reason)):
+        choose(config, obstacle, kernel)
+
+
+def test_a_gpu_is_looked_for_only_where_there_is_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(runtime_config, "GPU_DEVICES", ("/dev/none",))
+    monkeypatch.setattr(runtime_config, "find_spec", lambda name: pytest.fail("torch is imported"))
+    assert not runtime_config.has_gpu()
+    monkeypatch.setattr(runtime_config, "GPU_DEVICES", ("/dev/null",))
+    monkeypatch.setattr(runtime_config, "find_spec", lambda name: name)
+    for there in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+        assert runtime_config.has_gpu() is there
+
+
+# ------------------------------------------------------------------------- rounded weights
+
+
+@pytest.fixture
+def folder(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A network that the kernel runs, nothing of which is kept; the choice is free."""
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
+    monkeypatch.setattr(runtime_config, "has_gpu", lambda: False)
+    return write_bert(tmp_path / "model")
+
+
+@pytest.fixture
+def rounds(caplog: pytest.LogCaptureFixture) -> Callable[[], int]:
+    """How often weights have been rounded since the last call."""
+    caplog.set_level("INFO")
+
+    def count() -> int:
+        rounded = sum("Rounding the encoder" in message for message in caplog.messages)
+        caplog.clear()
+        return rounded
+
+    return count
+
+
+@needs_kernel
+def test_weights_are_rounded_once(
+    folder: Path, rounds: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Encoder.load(folder)
+    chosen = f"native int8 (a BERT network on a processor, by {library.levels()[0]})"
+    assert first.runs_on == chosen and rounds() == 0  # known without starting it
+    vectors = first.encode(TEXTS)
+    assert (first.runs_on, first.runtime, first.precision) == (chosen, "native", "int8")
+    assert rounds() == 1
+    fingerprint = first.fingerprint
+    with monkeypatch.context() as patch:  # the weights are not read again
+        patch.setattr(native_runtime.fingerprint, "of_folder", lambda bert: pytest.fail("read"))
+        again = Encoder.load(folder, precision="int8")
+        np.testing.assert_array_equal(again.encode(TEXTS), vectors)
+        assert again.fingerprint == fingerprint and rounds() == 0
+    assert Encoder.load(folder, layers=1).encode(TEXTS).shape == vectors.shape
+    assert rounds() == 1  # a truncated network is another one
+
+
+def other_weights(folder: Path) -> None:
+    """Of the same size, written at the same time as the former."""
+    path = folder / "model.safetensors"
+    before = path.stat()
+    tensors = {name: tensor + 1 / 64 for name, tensor in load_file(path).items()}
+    save_file(tensors, path, {"format": "pt"})
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    "change", [other_weights, lambda folder: write_bert(folder, layer_norm_eps=0.5)]
+)
+def test_changed_files_are_rounded_again(
+    change: Callable[[Path], object], folder: Path, rounds: Callable[[], int]
+) -> None:
+    before = Encoder.load(folder)
+    vectors, fingerprint = before.encode(TEXTS), before.fingerprint
+    change(folder)
+    after = Encoder.load(folder)
+    assert np.abs(after.encode(TEXTS) - vectors).max() > 1e-3 and rounds() == 2
+    exact = Encoder.load(folder, runtime="torch", precision="fp32")
+    assert after.fingerprint == exact.fingerprint != fingerprint
+    assert np.einsum("nd,nd->n", after.encode(TEXTS), exact.encode(TEXTS)).min() > 0.999
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "cut in its header": lambda whole: whole[:100],
+    "cut in half": lambda whole: whole[: len(whole) // 2],
+    "something else": lambda whole: b"\xff" * 64,
+    "one bit": lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
+    "another format": lambda whole: whole.replace(b"[3, ", b"[2, ", 1),
+    "another name": lambda whole: whole.replace(b"0.inner.shares", b"0.inner.shapes", 1),
+}
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_file_is_written_again(
+    name: str, folder: Path, own_cache: Path, rounds: Callable[[], int]
+) -> None:
+    vectors = Encoder.load(folder).encode(TEXTS)
+    (path,) = own_cache.rglob("*.safetensors")
+    whole = path.read_bytes()
+    damaged = DAMAGE[name](whole)
+    assert damaged != whole
+    path.unlink()  # mapped files are replaced, never written to
+    path.write_bytes(damaged)
+    np.testing.assert_array_equal(Encoder.load(folder).encode(TEXTS), vectors)
+    assert path.read_bytes() == whole and rounds() == 2
+
+
+def no_home(cache: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(native_runtime, "user_cache", lambda: None)
+
+
+def a_file(cache: Path, patch: pytest.MonkeyPatch) -> None:
+    cache.parent.write_text("not a folder")
+
+
+def full(cache: Path, patch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    patch.setattr(native_runtime, "write_at_once", fail)
+
+
+@needs_kernel
+@pytest.mark.parametrize("prevent", [no_home, a_file, full])
+def test_it_works_where_nothing_can_be_kept(
+    prevent: Callable[[Path, pytest.MonkeyPatch], None],
+    folder: Path,
+    own_cache: Path,
+    rounds: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prevent(own_cache, monkeypatch)
+    found = [Encoder.load(folder).encode(TEXTS) for _ in range(2)]
+    np.testing.assert_array_equal(*found)
+    assert rounds() == 2 and not list(own_cache.parent.rglob("*.safetensors"))
+    exact = Encoder.load(folder, runtime="torch", precision="fp32")
+    assert Encoder.load(folder).fingerprint == exact.fingerprint
+    assert np.einsum("nd,nd->n", found[0], exact.encode(TEXTS)).min() > 0.999
+
+
+PROGRAM = """
+import logging, sys
+logging.basicConfig(level="INFO", stream=sys.stderr)
+from searchengine.trainer.encoder import Encoder
+encoder = Encoder.load(sys.argv[1])
+sys.stdout.write(encoder.encode(["a whale sings"]).tobytes().hex() + encoder.fingerprint)
+heavy = {"torch", "transformers", "huggingface_hub", "scipy", "sklearn", "pandas"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+
+
+@needs_kernel
+def test_processes_that_start_at_once_round_once_and_import_no_torch(folder: Path) -> None:
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", PROGRAM, str(folder)]
+    started = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+    ended = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0, 0], ended
+    assert sum(log.count("Rounding the encoder") for _, log in ended) == 1
+    encoder = Encoder.load(folder)
+    vectors = encoder.encode(["a whale sings"])
+    assert {out for out, _ in ended} == {vectors.tobytes().hex() + encoder.fingerprint}
+
+
+@needs_kernel
+def test_a_network_that_8_bits_change_is_run_by_torch(
+    folder: Path, rounds: Callable[[], int]
+) -> None:
+    write_bert(folder, initializer_range=2.0)
+    encoder = Encoder.load(folder, device="cpu")
+    assert encoder.runs_on.startswith("native")
+    vectors = encoder.encode(TEXTS)
+    reason = r"8 bits are not accurate enough for it: the least cosine to float32 is 0\.9"
+    assert encoder.runs_on.startswith(f"torch {encoder.precision} (8 bits are not accurate enough")
+    expected = Encoder.load(folder, runtime="torch", device="cpu").encode(TEXTS)
+    np.testing.assert_array_equal(vectors, expected)
+    assert rounds() == 1
+    # That is remembered, with the fingerprint.
+    again = Encoder.load(folder, device="cpu")
+    assert again.runs_on.startswith("torch auto (8 bits are not accurate enough")
+    assert again.fingerprint == encoder.fingerprint
+    with pytest.raises(ModelError, match=f"native runtime cannot run this model: {reason}"):
+        Encoder.load(folder, runtime="native")
+    assert rounds() == 0
+
+
+def test_without_a_compiled_kernel_torch_runs_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "load", lambda: None)
+    encoder = Encoder.load(folder)
+    assert encoder.runs_on.startswith("torch auto (the native kernel is not compiled: install")
+    exact = Encoder.load(folder, runtime="torch", precision="fp32")
+    assert np.einsum("nd,nd->n", encoder.encode(TEXTS), exact.encode(TEXTS)).min() > 0.999
+    assert encoder.fingerprint == Encoder(exact.model, "x").fingerprint
+    with pytest.raises(ModelError, match="kernel is not compiled"):
+        Encoder.load(folder, runtime="native")
+
+
+@needs_kernel
+def test_tokens_and_lengths_of_another_network_are_refused(folder: Path) -> None:
+    runtime = Encoder.load(folder)._handle.runtime
+    for ids, message in (([99999], "the token 99999, but the network has 94"), ([1] * 60, "to 48")):
+        with pytest.raises(ModelError, match=message):
+            runtime.run([np.array(ids, np.int32)])
+
+
+# ------------------------------------------------------------------------------- callers
+
+
+@needs_kernel
+def test_equal_texts_are_encoded_once_and_progress_adds_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    run = NativeRuntime.run
+
+    def counted(self: NativeRuntime, rows: Sequence[Ids], prompt_tokens: int = 0) -> Vectors:
+        encoded.append(len(rows))
+        return run(self, rows, prompt_tokens)
+
+    monkeypatch.setattr(NativeRuntime, "run", counted)
+    encoder = Encoder.load(folder)
+    encoder.start()
+    encoded.clear()
+    texts = [WORDS[i % 7] for i in range(5000)] + [f"dog {i}" for i in range(2500)]
+    done: list[int] = []
+    vectors = encoder.encode(texts, on_batch=done.append)
+    assert sum(done) == len(texts) and sum(encoded) == 2507
+    np.testing.assert_array_equal(vectors[:7], vectors[7:14])
+    alone = np.concatenate([encoder.encode([text]) for text in texts[::500]])
+    np.testing.assert_array_equal(vectors[::500], alone)
+
+
+@needs_kernel
+def test_threads_share_it_and_start_it_once(folder: Path, rounds: Callable[[], int]) -> None:
+    encoder = Encoder.load(folder)
+    texts = [" ".join(WORDS[i : i + 1 + i % 5]) for i in range(24)]
+    barrier = threading.Barrier(8)
+
+    def encode(text: str) -> Vectors:
+        barrier.wait(60)
+        return encoder.encode([text])
+
+    with ThreadPoolExecutor(8) as threads:
+        rows = np.concatenate([*threads.map(encode, texts)])
+    np.testing.assert_array_equal(rows, encoder.encode(texts))
+    assert rounds() == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("runtime", [pytest.param("native", marks=needs_kernel), "torch"])
+def test_a_forked_child_refuses_its_parents_model(folder: Path, runtime: str) -> None:
+    encoder = Encoder.load(folder, runtime=runtime)
+    encoder.encode(TEXTS)
+
+    def child(say: Callable[[Any], None]) -> None:
+        with pytest.raises(ModelError, match="start workers by multiprocessing's spawn"):
+            encoder.encode(TEXTS)
+        say("refused")
+
+    ended = in_child(child)
+    assert (ended.problem, ended.said) == (None, ["refused"])

@@ -1,0 +1,321 @@
+"""Models of BERT's kind, read from their folders without torch: all but the network's weights.
+
+BERT, MiniLM, E5, BGE, arctic-embed (model_type bert), RoBERTa and XLM-R, which differ in where
+positions begin: Devlin et al., arXiv 1810.04805. Learnt absolute positions, layer norms behind
+attention and feed-forward, GELU. Other models are read by transformers (model_folder).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.layout import (
+    MODEL_CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    check_similarity,
+    lowercases,
+    max_tokens,
+    model_stages,
+    pooling_modes,
+    position_offset,
+    prompts_of,
+    read_object,
+    read_text,
+    require_safetensors,
+    trained_dims,
+    transformer_settings,
+    truncate_dim,
+)
+from searchengine.trainer.model.source import Source, Starter, remote_code
+from searchengine.trainer.model.tensors import Tensors
+from searchengine.trainer.model.tokens import Description, Tokenization
+
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
+POOLING = ("cls", "max", "mean")
+EXACT_GELU, TANH_GELU = ("gelu",), ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
+IDENTITY = "torch.nn.modules.linear.Identity"
+ACTIVATIONS = (IDENTITY, "torch.nn.modules.activation.Tanh", "torch.nn.modules.activation.ReLU")
+"""Activations of a Dense module that numpy computes."""
+# The packaged model, widened: CLS ⊕ mean. Mean lengths of the two pooled halves over SciFact
+# abstracts: scaling each by the inverse gives them equal weight; CLS then gets a little less than
+# the mean, for which the network was trained.
+WIDE_DIMS = (768, 512, 256, 128, 64)
+CLS_NORM, MEAN_NORM, CLS_WEIGHT = 6.91, 2.23, 0.75
+
+EMBEDDINGS = ("word_embeddings", "token_type_embeddings", "position_embeddings")
+
+
+class OtherModelError(Exception):
+    """Why a model is not of BERT's kind, or not laid out as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network of BERT's kind, without its weights.
+
+    first_position: the position of a text's first token. tanh: whether GELU is computed by tanh.
+    """
+
+    layers: int
+    heads: int
+    width: int
+    inner: int
+    epsilon: float
+    first_position: int
+    tanh: bool
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Network":
+        """From the entries of a config.json. Raises OtherModelError."""
+        kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
+        if kind not in FAMILIES:
+            raise OtherModelError(f"its network is of the type {kind}, not BERT's")
+        if activation not in EXACT_GELU + TANH_GELU:
+            raise OtherModelError(f"its activation is {activation}, not GELU")
+        if config.get("position_embedding_type") not in (None, "absolute"):
+            raise OtherModelError("its positions are not absolute")
+        if config.get("is_decoder") or config.get("add_cross_attention"):
+            raise OtherModelError("its network is a decoder")
+        try:
+            return cls(
+                layers=int(config.get("num_hidden_layers", 12)),
+                heads=int(config.get("num_attention_heads", 12)),
+                width=int(config.get("hidden_size", 768)),
+                inner=int(config.get("intermediate_size", 3072)),
+                epsilon=float(config.get("layer_norm_eps", 1e-12)),
+                first_position=position_offset(config),
+                tanh=activation in TANH_GELU,
+            )
+        except (TypeError, ValueError) as error:
+            raise OtherModelError(f"config.json has a wrong size: {error}") from error
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of its tensors by their names in BertModel; -1: any number."""
+        width, inner = self.width, self.inner
+        square = ("self.query", "self.key", "self.value", "output.dense")
+        linears = {f"attention.{name}": (width, width) for name in square}
+        linears |= {"intermediate.dense": (inner, width), "output.dense": (width, inner)}
+        shapes: dict[str, tuple[int, ...]] = {
+            f"embeddings.{name}.weight": (-1, width) for name in EMBEDDINGS
+        }
+        norms = ["embeddings.LayerNorm"]
+        for layer in (f"encoder.layer.{i}" for i in range(self.layers)):
+            norms += [f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm"]
+            for name, shape in linears.items():
+                shapes[f"{layer}.{name}.weight"] = shape
+                shapes[f"{layer}.{name}.bias"] = shape[:1]
+        vectors = {f"{norm}.{kind}": (width,) for norm in norms for kind in ("weight", "bias")}
+        return {**shapes, **vectors}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dense:
+    """A layer of the head: weight (out, in) and bias (out,) float32, or None; an activation."""
+
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32] | None
+    activation: str
+
+
+Head = tuple[Dense | None, ...]
+"""The layers behind the pooling, in order; None: unit length."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bert:
+    """A model of BERT's kind in its folder.
+
+    Attributes:
+        weights: the file of the network's weights.
+        prefix: of the names of its tensors there.
+        pooling: "cls", "max" and "mean", side by side.
+        description: of the model.
+    """
+
+    weights: Path
+    prefix: str
+    network: Network
+    pooling: tuple[str, ...]
+    head: Head
+    description: Description
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """All tensors of the network."""
+        return Tensors(self.weights)
+
+    @property
+    def words(self) -> int:
+        """Number of tokens that the network has vectors for."""
+        return int(self.tensors.shapes[f"{self.prefix}embeddings.{EMBEDDINGS[0]}.weight"][0])
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        """A tensor by its name in BertModel. Raises ModelError where it is not finite."""
+        values = self.tensors.float32(self.prefix + name)
+        if not np.isfinite(values).all():
+            raise ModelError(f"{self.weights} holds NaN or infinity: the file is damaged")
+        return values
+
+    def named_tensors(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """All tensors of the network and its head, by names that no folder's layout changes."""
+        for name in self.network.shapes():
+            yield name, self.tensor(name)
+        yield from head_tensors(self.head)
+
+
+def head_tensors(head: Sequence[Dense | None]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """The tensors of a head, by name."""
+    for i, layer in enumerate(head):
+        if layer is not None:
+            yield f"head.{i}.weight", layer.weight
+            if layer.bias is not None:
+                yield f"head.{i}.bias", layer.bias
+
+
+def read_bert(source: Source) -> Bert:
+    """The model of a source. Raises OtherModelError, and ModelError for a damaged folder."""
+    folder = source.folder
+    stages = _stages(folder)
+    place = stages[0][1]
+    config = read_object(place / "config.json")
+    network = Network.of(config)
+    if source.layers is not None:
+        network = _truncated(network, source.layers)
+    prefix = _find_prefix(place, network)
+    tokens = _read_tokens(place, transformer_settings(place), config)
+    pooling, include_prompt = pooling_modes(stages[1][1], network.width)
+    head: list[Dense | None] = [_read_layer(kind, path) for kind, path in stages[2:]]
+    model_config = read_object(folder / MODEL_CONFIG, optional=True)
+    dims: tuple[int, ...] = ()
+    if source.starter is Starter.WIDENED:
+        pooling, head, dims = ("cls", "mean"), [_scales(network.width), None], WIDE_DIMS
+    if not {*pooling} <= {*POOLING} or not include_prompt:
+        raise OtherModelError(f"its pooling is {' and '.join(pooling)}")
+    width = _check_head(head, network.width * len(pooling), folder)
+    dim = truncate_dim(model_config, width, folder)
+    if dim < width:
+        head.append(Dense(np.eye(dim, width, dtype=np.float32), None, IDENTITY))
+    check_similarity(model_config, head[-1:] == [None], folder)
+    description = Description(
+        dim=dim,
+        layers=network.layers,
+        matryoshka_dims=dims or trained_dims(model_config, dim, folder) or (dim,),
+        tokens=tokens,
+        prompts=prompts_of(model_config, folder),
+        default_prompt=model_config.get("default_prompt_name"),
+        recipe=model_config.get("recipe") or {},
+    )
+    return Bert(place / WEIGHTS, prefix, network, pooling, tuple(head), description)
+
+
+def _stages(folder: Path) -> list[tuple[str, Path]]:
+    """(kind, folder) of each module: Transformer, Pooling, then Dense and Normalize."""
+    if names := remote_code(folder):
+        raise OtherModelError(f"it comes with Python code of its own ({', '.join(names)})")
+    stages = model_stages(folder)
+    kinds = [kind for kind, _ in stages]
+    if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {"Dense", "Normalize"}:
+        raise OtherModelError(f"its modules are {', '.join(kinds)}")
+    return stages
+
+
+def _truncated(network: Network, layers: int) -> Network:
+    if layers > network.layers:
+        raise ModelError(
+            f"layers is {layers}: expected 1 to {network.layers}, the layers of the network"
+        )
+    return replace(network, layers=layers)
+
+
+def _scales(width: int) -> Dense:
+    """The layer that gives CLS and mean of the packaged model equal weight."""
+    scales = np.full(2 * width, 1 / MEAN_NORM, np.float32)
+    scales[:width] = CLS_WEIGHT / CLS_NORM
+    return Dense(np.diag(scales), None, IDENTITY)
+
+
+def _find_prefix(place: Path, network: Network) -> str:
+    """What the file of weights puts before the names of tensors, whose shapes are checked."""
+    require_safetensors(place)
+    if not (place / WEIGHTS).is_file():
+        raise OtherModelError("its weights are in several files")
+    if (place / "adapter_config.json").is_file():
+        raise OtherModelError("it is an adapter")
+    shapes = Tensors(place / WEIGHTS).shapes
+    first = f"embeddings.{EMBEDDINGS[0]}.weight"
+    found = [str(name).removesuffix(first) for name in shapes if name.endswith(first)]
+    if len(found) != 1:
+        raise OtherModelError("its weights are not named as those of BERT")
+    for name, expected in network.shapes().items():
+        shape = shapes.get(found[0] + name)
+        if shape is None:
+            raise ModelError(
+                f"{place / WEIGHTS} lacks {name}: the folder is incomplete, or its config.json "
+                "belongs to another model"
+            )
+        if len(shape) != len(expected) or any(
+            size not in (-1, got) for size, got in zip(expected, shape, strict=True)
+        ):
+            raise ModelError(
+                f"{place / WEIGHTS}: {name} has the shape {shape}, but its config.json says "
+                f"{expected}"
+            )
+    return found[0]
+
+
+def _read_tokens(
+    place: Path, settings: Mapping[str, Any], config: Mapping[str, Any]
+) -> Tokenization:
+    """How its texts are split. The tokenizer is not parsed here: that takes long, and once."""
+    path = place / TOKENIZER
+    if not path.is_file():
+        raise OtherModelError(f"it has no {TOKENIZER}")
+    options = read_object(place / "tokenizer_config.json", optional=True)
+    text = read_text(path)
+    if settings.get("do_lower_case") and not lowercases(state := read_object(path)):
+        present = [] if state.get("normalizer") is None else [state["normalizer"]]
+        steps = [{"type": "Lowercase"}, *present]
+        text = json.dumps(state | {"normalizer": {"type": "Sequence", "normalizers": steps}})
+    limit = max_tokens(settings, options.get("model_max_length"), config)
+    pad_id = config.get("pad_token_id") or 0
+    return Tokenization(text, limit, pad_id, None, options.get("truncation_side", "right"))
+
+
+def _read_layer(kind: str, place: Path) -> Dense | None:
+    if kind == "Normalize":
+        return None
+    config = read_object(place / "config.json")
+    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    inputs = {config.get("module_input_name"), config.get("module_output_name")}
+    if config.get("use_residual") or not inputs <= {None, "sentence_embedding"}:
+        raise OtherModelError("its Dense is not a plain linear layer")
+    if activation not in ACTIVATIONS:
+        raise OtherModelError(f"its Dense has the activation {activation}")
+    require_safetensors(place)
+    tensors = Tensors(place / WEIGHTS)
+    try:
+        bias = tensors.float32("linear.bias") if config.get("bias", True) else None
+        return Dense(tensors.float32("linear.weight"), bias, activation)
+    except KeyError as error:
+        raise ModelError(f"{place / WEIGHTS} does not fit its config: it lacks {error}") from error
+
+
+def _check_head(head: Sequence[Dense | None], width: int, folder: Path) -> int:
+    """The width behind the head. Raises ModelError where its layers do not fit one another."""
+    for layer in head:
+        if layer is not None:
+            if layer.weight.shape[1:] != (width,):
+                raise ModelError(
+                    f"{folder} has a Dense of the shape {layer.weight.shape}, which gets vectors "
+                    f"{width} wide"
+                )
+            width = len(layer.weight)
+    return width

@@ -1,0 +1,169 @@
+"""Fingerprints of models: sha256 (hex) of everything that decides the vector of a text.
+
+The same of a folder and of the model in memory, before a save and after a load, on any device.
+"""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from searchengine.trainer.model.bert import (
+    ACTIVATIONS,
+    POOLING,
+    Bert,
+    Dense,
+    Head,
+    Network,
+    OtherModelError,
+    head_tensors,
+)
+from searchengine.trainer.model.tokens import Description, normalised
+
+if TYPE_CHECKING:  # which is torch
+    from searchengine.trainer.model.model_folder import Model
+
+# Entries of a network's configuration that change no vector: its origin, the types in which it is
+# stored and computed, its training, and what follows the hidden states.
+NO_EFFECT = frozenset({
+    "architectures", "attn_implementation", "auto_map", "custom_pipelines", "dtype",
+    "finetuning_task", "gradient_checkpointing", "id2label", "label2id", "num_labels",
+    "output_attentions", "output_hidden_states", "problem_type", "reference_compile", "return_dict",
+    "task_specific_params", "tie_word_embeddings", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers_version", "use_cache",
+})  # fmt: skip
+NO_EFFECT_PREFIXES = ("_", "classifier_", "initializer_")
+
+
+def of_folder(bert: Bert) -> str:
+    """That of a model of BERT's kind, from its folder. Raises ModelError."""
+    return _of_bert(bert.network, bert.pooling, bert.head, bert.description, bert.named_tensors())
+
+
+def of_model(model: "Model", description: Description) -> str:
+    """That of a model in memory."""
+    try:
+        return _of_bert_in_memory(model, description)
+    except OtherModelError:
+        return _of_other(model, description)
+
+
+def _of_bert(
+    network: Network,
+    pooling: Sequence[str],
+    head: Head,
+    description: Description,
+    tensors: Iterable[tuple[str, NDArray[Any]]],
+) -> str:
+    values = {
+        "network": asdict(network),
+        "pooling": list(pooling),
+        "head": ["unit" if layer is None else layer.activation for layer in head],
+    }
+    return _digest(tensors, values, description)
+
+
+def _of_bert_in_memory(model: "Model", description: Description) -> str:
+    from searchengine.trainer.model import modules  # torch
+
+    module = model.module
+    transformer: Any = module.transformer
+    network = Network.of(transformer.config.to_dict())
+    modes = tuple(str(mode) for mode in module.pooling.modes)
+    stored = transformer.state_dict()
+    if not {*network.shapes()} <= {*stored} or not {*modes} <= {*POOLING}:
+        raise OtherModelError("it is not laid out as BERT")
+    head: list[Dense | None] = []
+    for layer in module.head:
+        if isinstance(layer, modules.Normalize):
+            head.append(None)
+        elif isinstance(layer, modules.Dense) and layer.activation_name in ACTIVATIONS:
+            bias = None if layer.linear.bias is None else _array(layer.linear.bias)
+            head.append(Dense(_array(layer.linear.weight), bias, layer.activation_name))
+        else:
+            raise OtherModelError("its head has other layers")
+    if not module.pooling.include_prompt:
+        raise OtherModelError("it does not pool prompts")
+    tensors = [
+        *((name, _array(stored[name])) for name in network.shapes()),
+        *head_tensors(head),
+    ]
+    return _of_bert(network, modes, tuple(head), description, tensors)
+
+
+def _of_other(model: "Model", description: Description) -> str:
+    module = model.module
+    network: Any = module.transformer
+    values: dict[str, Any] = {
+        "network": configuration(network.config),
+        "code": _code(network),
+        "pooling": [*map(str, module.pooling.modes), module.pooling.include_prompt],
+        "head": [
+            [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
+        ],
+    }
+    if not module.pooling.include_prompt:  # they tell where a prompt ends
+        values["special_ids"] = sorted(model.tokenizer.all_special_ids)
+    stored = sorted(module.state_dict().items())
+    return _digest(((name, _array(tensor)) for name, tensor in stored), values, description)
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    array: NDArray[Any] = tensor.detach().float().cpu().contiguous().numpy()
+    return array
+
+
+def _digest(
+    tensors: Iterable[tuple[str, NDArray[Any]]], values: Mapping[str, Any], description: Description
+) -> str:
+    digest = hashlib.sha256()
+    for name, array in tensors:
+        digest.update(f"{name} {list(array.shape)}\n".encode())
+        digest.update(array.data if array.flags.c_contiguous else array.tobytes())
+    rest = {
+        "tokenizer": normalised(Tokenizer.from_str(description.tokens.state)),
+        "max_tokens": description.tokens.max_tokens,
+        "truncation_side": description.tokens.truncation_side,
+        "prompts": dict(description.prompts),
+        "default_prompt": description.default_prompt,
+    }
+    digest.update(json.dumps({**values, **rest}, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def configuration(config: Any) -> dict[str, Any]:
+    """The entries of a network's configuration that change vectors, without its type's defaults.
+
+    So a version of transformers with one more entry changes nothing.
+    """
+    try:
+        defaults = type(config)().to_dict()
+    except Exception:  # a class that came with a model, and wants arguments
+        defaults = {}
+    values = _deciding(config.to_dict())
+    chosen = {name: value for name, value in values.items() if value != defaults.get(name)}
+    return chosen | {"model_type": config.model_type}
+
+
+def _deciding(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without entries that change no vector, at any depth; as JSON values."""
+    deciding = {}
+    for name, value in values.items():
+        # A rate of dropout is a number; ESM's token_dropout, a switch, is in every vector.
+        dropout = "drop" in name and not isinstance(value, bool)
+        if dropout or name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES):
+            continue
+        deciding[name] = _deciding(value) if isinstance(value, Mapping) else value
+    return dict(json.loads(json.dumps(deciding, default=str)))
+
+
+def _code(network: Any) -> list[str]:
+    """The source of a network's classes that came with its folder; [] for one of transformers."""
+    kinds = {type(part) for part in network.modules()}
+    ours = [kind for kind in kinds if kind.__module__.startswith("transformers_modules.")]
+    return sorted({inspect.getsource(inspect.getmodule(kind) or kind) for kind in ours})

@@ -1,0 +1,78 @@
+"""A safetensors file, mapped into memory by numpy alone, bfloat16 included.
+
+The library safetensors copies each tensor that it gives numpy, and has no bfloat16 for it.
+https://github.com/huggingface/safetensors#format
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from searchengine.trainer.errors import ModelError
+
+Array = NDArray[Any]
+BF16 = "BF16"
+DTYPES = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    BF16: np.uint16,  # its bits, which are the upper half of a float32's
+    "I64": np.int64,
+    "I32": np.int32,
+    "I8": np.int8,
+    "U8": np.uint8,
+}
+
+
+class Tensors:
+    """The tensors of a file, by name.
+
+    Attributes:
+        shapes: of each tensor.
+        metadata: strings by name.
+        data: the bytes of all tensors.
+    """
+
+    def __init__(self, path: Path):
+        """Raises ModelError for a file that is missing, cut off or of another format."""
+        try:
+            file = np.memmap(path, np.uint8, "r")
+            start = 8 + int(file[:8].view("<u8")[0])
+            if start > len(file):
+                raise ValueError("it is cut off")
+            header = json.loads(bytes(file[8:start]))
+            self.metadata: Mapping[str, str] = header.pop("__metadata__", None) or {}
+            self.data: NDArray[np.uint8] = file[start:]
+            self._entries = header
+            self.shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+            for name, shape in self.shapes.items():
+                first, last = header[name]["data_offsets"]
+                dtype = DTYPES.get(header[name]["dtype"])
+                size = None if dtype is None else math.prod(shape) * np.dtype(dtype).itemsize
+                if not 0 <= first <= last <= len(self.data) or size not in (None, last - first):
+                    raise ValueError(f"{name} is cut off")
+        except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise ModelError(
+                f"{path} cannot be read, damaged or half downloaded: {error}"
+            ) from error
+        self._path = path
+
+    def __getitem__(self, name: str) -> Array:
+        """The tensor as it is stored; bfloat16 as float32. Raises KeyError and ModelError."""
+        entry = self._entries[name]
+        if entry["dtype"] not in DTYPES:
+            raise ModelError(f"{self._path}: {name} has the type {entry['dtype']}, not floats")
+        first, last = entry["data_offsets"]
+        values = self.data[first:last].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        if entry["dtype"] == BF16:
+            return (values.astype(np.uint32) << 16).view(np.float32)
+        return values
+
+    def float32(self, name: str) -> NDArray[np.float32]:
+        """The tensor as float32, mapped where it is stored so. Raises KeyError and ModelError."""
+        return self[name].astype(np.float32, copy=False)

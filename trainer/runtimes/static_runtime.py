@@ -1,0 +1,73 @@
+"""Static models, run by numpy: the mean of token vectors."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.source import Source
+from searchengine.trainer.model.static_model import StaticModel, read_static
+from searchengine.trainer.model.tokens import Ids, TokenIds
+from searchengine.trainer.native.wordpiece import FastTokenIds
+from searchengine.trainer.runtimes.runtime import Vectors
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
+
+BLOCK = 256
+"""Tokens summed in float32; their sums are added in float64. A longer sum has a larger error."""
+
+
+class StaticRuntime:
+    """Averages rows of a table. Safe to use from several threads."""
+
+    kind = "numpy"
+    precision = Precision.FP32
+    token_budget = 1 << 15
+    pads = False
+
+    def __init__(self, model: StaticModel):
+        self._table = model.table
+
+    def run(self, rows: Sequence[Ids], prompt_tokens: int = 0) -> Vectors:
+        """Unit rows (B, dim) float32; zeros for a text without tokens."""
+        means = np.zeros((len(rows), self._table.shape[1]))
+        for ids, mean in zip(rows, means, strict=True):
+            for start in range(0, len(ids), BLOCK):
+                block = self._table.take(ids[start : start + BLOCK], axis=0)
+                mean += np.add.reduce(block, axis=0) / len(ids)
+        lengths = np.linalg.norm(means, axis=1, keepdims=True)
+        lengths[lengths == 0] = 1
+        vectors: Vectors = (means / lengths).astype(np.float32)
+        return vectors
+
+
+class StaticHandle:
+    """The static model of a source, as `trainer.runtimes.handle.ModelHandle` is that of others."""
+
+    runs_on = "numpy fp32 (a static model)"
+
+    def __init__(self, config: RuntimeConfig, source: Source, place: Path):
+        """place: the folder of its table. Raises ModelError."""
+        if source.layers is not None:
+            raise ModelError(f"{source.name} is a static model, without layers: leave layers out")
+        on_processor = config.device in (None, "cpu")
+        if config.precision not in (Precision.AUTO, Precision.FP32) or not on_processor:
+            raise ModelError(
+                f"{source.name} is a static model, which numpy computes on the processor in fp32: "
+                "leave precision and device out"
+            )
+        model = read_static(source.folder, place)
+        self.config, self.source = config, source
+        self.description = model.description
+        self.tokens: TokenIds = FastTokenIds(model.description.tokens)
+        self.runtime = StaticRuntime(model)
+        self.fingerprint = model.fingerprint
+
+    @property
+    def model(self) -> NoReturn:
+        """Raises ModelError: there is no network to train or to save."""
+        raise ModelError(
+            f"{self.source.name} is a static model, without a network: it can be used, and neither "
+            "trained nor saved again"
+        )
