@@ -18,7 +18,7 @@ from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.errors import SearchEngineError
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.model.disk import new_folder
+from searchengine.trainer.files import new_folder
 
 NOBODY = 65534
 DENIED = "this user may not read it; change its owner or its mode"

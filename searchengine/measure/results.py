@@ -12,7 +12,7 @@ import numpy as np
 from searchengine.corpus.notebook import table
 from searchengine.errors import QueryError
 from searchengine.indexer.config import SegmentConfig
-from searchengine.trainer.model.disk import write_json
+from searchengine.trainer.files import write_json
 
 FORMAT = 2
 RESULTS = "results.json"

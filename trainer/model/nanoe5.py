@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import Unigram
 
-from searchengine.trainer.model.disk import write_json
+from searchengine.trainer.files import write_json
 
 BLOCK = 32  # weights that share a scale
 HEADER = struct.Struct("<4sI7ifi5iQ")

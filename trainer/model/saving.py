@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.files import new_folder, write_json
 from searchengine.trainer.model.card import card
-from searchengine.trainer.model.disk import new_folder, write_json
 from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,

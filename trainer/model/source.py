@@ -14,7 +14,7 @@ from pathlib import Path
 
 from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError, pip_line
-from searchengine.trainer.model.disk import file_state
+from searchengine.trainer.files import file_state
 from searchengine.trainer.model.layout import (
     MODULES,
     listed_modules,

@@ -16,9 +16,9 @@ from filelock import FileLock
 from safetensors.numpy import save
 
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.files import user_cache, write_at_once
 from searchengine.trainer.model import fingerprint
 from searchengine.trainer.model.bert import Bert
-from searchengine.trainer.model.disk import user_cache, write_at_once
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tensors import Tensors
 from searchengine.trainer.model.tokens import Ids, TokenIds

@@ -30,7 +30,7 @@ from searchengine.backends.folder.documents.store import Store
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.storage.durable import open_folder, sha256, sync_folder
-from searchengine.trainer.model.disk import Checksums, user_cache
+from searchengine.trainer.files import Checksums, user_cache
 
 _CHUNK = 1 << 24  # bytes per read
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")

@@ -1,4 +1,4 @@
-"""Files on disk: written whole or not at all, synced, with remembered checksums and signatures.
+"""Files on disk: written whole or not at all, synced, with remembered checksums.
 
 A file can get other content and keep its size and time of change. Reading all of a model to see
 that takes longer than answering a question, so a checksum is remembered, outside the model's
@@ -7,7 +7,6 @@ the last change of status (ctime).
 """
 
 import hashlib
-import hmac
 import json
 import os
 import tempfile
@@ -17,13 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from filelock import FileLock
 from safetensors import SafetensorError
 
 from searchengine.trainer.errors import ModelError
 
-CHECKSUMS, KEY = "checksums.json", "key"
-KEY_BYTES = 32
+CHECKSUMS = "checksums.json"
 # A file changed this recently (ns) may change again within one tick of the clock: it is read again.
 SETTLED = 1_000_000_000
 
@@ -125,39 +122,6 @@ def user_cache() -> Path | None:
     except RuntimeError:
         return None
     return home / "searchengine"
-
-
-def signing_key(*, create: bool = False) -> bytes | None:
-    """This user's key for `signature`; None where there is none and none can be stored.
-
-    Others who can write to a model's folder can change the files there, but cannot sign them.
-    """
-    cache = user_cache()
-    if cache is None:
-        return None
-    key = _read_key(cache / KEY)
-    if key is not None or not create:
-        return key
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / f"{KEY}.lock"):  # a second process takes the first one's
-            if _read_key(cache / KEY) is None:
-                write_at_once(cache / KEY, os.urandom(KEY_BYTES))
-    except OSError:
-        return None
-    return _read_key(cache / KEY)
-
-
-def signature(key: bytes, record: dict[str, Any]) -> str:
-    """The signature of a JSON object, in hex."""
-    return hmac.new(key, json.dumps(record, sort_keys=True).encode(), "sha256").hexdigest()
-
-
-def _read_key(path: Path) -> bytes | None:
-    with suppress(OSError):
-        key = path.read_bytes()
-        return key if len(key) == KEY_BYTES else None
-    return None
 
 
 def write_at_once(path: Path, content: bytes) -> None:
