@@ -18,7 +18,7 @@ from record import DATA, over_seeds, record
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import read_sts, sts
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.train_config import SimilarityLoss, TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig
 
 
 @click.command()
@@ -27,9 +27,7 @@ from searchengine.trainer.training.train_config import SimilarityLoss, TrainConf
 @click.option("--steps", default=360, show_default=True, help="Updates; 4 epochs of 64 pairs.")
 @click.option("--batch-size", default=64, show_default=True)
 @click.option("--learning-rate", default=5e-5, show_default=True)
-@click.option("--loss", type=click.Choice(list(SimilarityLoss)), default=SimilarityLoss.COSENT)
 @click.option("--evaluations", default=4, show_default=True, help="Of dev, during training.")
-@click.option("--head-only", is_flag=True, help="Train a linear layer on fixed vectors.")
 @click.option("--test", is_flag=True, help="Score the test set at the end.")
 def main(data: Path, seeds: int, evaluations: int, test: bool, **settings: Any) -> None:
     """Train with each seed."""
@@ -43,12 +41,10 @@ def main(data: Path, seeds: int, evaluations: int, test: bool, **settings: Any) 
                 train=(data / "sts/stsb_train.tsv",),
                 out=Path(scratch) / str(seed),
                 objective="similarity",
-                similarity_loss=settings["loss"],
                 exclude=(dev, test_set),
                 dev=(dev,),
                 batch_size=settings["batch_size"],
                 learning_rate=settings["learning_rate"],
-                head_only=settings["head_only"],
                 max_steps=settings["steps"],
                 eval_every=max(1, settings["steps"] // evaluations),
                 checkpoint_every=0,
@@ -72,7 +68,7 @@ def main(data: Path, seeds: int, evaluations: int, test: bool, **settings: Any) 
         for dim in tested[0]:
             figures[f"test {dim}"] = over_seeds([row[dim] for row in tested])
             click.echo(f"{dim:5} {figures['untrained'].get(dim)} {figures[f'test {dim}']}")
-    record(f"scored_pairs_{settings['loss']}{'_head' * settings['head_only']}", figures)
+    record("scored_pairs", figures)
 
 
 def scores(encoder: Encoder, path: Path) -> dict[int, float]:

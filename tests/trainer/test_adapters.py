@@ -175,9 +175,6 @@ def test_settings_that_cannot_be_are_refused(config: TrainConfig) -> None:
         "attention_group is 1: expected 2 or more": {"attention_group": 1},
         "kept_positions without window": {"window": None, "kept_positions": 8},
         "adapter_extras false without adapter_rank": {"adapter_rank": 0, "adapter_extras": False},
-        "head_only trains no network for window, attention_group": {
-            "head_only": True, "dropout": None
-        },
     }  # fmt: skip
     for message, settings in wrong.items():
         with pytest.raises(ConfigError, match=message):

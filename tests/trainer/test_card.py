@@ -38,7 +38,6 @@ CONFIG = TrainConfig(
     dev=("/secret/stsb_dev.tsv",),
     prefixes=(WIDTH, 16, 8),
     mlm_weight=0.1,
-    mask_above=0.9,
     temperature=0.05,
     max_steps=100,
     seed=7,

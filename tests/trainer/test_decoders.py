@@ -62,10 +62,10 @@ def test_a_text_does_not_see_its_padding(base: Path) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"gradient_checkpointing": True},
+        {},
         {"adapter_rank": 4, "adapter_extras": False, "gradient_cache": True, "chunk_tokens": 256},
     ],
-    ids=["checkpointed", "adapters"],
+    ids=["whole", "adapters"],
 )
 def test_it_learns_and_is_saved(base: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
     rows = [

@@ -40,13 +40,12 @@ def assert_equal(found: Trained, expected: Trained, tolerance: float) -> None:
     [
         {},
         {"gradient_cache": True, "chunk_tokens": 64},
-        {"gradient_checkpointing": True, "adapter_rank": 2},
+        {"adapter_rank": 2},
         {"attention_group": 4, "window": 64, "max_tokens": 64},
         {"layers_per_step": 1, "prefixes_per_step": 1},
         {"queue_size": 16},
         {"mlm_weight": 0.1},
         {"pooling": "cls"},
-        {"head_only": True, "rotate": True, "dropout": None},
     ],
     ids=str,
 )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
+from searchengine.trainer.errors import MemoryWarning, TrainingError
 from searchengine.trainer.training import passes
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.passes import Pass, Passes
@@ -67,27 +67,3 @@ def test_what_never_fits_names_the_settings(
         pytest.raises(TrainingError, match=r"lower max_tokens \(128\) or batch_size \(8\)"),
     ):
         train(replace(config, chunk_tokens=64))
-
-
-def test_layers_computed_again_have_the_same_gradients(config: TrainConfig) -> None:  # noqa: F811
-    short = replace(config, max_steps=3, checkpoint_every=0, keep_last=True)
-    plain = train(replace(short, dropout=0.1))
-    calls: list[int] = []
-    original = torch.utils.checkpoint.checkpoint
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        calls.append(1)
-        return original(*arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("transformers.modeling_utils.checkpoint", counted)
-        again = train(
-            replace(
-                short, dropout=0.1, gradient_checkpointing=True, out=config.out.with_name("again")
-            )
-        )
-    assert calls  # one for each layer and pass
-    for name, weight in plain.module.state_dict().items():
-        torch.testing.assert_close(again.module.state_dict()[name], weight, msg=name)
-    with pytest.raises(ConfigError, match="no gradients of layers"):
-        replace(config, gradient_checkpointing=True, head_only=True)

@@ -129,7 +129,7 @@ def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"hard_negative_weight": 2.0, "mask_above": 0.3},
+        {"hard_negative_weight": 2.0},
         {"prefix_weights": (1.0, 3.0)},
         {"layers_per_step": 1, "layer_distillation": 0.2},
     ],
@@ -161,19 +161,6 @@ def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
     assert values[1] == pytest.approx(values[0], rel=1e-6)
     assert len(gradients[0]) == 3
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)
-
-
-def test_candidates_too_near_are_no_negatives(base: Path) -> None:
-    batch = [Row(f"a{i}", f"b{i}") for i in range(3)]
-    anchors, positives, none = rows(0, 3), rows(1, 3), rows(2, 0)
-    positives[0, 2] = anchors[0, 0]  # cosine 1 to another's anchor
-    anchors[0, 1] = positives[0, 1]  # and to its own, which stays
-    masked = torch.zeros(3, 3)
-    masked[0, 2] = -INF
-    scores = cosines(anchors[0], positives[0])
-    found = contrastive(base, mask_above=0.99).loss([anchors, positives, none], batch, 0)
-    assert found.item() == pytest.approx(info_nce(scores, bias=masked).item(), rel=1e-6)
-    assert found.item() < info_nce(scores).item() - 1e-3
 
 
 def test_layers_are_drawn_below_the_last_and_weighed(base: Path) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> Non
     found = []
     for cache in (False, True):
         model_passes = passes(base, chunk_tokens=24, gradient_cache=cache)
-        prepare_embeddings(model_passes.training_model, frozen=False)
+        prepare_embeddings(model_passes.training_model)
         many = Passes(
             model_passes.training_model,
             Encoder.load(base, precision="fp32"),
@@ -170,19 +169,3 @@ def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
     for layers in (1, 2):
         expected = torch.from_numpy(encoder.truncate(layers=layers).encode(TEXTS))
         torch.testing.assert_close(seen[0][layers - 1], expected, atol=1e-5, rtol=1e-5)
-
-
-def test_frozen_vectors_are_found_once_and_train_the_head_alone(base: Path) -> None:
-    model_passes = passes(base)
-    model_passes.config = replace(model_passes.config, head_only=True)
-    calls: list[int] = []
-    transformer = model_passes.training_model.sentence.transformer
-    transformer.requires_grad_(False)
-    transformer.register_forward_hook(lambda *_: calls.append(1))
-    dense = torch.nn.Linear(32, 32)
-    model_passes.training_model.encoder.projection = dense  # type: ignore[assignment]
-    for _ in range(3):
-        dense.zero_grad()
-        backward(model_passes, [View(TEXTS, "query"), View(OTHERS, "document")], (), 0, nested, 1.0)
-        assert dense.weight.grad is not None and (dense.weight.grad != 0).any()
-    assert len(calls) == 2

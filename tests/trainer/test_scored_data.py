@@ -110,11 +110,6 @@ def scored(*rows: tuple[str, ...]) -> Examples:
     "settings, examples, message",
     [
         ({}, scored(("a", "b", "1.0"), ("c", "d", "1")), "all 2 pairs have the score 1: expected"),
-        (
-            {"similarity_loss": "mse"},
-            scored(("a", "b", "5"), ("c", "d", "0.5")),
-            "scores from 0.5 to 5: similarity_loss mse compares them with cosines",
-        ),
     ],
 )
 def test_examples_that_teach_nothing_are_refused(
@@ -128,7 +123,6 @@ def test_examples_that_teach_nothing_are_refused(
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"similarity_loss": "angle"}, "similarity_loss needs objective similarity"),
         ({"objective": "similarity", "queue_size": 8}, "queue_size needs objective contrastive"),
     ],
 )
@@ -171,13 +165,11 @@ def scored_run(config: TrainConfig, tmp_path: Path) -> TrainConfig:  # noqa: F81
     )
 
 
-@pytest.mark.parametrize("loss", ("cosent", "angle"))
-def test_scores_are_learnt(scored_run: TrainConfig, loss: str) -> None:
+def test_scores_are_learnt(scored_run: TrainConfig) -> None:
     scored_run = replace(
         scored_run, max_steps=120
     )  # after 40 a fifth of the seeds has gained little
-    recipe = train(replace(scored_run, similarity_loss=loss)).recipe  # type: ignore[arg-type]
+    recipe = train(scored_run).recipe
     assert sum(recipe["best"].values()) > sum(recipe["untrained"].values()) + 0.1
-    title = {"cosent": "CoSENT", "angle": "AnglE"}[loss]
-    assert recipe["summary"][0].startswith(f"Loss: [{title}](https://")
+    assert recipe["summary"][0].startswith("Loss: [CoSENT](https://")
     assert recipe["judged_by"] == "spearman on dev"

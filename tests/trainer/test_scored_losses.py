@@ -2,28 +2,21 @@
 
 import functools
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.losses import (
-    AnglELoss,
     CoSENTLoss,
-    CosineSimilarityLoss,
     MatryoshkaLoss,
 )
-from torch import Tensor, nn
 
 from searchengine.trainer.training.losses import (
-    PrefixScores,
     cosent,
     matryoshka,
     nested_cosines,
-    paired_angles,
     paired_cosines,
-    squared_error,
 )
 from searchengine.trainer.training.objectives import Similarity
 from searchengine.trainer.training.processes import Processes
@@ -34,48 +27,31 @@ from tests.reference_losses import WIDTH, Given, assert_same, both_precisions, c
 # Two pairs have the same score, which says nothing of their order.
 SCORES = torch.tensor([0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.7])
 DIMS = [WIDTH, 13, 4, 1]
-REFERENCES: dict[str, tuple[Callable[[nn.Module], nn.Module], PrefixScores]] = {
-    "cosent": (CoSENTLoss, paired_cosines),
-    "angle": (AnglELoss, paired_angles),
-    "mse": (CosineSimilarityLoss, paired_cosines),
-}
-
-
-def scored_loss(name: str) -> Callable[[Tensor], Tensor]:
-    return functools.partial(squared_error if name == "mse" else cosent, scores=SCORES)
+LOSS = functools.partial(cosent, scores=SCORES)
 
 
 @both_precisions
-@pytest.mark.parametrize("name", REFERENCES)
-def test_a_loss_is_theirs(name: str, dtype: torch.dtype) -> None:
-    make, form = REFERENCES[name]
-    ours = matryoshka(scored_loss(name), [WIDTH], form=form)
-    reference = theirs(make(Given()), SCORES)
+def test_the_loss_is_theirs(dtype: torch.dtype) -> None:
+    ours = matryoshka(LOSS, [WIDTH], form=paired_cosines)
+    reference = theirs(CoSENTLoss(Given()), SCORES)
     assert_same(lambda c: ours(*c), reference, columns(2, dtype=dtype))
 
 
 @both_precisions
 @pytest.mark.parametrize("weights", (None, [1.0, 0.25, 3.0, 0.0]), ids=("even", "weighted"))
-@pytest.mark.parametrize("name", REFERENCES)
-def test_a_nested_loss_is_theirs(
-    name: str, weights: list[float] | None, dtype: torch.dtype
-) -> None:
-    make, form = REFERENCES[name]
-    ours = matryoshka(scored_loss(name), DIMS, weights, form)
+def test_the_nested_loss_is_theirs(weights: list[float] | None, dtype: torch.dtype) -> None:
+    ours = matryoshka(LOSS, DIMS, weights, paired_cosines)
     model = Given()
-    reference = theirs(MatryoshkaLoss(model, make(model), DIMS, weights), SCORES)
+    reference = theirs(MatryoshkaLoss(model, CoSENTLoss(model), DIMS, weights), SCORES)
     assert_same(lambda c: ours(*c), reference, columns(2, dtype=dtype))
 
 
-@pytest.mark.parametrize("name", REFERENCES)
-def test_the_objective_trains_every_prefix_as_theirs(name: str) -> None:
-    config = TrainConfig(
-        train=("unused",), out="unused", objective="similarity", similarity_loss=name
-    )
+def test_the_objective_trains_every_prefix_as_theirs() -> None:
+    config = TrainConfig(train=("unused",), out="unused", objective="similarity")  # type: ignore[arg-type]
     objective = Similarity(config, DIMS, Processes())
     rows = [Row(f"a {i}", f"b {i}", score=score) for i, score in enumerate(SCORES.tolist())]
     model = Given()
-    reference = theirs(MatryoshkaLoss(model, REFERENCES[name][0](model), DIMS), SCORES)
+    reference = theirs(MatryoshkaLoss(model, CoSENTLoss(model), DIMS), SCORES)
     assert_same(
         lambda c: objective.loss([x.unsqueeze(0) for x in c], rows, 0),
         reference,
@@ -110,12 +86,11 @@ def test_paired_cosines_are_the_diagonal(dims: list[int], seed: int) -> None:
     torch.testing.assert_close(paired_cosines(a, c, dims), expected)
 
 
-@pytest.mark.parametrize("form", (paired_cosines, paired_angles))
-def test_a_zero_row_has_similarity_0_and_a_finite_gradient(form: PrefixScores) -> None:
+def test_a_zero_row_has_similarity_0_and_a_finite_gradient() -> None:
     a, c = columns(2, 3)
     a[1] = 0
     a.requires_grad_()
-    scores = form(a, c, [WIDTH, 4])
+    scores = paired_cosines(a, c, [WIDTH, 4])
     assert scores[0][1] == scores[1][1] == 0
     torch.stack(scores).sum().backward()
     assert a.grad is not None and a.grad.isfinite().all()

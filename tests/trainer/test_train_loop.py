@@ -22,7 +22,6 @@ from searchengine.trainer.errors import (
     TrainingError,
 )
 from searchengine.trainer.evaluation.sts import read_sts, sts
-from searchengine.trainer.model.modules import Dense, SentenceModule
 from searchengine.trainer.training import checkpoint, loop, objectives
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.step_judging import Judgement, Measure, Split
@@ -205,7 +204,7 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
         train(config, resume=True)
     state = next(config.out.glob("checkpoint/*/state.json"))
     written = json.loads(state.read_text())
-    older = {k: v for k, v in written["config"].items() if k != "head_only"}
+    older = {k: v for k, v in written["config"].items() if k != "keep_last"}
     for changed in ({"format": 0}, {"config": older}):
         state.write_text(json.dumps(written | changed))
         with pytest.raises(ConfigError, match="was written by another version of this package"):
@@ -319,22 +318,6 @@ def test_bf16_keeps_fp32_master_weights(
     assert (moved > 0).float().mean() > 0.9 and moved.max() < 1e-4
 
 
-def test_head_only_leaves_the_network_alone(
-    config: TrainConfig, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConfigError, match="has no head to train"):
-        train(replace(config, head_only=True))
-    encoder = Encoder.load(base)
-    dense = Dense(32, 32, False, "torch.nn.modules.linear.Identity")
-    module = SentenceModule(encoder.module.transformer, encoder.module.pooling, [dense])
-    Encoder(replace(encoder.model, module=module), "").save(tmp_path / "headed")
-    headed = replace(config, base=str(tmp_path / "headed"), head_only=True)
-    judge_rising(monkeypatch)
-    before, after = weights(Encoder.load(tmp_path / "headed")), weights(train(headed))
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == {"head.0.linear.weight"}
-
-
 def test_a_turn_comes_first_and_leaves_the_full_width_alone(config: TrainConfig) -> None:
     lines: list[Report] = []
     tiny_rate = replace(with_held_out(config), rotate=True, max_steps=1, learning_rate=1e-12)
@@ -429,49 +412,6 @@ def scripted(*scores: float) -> Measure:
     """A measure that gives one score after the other."""
     left = iter(scores)
     return Measure("a script", lambda encoder: dict.fromkeys(encoder.matryoshka_dims, next(left)))
-
-
-def test_a_run_stops_where_scores_no_longer_rise(config: TrainConfig) -> None:
-    patient = replace(config, max_steps=40, patience=2)
-    steps: list[int] = []
-    encoder = train(patient, lambda r: steps.append(r.step), measure=scripted(5, 6, 7, 7, 6.9))
-    assert steps[-1] == 16 == len(encoder.model.history["losses"])
-    assert encoder.model.history["best_step"] == 12  # of equal steps the latest
-    assert encoder.recipe["judged_by"] == "a script"
-    chosen = encoder.recipe["chosen"]
-    assert "7.0000 against 5.0000 for step 0" in chosen
-    assert chosen.endswith("stopped after step 16: 2 evaluations without a better score")
-
-
-def test_an_interrupted_run_stops_where_it_would_have(config: TrainConfig) -> None:
-    patient = replace(config, max_steps=40, patience=2)
-
-    def interrupt(report: Report) -> None:
-        if report.step == 11:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(patient, interrupt, measure=scripted(5, 6, 5.5))
-    with pytest.raises(ConfigError, match="the judged questions changed since"):
-        other = Measure("another", scripted(5).scores)
-        train(patient, resume=True, measure=other)
-    encoder = train(patient, resume=True, measure=scripted(5))
-    assert encoder.recipe["best_step"] == 4 and len(encoder.model.history["losses"]) == 12
-
-
-@pytest.mark.parametrize(
-    ("settings", "wrong"),
-    [
-        ({"patience": 1}, "nothing judges the steps"),
-        ({"patience": 1, "keep_last": True}, "keep_last keeps: leave one of them out"),
-        ({"patience": 1, "eval_every": 0}, "eval_every 0, which evaluates only at the end"),
-    ],
-)
-def test_patience_needs_something_to_wait_for(
-    config: TrainConfig, settings: dict[str, Any], wrong: str
-) -> None:
-    with pytest.raises(ConfigError, match=wrong):
-        train(replace(config, **settings))
 
 
 def test_a_measure_takes_the_place_of_dev_files(config: TrainConfig, tmp_path: Path) -> None:

@@ -155,7 +155,6 @@ def test_the_momentum_encoder_starts_alike_and_follows(base: Path) -> None:
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"head_only": True}, "same vector: give pairs"),
         ({"expects": ["pair", "triplet"]}, "holds a sentence .* but pair or triplet was expected"),
         ({"prefixes": [64, 32], "nested": True}, "prefixes begins with 64: expected 32"),
         ({"prefixes": [32, 16]}, "nested false trains no prefixes"),

@@ -1,6 +1,5 @@
 """Which examples an update takes, read and tokenised ahead of it, and at what learning rate."""
 
-import math
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.objectives import AnyObjective
 from searchengine.trainer.training.passes import Passes, View
 from searchengine.trainer.training.rows import Batch, Kind, Row, draw
-from searchengine.trainer.training.train_config import Objective, Schedule, TrainConfig
+from searchengine.trainer.training.train_config import Objective, TrainConfig
 
 # Maximum rows, and bytes of them, in memory at a time for each kind of example; and minimum
 # batches. Within them rows change places, so that no text is twice in a batch.
@@ -134,18 +133,11 @@ class BatchPlan:
         return self._schedule
 
     def learning_rate(self, step: int) -> float:
-        """Linear from 0 over the warm-up, then by the schedule, which ends at 0 or is constant."""
+        """Linear from 0 to the peak over the warm-up, then linear to 0."""
         warm, peak = round(self.config.warmup_ratio * self.steps), self.config.learning_rate
         if step < warm:
             return peak * (step + 1) / warm
-        left = (self.steps - step) / max(1, self.steps - warm)  # 1 to 0
-        match self.config.schedule:
-            case Schedule.CONSTANT:
-                return peak
-            case Schedule.COSINE:
-                return peak * (1 - math.cos(math.pi * left)) / 2
-            case _:
-                return peak * left
+        return peak * (self.steps - step) / max(1, self.steps - warm)
 
 
 def fill(rows: Sequence[Row], size: int) -> Iterator[Batch]:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError, MemoryWarning, TrainingError
+from searchengine.trainer.errors import MemoryWarning, TrainingError
 from searchengine.trainer.model import fingerprint
 from searchengine.trainer.model.saving import remove_folder
 from searchengine.trainer.model.torch_model import describe
@@ -154,11 +154,6 @@ def run_training(
     examples = read_data(config)
     check_examples(config, examples)
     judge, split = make_judge(config, examples, measure)
-    if config.patience and judge is None:
-        raise ConfigError(
-            f"patience is {config.patience}, but nothing judges the steps: give dev files, or more "
-            "examples, so that some can be held out"
-        )
     run = make_run(config, examples, split, accelerator, processes)
     run.judge, run.measure = judge, measured_by(config, measure)
     origin = checkpoint.Origin(
@@ -256,7 +251,7 @@ def run_updates(
     config, saved = run.config, time.monotonic()
     if run.evaluated < run.step and evaluates(run):
         evaluate(run)
-    while run.step < run.plan.steps and not stops(run, passes.device):
+    while run.step < run.plan.steps:
         loaded = batches.at(run.step)
         with run.signals.whole():
             run.losses.append(update(run, passes, loaded))
@@ -427,13 +422,6 @@ def evaluate(run: Run) -> None:
             run.right = kept | {str(run.step): right.tolist()}
         if better:
             run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
-
-
-def stops(run: Run, device: torch.device) -> bool:
-    """Whether the scores have not risen for `patience` evaluations, as the first process knows."""
-    if not run.config.patience:
-        return False
-    return run.processes.add(run.worse if run.processes.main else 0, device) >= run.config.patience
 
 
 def send_report(run: Run, report: OnReport | None) -> None:

@@ -9,7 +9,7 @@ InfoNCE: van den Oord et al., arXiv 1807.03748; with in-batch and weighted hard 
 SimCSE, arXiv 2104.08821. Supervised contrastive: Khosla et al., arXiv 2004.11362; for sentences
 Gunel et al., arXiv 2011.01403. Nested (Matryoshka): Kusupati et al., arXiv 2205.13147; over layers
 too: Li et al., arXiv 2402.14776. CoSENT: Huang et al., IEEE/ACM TASLP 2024, doi
-10.1109/TASLP.2024.3402087. AnglE: Li & Li, arXiv 2309.12871, which is CoSENT on `paired_angles`.
+10.1109/TASLP.2024.3402087.
 """
 
 import itertools
@@ -63,22 +63,6 @@ def paired_cosines(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
     scales = (sums(x.square()).clamp(min=EPSILON**2).rsqrt() for x in (a, c))
     by_length = dict(zip(ends, sums(a * c) * next(scales) * next(scales), strict=True))
     return [by_length[dim] for dim in dims]
-
-
-def paired_angles(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
-    """AnglE's similarity of row i of a with row i of c: (n,) for each of dims (arXiv 2309.12871).
-
-    The dimensions i and i + dim/2 of a prefix are a complex number; a prefix of odd length gets a
-    zero. The similarity is |cosine + sine| between two vectors of such numbers, as in the authors'
-    code, whose sign their equation 3 has the other way round.
-    """
-    angles = []
-    for dim in dims:
-        x, y = (functional.pad(prefix(rows, dim), (0, dim % 2)) for rows in (a, c))
-        (real_x, imaginary_x), (real_y, imaginary_y) = x.chunk(2, dim=1), y.chunk(2, dim=1)
-        sine = (imaginary_x * real_y - real_x * imaginary_y).sum(dim=1)
-        angles.append(((x * y).sum(dim=1) + sine).abs())
-    return angles
 
 
 class _Nested(torch.autograd.Function):
@@ -145,8 +129,8 @@ def matryoshka(
     """The weighted sum of `loss` over the cosines of every prefix, a function of vectors.
 
     weights: one for each of dims, 1 by default. form: what `loss` gets for each prefix; by default
-    the cosines of all pairs (`plain_cosines` gives the same to rounding), with `paired_cosines` or
-    `paired_angles` those of row i with row i. matryoshka(loss, [D]) is loss itself on vectors D
+    the cosines of all pairs (`plain_cosines` gives the same to rounding), with `paired_cosines`
+    those of row i with row i. matryoshka(loss, [D]) is loss itself on vectors D
     wide. Raises ConfigError for no dims, or weights that do not match.
     """
     chosen = [1.0] * len(dims) if weights is None else list(weights)
@@ -206,14 +190,6 @@ def cosent(similarities: Tensor, scores: Tensor, *, temperature: float = 0.05) -
     lower = scores.unsqueeze(1) < scores  # (n, n): row scored below column
     differences = (logits.unsqueeze(1) - logits).masked_fill(~lower, float("-inf"))
     return torch.cat([logits.new_zeros(1), differences.flatten()]).logsumexp(dim=0)
-
-
-def squared_error(similarities: Tensor, scores: Tensor) -> Tensor:
-    """Mean squared difference of similarity and score. similarities: (n,). scores: (n,), cosines.
-
-    Reimers & Gurevych, arXiv 1908.10084, section 3.
-    """
-    return functional.mse_loss(similarities, scores)
 
 
 def layer_distillation(truncated: Tensor, full: Tensor, *, temperature: float = 0.3) -> Tensor:

@@ -22,13 +22,10 @@ from searchengine.trainer.encoder import Role
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.training.losses import (
     cosent,
-    cosines,
     info_nce,
     layer_distillation,
     matryoshka,
-    paired_angles,
     paired_cosines,
-    squared_error,
     supervised_contrastive,
 )
 from searchengine.trainer.training.passes import View
@@ -36,7 +33,6 @@ from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.rows import Batch
 from searchengine.trainer.training.train_config import (
     Objective,
-    SimilarityLoss,
     TrainConfig,
 )
 from searchengine.trainer.training.training_model import TrainingModel, text_ids
@@ -170,15 +166,10 @@ class Contrastive(PrefixObjective):
     def _of_anchors(self, contrast: Contrast, block: slice, step: int, anchors: Tensor) -> Tensor:
         """InfoNCE of a block of anchors (L, b, D) among all candidates, nested."""
         config, labels = self.config, contrast.labels[block]
-        fixed = self._text_bias(contrast, block)
+        bias = self._text_bias(contrast, block)
         total = anchors.new_zeros(())
         for layer in reversed(range(len(anchors))):
-            queries, others, bias = anchors[layer], contrast.vectors[layer], fixed
-            if config.mask_above is not None:
-                similar = cosines(queries.detach(), others.detach()) > config.mask_above
-                similar[torch.arange(len(labels), device=labels.device), labels] = False
-                bias = fixed.masked_fill(similar, float("-inf"))
-            value = self._nested(queries, others, labels, bias, step)
+            value = self._nested(anchors[layer], contrast.vectors[layer], labels, bias, step)
             if layer < len(anchors) - 1:
                 value = config.layer_weight * value / (len(anchors) - 1)
             total = total + value
@@ -257,7 +248,7 @@ class Classification(PrefixObjective):
 
 
 class Similarity(PrefixObjective):
-    """CoSENT, AnglE or the squared error of the scores, over every prefix."""
+    """CoSENT of the scores, over every prefix."""
 
     def views(self, rows: Batch) -> list[View]:
         anchors, positives, _ = super().views(rows)
@@ -268,14 +259,9 @@ class Similarity(PrefixObjective):
         # All processes compute the whole loss: a pair is compared with those of all.
         first, second = (self.gather(v[0], rows) for v in vectors)  # (B, D)
         scores = torch.tensor([row.score for row in rows], device=first.device)
-        config = self.config
-        dims, weights = self.prefixes(step)
-        loss = functools.partial(cosent, scores=scores, temperature=config.temperature)
-        if config.similarity_loss is SimilarityLoss.MSE:
-            loss = functools.partial(squared_error, scores=scores)
-        angle = config.similarity_loss is SimilarityLoss.ANGLE
-        form = paired_angles if angle else paired_cosines
-        return matryoshka(loss, dims, weights, form)(first, second) / self.processes.count
+        loss = functools.partial(cosent, scores=scores, temperature=self.config.temperature)
+        nested = matryoshka(loss, *self.prefixes(step), paired_cosines)
+        return nested(first, second) / self.processes.count
 
 
 AnyObjective = Contrastive | Classification | Similarity

@@ -1,6 +1,5 @@
 """The state of a run, the step that is kept of it, and the recipe that is stored with the model."""
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,10 +31,9 @@ from searchengine.trainer.training.stopping import Signals
 from searchengine.trainer.training.train_config import (
     CARD,
     Objective,
-    SimilarityLoss,
     TrainConfig,
 )
-from searchengine.trainer.training.training_model import TrainingModel, layers_again
+from searchengine.trainer.training.training_model import TrainingModel
 
 # Labelled texts from which a tenth of them tells a difference of some points.
 TELLING_LABELS = 2000
@@ -77,16 +75,6 @@ class Run(Progress):
         dims = self.model.matryoshka_dims
         return dict(zip(dims, self.config.prefix_weights or (1.0,) * len(dims), strict=True))
 
-    @property
-    def worse(self) -> int:
-        """Evaluations since the last one that was better than all before it."""
-        best, count = -math.inf, 0
-        for past in self.judged:
-            score = mean(past.scores, self.weights)
-            count = 0 if past.step == 0 or score > best else count + 1
-            best = score if past.step == 0 else max(best, score)
-        return count
-
     def scores(self, step: int) -> Scores:
         """The last judgement of a step; {} if there was none."""
         return next((past.scores for past in reversed(self.judged) if past.step == step), {})
@@ -125,9 +113,6 @@ def finish(run: Run) -> Encoder:
     if not fine:
         warnings.warn(reason, TrainingWarning, stacklevel=4)
     model = as_loaded(run)
-    if config.patience and run.worse >= config.patience:
-        evaluations = "1 evaluation" if run.worse == 1 else f"{run.worse} evaluations"
-        reason += f"; stopped after step {run.step}: {evaluations} without a better score"
     recipe = make_recipe(run, against) | {"chosen": reason}
     model = replace(model, recipe=recipe, history=history(run))
     return Encoder(model, str(config.out.resolve()))
@@ -138,8 +123,6 @@ def as_loaded(run: Run) -> Model:
     config, network = run.config, run.training_model.sentence.transformer
     network.requires_grad_(True)
     restore_attention(network)
-    if config.gradient_checkpointing:
-        layers_again(network, False)
     if config.adapter_rank:
         merge_adapters(network)
     return run.model
@@ -284,14 +267,10 @@ def _loss_in_words(config: TrainConfig) -> str:
                 f"{config.label_temperature:g}"
             )
         case Objective.SIMILARITY:
-            return {
-                SimilarityLoss.COSENT: "Loss: [CoSENT](https://doi.org/10.1109/TASLP.2024.3402087) "
-                f"on the scores of pairs, {temperature}",
-                SimilarityLoss.ANGLE: "Loss: [AnglE](https://arxiv.org/abs/2309.12871) on the "
-                f"scores of pairs, {temperature}",
-                SimilarityLoss.MSE: "Loss: squared error of cosine and score "
-                "([SBERT](https://arxiv.org/abs/1908.10084))",
-            }[config.similarity_loss]
+            return (
+                "Loss: [CoSENT](https://doi.org/10.1109/TASLP.2024.3402087) on the scores of "
+                f"pairs, {temperature}"
+            )
         case _:
             return (
                 "Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821))"

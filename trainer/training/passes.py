@@ -76,10 +76,6 @@ class Passes:
         max_tokens = min(config.max_tokens, encoder.max_tokens)
         self._ids = TokenIds(Tokenization.of(encoder.model.tokenizer, max_tokens))
         self._prompt = {role: encoder.prompt(role) for role in ("query", "document")}
-        self._pooled: dict[str, Tensor] = {}
-        self._no_rows = torch.zeros(
-            0, training_model.sentence.pooling.out_width, device=self.device
-        )
         self._budget = config.chunk_tokens or token_budget(self.device)
         self._caches = config.gradient_cache
         embeddings = (m for m in training_model.modules() if isinstance(m, torch.nn.Embedding))
@@ -93,8 +89,6 @@ class Passes:
         layers: those after which vectors are needed, () for the last alone. With gradient caching
         the gradients of the vectors reach the network only by `repeat`.
         """
-        if self.config.head_only:
-            return [self._frozen(view) for view in views], None
         passes = self._plan(views, seed)
         if not self._caches:
             return self._arranged(views, passes, self._vectors(passes, layers)), None
@@ -123,8 +117,6 @@ class Passes:
 
     def tokenized(self, view: View) -> View:
         """The view with its tokens."""
-        if self.config.head_only:  # each text is encoded once, and its vector kept
-            return view
         return replace(view, ids=self._ids([self._prompt[view.role] + t for t in view.texts]))
 
     def spare(self) -> str | None:
@@ -132,8 +124,6 @@ class Passes:
 
         Returns what changes, in words; None if nothing is left to spare.
         """
-        if self.config.head_only:
-            return None
         if not self._caches:
             self._caches = True
             return "gradients are cached, which takes a second forward pass"
@@ -141,22 +131,6 @@ class Passes:
             return None
         self._budget = max(MIN_PASS_TOKENS, self._budget // 2)
         return f"a pass has {self._budget} tokens, padding included"
-
-    def _frozen(self, view: View) -> Tensor:
-        """(1, n, dim): the head on pooled vectors of the frozen network, computed once a text."""
-        encoder = self.training_model.encoder
-        encoder.sentence.transformer.eval()
-        keys = [self._prompt[view.role] + text for text in view.texts]
-        fresh = {k: t for k, t in zip(keys, view.texts, strict=True) if k not in self._pooled}
-        if fresh:
-            passes = self._plan([replace(view, texts=list(fresh.values()))], 0)
-            with torch.no_grad(), self.autocast():
-                outputs = [torch.stack(encoder.sentence.pooled(item.batch)) for item in passes]
-            fresh_view = View(list(fresh), view.role)
-            rows = self._arranged([fresh_view], passes, torch.cat(outputs, dim=1))[0][0]
-            self._pooled.update(zip(fresh, rows, strict=True))
-        pooled = torch.stack([self._pooled[key] for key in keys]) if keys else self._no_rows
-        return encoder.projected([pooled])
 
     @torch.no_grad()
     def momentum_vectors(self, texts: Sequence[str]) -> Tensor:

@@ -28,14 +28,15 @@ from searchengine.trainer.training.processes import Processes, group_options, la
 from searchengine.trainer.training.rows import Augment, Kind
 from searchengine.trainer.training.train_config import (
     Objective,
-    SimilarityLoss,
     TrainConfig,
 )
 from searchengine.trainer.training.training_model import (
     TrainingModel,
-    layers_again,
     with_pooling,
 )
+
+# Peak learning rate of a classifier, which starts without the training that the network has.
+CLASSIFIER_RATE = 1e-3
 
 
 def read_data(config: TrainConfig) -> Examples:
@@ -71,8 +72,6 @@ def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
             f"{launched_count()} processes were launched, but {processes.count} connected: "
             "start them with torchrun or accelerate launch"
         )
-    if processes.count > 1 and config.head_only:
-        raise ConfigError("head_only trains in one process: it takes seconds")
     return accelerator, processes
 
 
@@ -101,28 +100,13 @@ def check_start(config: TrainConfig, resume: bool) -> None:
 
 
 def check_examples(config: TrainConfig, examples: Examples) -> None:
-    """Refuse settings that have no effect on these examples."""
-    equal_views = config.augment is Augment.NONE and config.head_only
-    if examples.has(Kind.SENTENCE) and equal_views:
-        raise ConfigError(
-            "head_only gives both views of a sentence the same vector: give pairs, or an `augment`"
-        )
-    if config.objective is Objective.SIMILARITY:
-        _check_scored_pairs(config, examples)
-
-
-def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
-    """Refuse scores that are all equal, or that are no cosines where cosines are learnt."""
-    scores = [float(score) for _, (_, _, score) in examples]
-    low, high = min(scores), max(scores)
-    if low == high:
+    """Refuse scored pairs without an order to learn. Raises DataError."""
+    if config.objective is not Objective.SIMILARITY:
+        return
+    scores = {float(score) for _, (_, _, score) in examples}
+    if len(scores) == 1:
         raise DataError(
-            f"all {len(examples)} pairs have the score {low:g}: expected different ones"
-        )
-    if config.similarity_loss is SimilarityLoss.MSE and not -1 <= low <= high <= 1:
-        raise DataError(
-            f"scores from {low:g} to {high:g}: similarity_loss mse compares them "
-            "with cosines, −1 to 1; divide them, or learn their order with cosent"
+            f"all {len(examples)} pairs have the score {min(scores):g}: expected different ones"
         )
 
 
@@ -147,8 +131,6 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
     if config.dropout is not None:
         set_dropout(model.module.transformer, config.dropout)
     _check_views(config, model, examples)
-    if config.head_only and not any(True for _ in model.module.head.parameters()):
-        raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
     _prepare_network(model.module.transformer, config)
     classifier = None
     if config.objective is Objective.CLASSIFICATION:
@@ -158,7 +140,7 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
 
 
 def _prepare_network(network: Any, config: TrainConfig) -> None:
-    """Give it the attention, the dropout, the adapters and the checkpointing of the run."""
+    """Give it the attention, the dropout and the adapters of the run."""
     use_dropout(network)
     if config.attention_group:
         use_groups(network, config.attention_group)
@@ -166,13 +148,6 @@ def _prepare_network(network: Any, config: TrainConfig) -> None:
         use_plain(network)
     if config.adapter_rank:
         add_adapters(network, config)
-    if config.gradient_checkpointing:
-        if not getattr(network, "supports_gradient_checkpointing", False):
-            raise ConfigError(
-                f"gradient_checkpointing: a {network.config.model_type} network ({config.base}) "
-                "cannot; leave it out, or set gradient_cache"
-            )
-        layers_again(network, True)
 
 
 def default_prefixes(model: Model, nested: bool = True) -> tuple[int, ...]:
@@ -209,7 +184,7 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
 def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
     """Refuse sentences as their own positives if no dropout tells the two views apart."""
     alone = examples.has(Kind.SENTENCE)
-    equal_views = config.fixed_dropout or config.dropout == 0 or config.head_only
+    equal_views = config.fixed_dropout or config.dropout == 0
     if not alone or config.augment is not Augment.NONE or equal_views:
         return
     network: Any = model.module.transformer
@@ -248,43 +223,20 @@ def prepare_embeddings(training_model: TrainingModel) -> None:
             module.sparse = True
 
 
-def rate_factors(training_model: TrainingModel, config: TrainConfig) -> dict[nn.Parameter, float]:
-    """The learning rates of weights relative to the run's, where they are not 1."""
-    factors: dict[nn.Parameter, float] = {}
-    behind = config.head_learning_rate or config.learning_rate
-    parts_behind = (*training_model.sentence.head, training_model.encoder.projection)
-    if config.head_learning_rate and not any(
-        True for part in parts_behind if part is not None for _ in part.parameters()
-    ):
-        raise ConfigError(
-            f"head_learning_rate, but {config.base} has no layers behind the pooling: leave it out"
-        )
-    heads: list[tuple[nn.Module | None, float]] = [
-        (training_model.sentence.head, behind),
-        (training_model.encoder.projection, behind),
-        (training_model.classifier, config.classifier_learning_rate),
-    ]
-    for head, rate in heads:
-        weights = () if head is None else head.parameters()
-        factors |= dict.fromkeys(weights, rate / config.learning_rate)
-    return factors
-
-
 def make_optimizer(
     training_model: TrainingModel, config: TrainConfig, device: torch.device
 ) -> torch.optim.Optimizer:
     """AdamW, with weight decay for matrices and none for biases, norms and the classifier.
 
-    rate_factor: a group's learning rate relative to the run's.
+    rate_factor: a group's learning rate relative to the run's; the classifier has its own.
     """
-    if config.head_only:
-        training_model.sentence.transformer.requires_grad_(False)
-    classifier, factors = training_model.classifier, rate_factors(training_model, config)
-    undecayed = set() if classifier is None else set(classifier.parameters())
+    classifier = training_model.classifier
+    own = set() if classifier is None else set(classifier.parameters())
     members = defaultdict[tuple[float, float], list[nn.Parameter]](list)
     for weight in filter(lambda weight: weight.requires_grad, training_model.parameters()):
-        decay = config.weight_decay if weight.ndim > 1 and weight not in undecayed else 0.0
-        members[decay, factors.get(weight, 1.0)].append(weight)
+        decay = config.weight_decay if weight.ndim > 1 and weight not in own else 0.0
+        factor = CLASSIFIER_RATE / config.learning_rate if weight in own else 1.0
+        members[decay, factor].append(weight)
     groups = [
         {"params": weights, "weight_decay": decay, "rate_factor": factor}
         for (decay, factor), weights in members.items()

@@ -96,7 +96,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "base": "bert-base-uncased",
             "objective": "similarity",
             "expects": ["scored"],
-            "similarity_loss": "cosent",
             "temperature": 0.05,
             "batch_size": 16,
             "epochs": 4,

@@ -6,7 +6,6 @@ A `Range` in an annotation limits a number, a tuple of choices an enumeration.
 """
 
 import inspect
-import json
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
@@ -49,7 +48,6 @@ def at_least(minimum: int) -> Range:
 
 
 FRACTION = Range(0.0, 1.0, "0 to 1", "0 to 1")
-COSINE = Range(-1.0, 1.0, "a cosine, −1 to 1", "−1 to 1")
 SEED = Range(
     0, 2**32 - 1, f"a whole number of 0 or more and less than {2**32}", "whole, ≥ 0, < 2³²", True
 )
@@ -86,10 +84,6 @@ def convert(kind: Any, name: str, value: Any) -> Any:
         if isinstance(value, str | Path) or not hasattr(value, "__iter__"):
             raise ConfigError(f'{name} is {str(value)!r}: expected a list, ["…"] in JSON')
         return tuple(convert(get_args(kind)[0], name, item) for item in value)
-    if get_origin(kind) is dict:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{name} holds {str(value)!r}: expected objects, {{…}} in JSON")
-        return json.loads(json.dumps(dict(value), default=str))
     limit = limits(kind)
     if isinstance(limit, Range):
         return limit.convert(name, value)
@@ -157,8 +151,7 @@ def _values(kind: Any) -> str:
         choices = ", ".join(f"`{choice}`" for choice in limit)
         return f"list of {choices}" if is_list else choices
     if is_list:
-        items = {str: "names", Path: "paths"}
-        return f"list of {items.get(get_args(kind)[0], 'objects')}"
+        return f"list of {'paths' if get_args(kind)[0] is Path else 'names'}"
     return {bool: "true, false", str: "text", Path: "path"}[kind]
 
 

@@ -16,7 +16,6 @@ from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.runtimes.runtime_config import TRAINING, Precision
 from searchengine.trainer.training.rows import Augment, Kind, Reading
 from searchengine.trainer.training.setting_kinds import (
-    COSINE,
     FRACTION,
     SEED,
     BelowOne,
@@ -51,22 +50,6 @@ class Pooler(StrEnum):
     MEAN = "mean"
 
 
-class SimilarityLoss(StrEnum):
-    """How the similarity of a pair follows its score."""
-
-    COSENT = "cosent"
-    ANGLE = "angle"
-    MSE = "mse"
-
-
-class Schedule(StrEnum):
-    """The course of the learning rate after the warm-up."""
-
-    LINEAR = "linear"
-    COSINE = "cosine"
-    CONSTANT = "constant"
-
-
 # Headings in the docs, by the first setting of each group.
 GROUPS = {
     "train": "Data",
@@ -87,7 +70,6 @@ DEFAULTS = {
     "dropout": "the base's",
     "query_prompt": "the base's",
     "document_prompt": "the base's",
-    "head_learning_rate": "`learning_rate`",
     "window": "the base's",
     "kept_positions": "half of the base's",
     "prefixes": "the base model's; else its width and 512, 256, 128, 64 below it",
@@ -102,7 +84,6 @@ CARD = {
     "pooling": "Pooling: {}",
     "dropout": "Dropout {}",
     "fixed_dropout": "One dropout mask for a sentence and its positive",
-    "head_only": "Only the Dense layers were trained",
     "window": "Window lengthened to {} tokens by position interpolation",
     "kept_positions": "Positions not stretched: {}",
     "attention_group": "Shifted sparse attention in training, groups of {} tokens",
@@ -111,7 +92,6 @@ CARD = {
     "mlm_weight": "Masked-language-model loss, weight {}",
     "mlm_probability": "Share of tokens masked: {}",
     "hard_negative_weight": "An anchor's own negatives weigh {}",
-    "mask_above": "Candidates with a cosine above {} are not used as negatives",
     "queue_size": "A queue of {} earlier vectors as further negatives",
     "queue_momentum": "Momentum of the queue's encoder: {}",
     "prefix_weights": "Weights of the prefixes: {}",
@@ -119,19 +99,15 @@ CARD = {
     "layers_per_step": "Encoders of fewer layers drawn for each update: {}",
     "layer_weight": "Weight of the loss of encoders of fewer layers: {}",
     "layer_distillation": "Layer distillation, weight {}",
-    "schedule": "Course of the learning rate: {}",
-    "patience": "Stopped early after evaluations without a better score: {}",
 }
 # Settings that are for one objective alone.
 OF_OBJECTIVES = {
     **dict.fromkeys(
         (
-            "augment", "fixed_dropout", "hard_negative_weight", "layers_per_step", "mask_above",
-            "queue_size",
+            "augment", "fixed_dropout", "hard_negative_weight", "layers_per_step", "queue_size",
         ),
         Objective.CONTRASTIVE,
     ),
-    "similarity_loss": Objective.SIMILARITY,
 }  # fmt: skip
 
 
@@ -162,8 +138,6 @@ class TrainConfig:
             `cls-before-pooler` with one in training only, `mean`
         dropout: Dropout rate of the whole network; 0 for none
         fixed_dropout: One dropout mask for both views of a sentence
-        head_only: Train only the Dense layers, on fixed vectors: a linear adapter. Each text is
-            encoded once; training then takes seconds
         window: Tokens that the trained model reads; above the base's positions these are
             [interpolated](special-encoders.md#longer-texts)
         kept_positions: Learned positions that stay as they are in a longer window, so that short
@@ -178,14 +152,10 @@ class TrainConfig:
         objective: Task: tell pairs from other texts, predict the labels of texts, or order pairs
             by their scores
         temperature: Temperature, by which cosines are divided
-        similarity_loss: Loss of objective `similarity`: `cosent` and `angle` learn the order of
-            the scores, `mse` their values, which must be cosines
         mlm_weight: Weight of a masked-language-model loss on the anchors, the mean over all
             masked tokens of a batch
         mlm_probability: Share of the tokens that this loss masks
         hard_negative_weight: α, the weight of an anchor's hard negatives
-        mask_above: Cosine to the anchor above which a candidate is left out as a false negative;
-            repeated texts always are
         queue_size: Positives of earlier batches as further negatives, encoded by a momentum
             encoder ([MoCo](https://arxiv.org/abs/1911.05722))
         queue_momentum: Momentum of the momentum encoder
@@ -206,19 +176,13 @@ class TrainConfig:
         accumulation: Batches per update
         gradient_cache: [Gradient caching](https://arxiv.org/abs/2101.06983): memory that does not
             grow with the batch, for a second forward pass
-        gradient_checkpointing: Keep the inputs of layers only, and compute the layers again for
-            the gradient: less memory, a third more time
         chunk_tokens: Tokens in one pass through the network, padding included; 0: chosen for the
             device
         max_tokens: Maximum tokens of a text in training; the model's own limit applies as well
         epochs: Passes over the examples; at least 80 updates on labels
         max_steps: Number of updates, instead of `epochs`
         learning_rate: Peak learning rate
-        head_learning_rate: Peak learning rate of the layers behind the pooling
-        classifier_learning_rate: Peak learning rate of the classifier, which starts untrained
         warmup_ratio: Share of the updates in which the rate rises
-        schedule: How the rate goes on after the warm-up: `linear` or like half a `cosine` to 0, or
-            `constant`
         weight_decay: Weight decay of AdamW, except for biases and norms
         max_grad_norm: Maximum norm of an update's gradient
         seed: Seed of all random choices: order, prefixes, layers, held-out examples, dropout
@@ -229,8 +193,6 @@ class TrainConfig:
             a classification
         eval_every: Updates between evaluations; 0: only at the end
         keep_last: Keep the last step, not the best
-        patience: Evaluations in a row without a better score after which the run stops; an equal
-            score is no better; 0: never
         out: Folder of the model
         checkpoint_every: Updates between checkpoints, which are also written every ten minutes
             and when a signal ends the run; 0 for none
@@ -252,7 +214,6 @@ class TrainConfig:
     pooling: Pooler = Pooler.BASE
     dropout: BelowOne | None = None
     fixed_dropout: bool = False
-    head_only: bool = False
 
     # Longer texts: LongLoRA, arXiv 2309.12307.
     window: Annotated[int, at_least(3)] | None = None
@@ -265,13 +226,11 @@ class TrainConfig:
     # Objective: what is learnt, and settings of several objectives.
     objective: Objective = Objective.CONTRASTIVE
     temperature: Positive = 0.05
-    similarity_loss: SimilarityLoss = SimilarityLoss.COSENT
     mlm_weight: NotNegative = 0.0
     mlm_probability: BelowOne = 0.15
 
     # Objective contrastive: the candidates, and which of them are negatives.
     hard_negative_weight: Positive = 1.0
-    mask_above: Annotated[float, COSINE] | None = None
     queue_size: NotNegativeInt = 0
     queue_momentum: BelowOne = 0.999
 
@@ -293,16 +252,12 @@ class TrainConfig:
     batch_size: Annotated[int, at_least(2)] = 32
     accumulation: PositiveInt = 1
     gradient_cache: bool = False
-    gradient_checkpointing: bool = False
     chunk_tokens: NotNegativeInt = 0
     max_tokens: Annotated[int, at_least(3)] = 128
     epochs: PositiveInt = 3
     max_steps: PositiveInt | None = None
     learning_rate: Positive = 5e-5
-    head_learning_rate: Positive | None = None
-    classifier_learning_rate: Positive = 1e-3
     warmup_ratio: BelowOne = 0.1
-    schedule: Schedule = Schedule.LINEAR
     weight_decay: NotNegative = 0.01
     max_grad_norm: Positive = 1.0
     seed: Annotated[int, SEED] = 0
@@ -312,7 +267,6 @@ class TrainConfig:
     dev: tuple[Path, ...] = ()
     eval_every: NotNegativeInt = 100
     keep_last: bool = False
-    patience: NotNegativeInt = 0
 
     # Output.
     out: Path
@@ -368,9 +322,6 @@ class TrainConfig:
             elif objective is not self.objective:
                 yield f"{name} needs objective {objective}"
         dropped = self.pooling is Pooler.CLS_BEFORE_POOLER
-        dropout = self.dropout is not None or self.fixed_dropout
-        longer = self.window is not None or self.attention_group or self.adapter_rank
-        head = self.head_only
         rules = (
             (labels and dropped,
              "a classifier would read the layer that pooling cls-before-pooler drops"),
@@ -385,19 +336,6 @@ class TrainConfig:
              "adapter_extras false without adapter_rank"),
             (labels and self.query_prompt is not None,
              "labelled texts get the document_prompt, so no query_prompt would be learnt"),
-            (self.patience and self.keep_last,
-             "patience waits for a better step than the last, which keep_last keeps"),
-            (self.patience and not self.eval_every,
-             "patience with eval_every 0, which evaluates only at the end"),
-            (head and (self.mlm_weight or self.layers_per_step),
-             "head_only trains no network for mlm or layers"),
-            (head and (dropout or self.gradient_cache),
-             "head_only has no dropout and needs no gradient_cache"),
-            (head and longer,
-             "head_only trains no network for window, attention_group or adapter_rank"),
-            (head and self.queue_size, "head_only trains one head, without a queue"),
-            (head and self.gradient_checkpointing,
-             "head_only has no gradients of layers for gradient_checkpointing"),
         )  # fmt: skip
         yield from (conflict for wrong, conflict in rules if wrong)
 

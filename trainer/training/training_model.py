@@ -41,10 +41,7 @@ class EncoderCopy(nn.Module):
 
     def forward(self, batch: Batch, layers: Sequence[int] = ()) -> Tensor:
         """(L, B, dim) float32: the vectors after each of `layers`, or of all. Not unit rows."""
-        return self.projected(self.sentence.pooled(batch, layers))
-
-    def projected(self, pooled: Sequence[Tensor]) -> Tensor:
-        """As `forward`, from pooled vectors."""
+        pooled = self.sentence.pooled(batch, layers)
         rows = torch.stack([self.sentence.headed(x, unit=False) for x in pooled])
         if self.projection is None:
             return rows
@@ -224,14 +221,3 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
     dims = tuple(dim for dim in model.matryoshka_dims if dim < width)
     changed = replace(model, module=module.eval(), matryoshka_dims=(width, *dims) if dims else ())
     return changed, projection
-
-
-def layers_again(network: Any, enabled: bool) -> None:
-    """Have a network compute its layers again in the backward pass, or keep their activations."""
-    new = hasattr(network, "activation_checkpointing_enable")  # the name in transformers 6
-    name = "activation" if new else "gradient"
-    if enabled:
-        network.config.use_cache = False  # of decoders: it would hold what is not kept
-        getattr(network, f"{name}_checkpointing_enable")({"use_reentrant": False})
-    else:
-        getattr(network, f"{name}_checkpointing_disable")()
