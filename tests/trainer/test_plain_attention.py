@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from searchengine.trainer.model.torch_model import TokenTable
 from searchengine.trainer.training import attention
 from searchengine.trainer.training.attention import LONGEST, plain_if_short
 from searchengine.trainer.training.loop import train
@@ -163,4 +162,3 @@ def test_a_network_with_another_attention_keeps_it() -> None:
     attention.use_plain(network)
     attention.restore(network)
     assert network.config._attn_implementation == "eager"
-    attention.use_plain(TokenTable(torch.zeros(2, 2)))

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -17,9 +17,6 @@ MODEL_CONFIG = "config_sentence_transformers.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
 TOKENIZER = "tokenizer.json"
 LIBRARY = "sentence_transformers."
-ROUTER, ROUTER_CONFIG = "Router", "router_config.json"
-Route = Literal["query", "document"]
-ROUTES: tuple[Route, ...] = ("query", "document")
 PLAIN = Path()  # in place of the folder of a module that a plain folder does not have
 # Of unit rows all three put the same documents first; of others only the cosine is ours.
 UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")

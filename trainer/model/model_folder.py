@@ -51,8 +51,7 @@ class Model:
     """A model in memory: all that a folder holds.
 
     matryoshka_dims: trained prefix lengths, descending, starting with the full width. prompts: by
-    name. recipe: how the model was trained, free-form JSON. questions: the model that encodes
-    questions, beside this one for documents.
+    name. recipe: how the model was trained, free-form JSON.
     """
 
     module: SentenceModule
@@ -64,7 +63,6 @@ class Model:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     history: Mapping[str, Any] = field(default_factory=dict)
     classifier: Classifier | None = None
-    questions: "Model | None" = None
 
     def __post_init__(self) -> None:
         dims = self.matryoshka_dims or (self.module.dim,)

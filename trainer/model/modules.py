@@ -33,7 +33,7 @@ class PoolingMode(StrEnum):
     LAST_TOKEN = "lasttoken"
 
 
-def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int | Tensor = 0) -> Tensor:
+def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int = 0) -> Tensor:
     """One vector per row of `hidden`.
 
     hidden: (B, T, H) float32, padded on the right. mask: (B, T), 1 on real tokens. skip: number
@@ -77,7 +77,7 @@ class Pooling(nn.Module):
     def out_width(self) -> int:
         return self.width * len(self.modes)
 
-    def forward(self, hidden: Tensor, mask: Tensor, prompt_tokens: int | Tensor = 0) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor, prompt_tokens: int = 0) -> Tensor:
         skip = 0 if self.include_prompt else prompt_tokens
         pooled = [pool(hidden, mask, mode, skip) for mode in self.modes]
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)
@@ -160,7 +160,7 @@ class Batch:
 
     ids: Tensor
     mask: Tensor
-    prompt_tokens: int | Tensor = 0
+    prompt_tokens: int = 0
 
     @classmethod
     def of(cls, batch: Padded, device: torch.device) -> Self:

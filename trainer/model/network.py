@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def _unlock() -> None:
 os.register_at_fork(after_in_child=_unlock)
 
 
-def read_config(place: Path, trust: bool) -> Any:
+def _read_config(place: Path, trust: bool) -> Any:
     """The configuration of a network, as transformers reads it; arguments as below."""
     require_safetensors(place)
     if (place / "adapter_config.json").is_file():
@@ -53,19 +53,14 @@ def read_config(place: Path, trust: bool) -> Any:
         return transformers.AutoConfig.from_pretrained(place, **_local(trust))
 
 
-def read_transformer(
-    place: Path, settings: Mapping[str, Any], trust: bool, *, classifier: bool = False
-) -> tuple[Any, Any]:
+def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
     """The network with float32 weights and its tokenizer.
 
-    trust: Python code that comes with the folder may be run. classifier: with the output layers of
-    a sequence classifier.
+    trust: Python code that comes with the folder may be run.
     """
-    config = read_config(place, trust)
+    config = _read_config(place, trust)
     loader: Any = transformers.AutoModel
-    if classifier:
-        loader = transformers.AutoModelForSequenceClassification
-    elif config.model_type in ENCODER_CLASSES:
+    if config.model_type in ENCODER_CLASSES:
         loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
     elif getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{place} is a {config.model_type}: expected an encoder")
@@ -79,7 +74,7 @@ def read_transformer(
             **_local(trust),
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, **_local(trust))
-    _check_weights(network, report["missing_keys"], place, pools=classifier)
+    _check_weights(network, report["missing_keys"], place)
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
     backend = tokenizer.backend_tokenizer
@@ -118,10 +113,10 @@ def _loading(place: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_weights(network: Any, missing_keys: Iterable[str], place: Path, *, pools: bool) -> None:
-    """Refuse a network for which transformers invented weights. pools: it uses its pooler."""
+def _check_weights(network: Any, missing_keys: Iterable[str], place: Path) -> None:
+    """Refuse a network for which transformers invented weights."""
     missing = set(missing_keys)
-    if random := {name for name in missing if not pools and name.startswith("pooler.")}:
+    if random := {name for name in missing if name.startswith("pooler.")}:
         # Its weights are random, but no vector passes through it.
         network.pooler = None
         missing -= random
@@ -149,18 +144,14 @@ def layer_list(network: nn.Module) -> nn.ModuleList:
     raise ModelError(f"the layers of a {type(network).__name__} cannot be identified")
 
 
-def with_layers(network: Any, kept: Sequence[int]) -> Any:
-    """A copy of the network with these layers, by their places, ascending."""
-    places = range(len(layer_list(network)))
-    dropped = {id(layer_list(network)[i]): None for i in places if i not in kept}
+def first_layers(network: Any, count: int) -> Any:
+    """A copy of the network with its first layers."""
+    dropped = {id(layer): None for layer in layer_list(network)[count:]}
     copied = copy.deepcopy(network, memo=dropped)  # dropped layers are not copied
-    layers = layer_list(copied)
-    for place in reversed(places):
-        if place not in kept:
-            del layers[place]
-    copied.config.num_hidden_layers = len(kept)
+    del layer_list(copied)[count:]
+    copied.config.num_hidden_layers = count
     if types := getattr(copied.config, "layer_types", None):
-        copied.config.layer_types = [types[i] for i in kept]
+        copied.config.layer_types = types[:count]
     return copied
 
 

@@ -3,14 +3,12 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
 from huggingface_hub import errors as hub
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import new_folder, write_json
@@ -19,13 +17,8 @@ from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
     POOLING_SWITCHES,
-    ROUTER,
-    ROUTER_CONFIG,
-    ROUTES,
-    TOKENIZER,
     TRANSFORMER_CONFIG,
     WEIGHTS,
-    Route,
     lowercases,
 )
 from searchengine.trainer.model.model_folder import CLASSIFIER, HISTORY, Model
@@ -36,9 +29,6 @@ from searchengine.trainer.model.modules import (
 )
 from searchengine.trainer.model.network import quiet
 from searchengine.trainer.model.source import CHECKPOINT
-from searchengine.trainer.model.static_model import KIND
-from searchengine.trainer.model.tokens import UNLIMITED
-from searchengine.trainer.model.torch_model import TokenTable
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
 MODULE_TYPE = "sentence_transformers.models.{}"
@@ -65,15 +55,13 @@ def check_replaceable(path: Path) -> None:
 
 
 def _write_files(model: Model, folder: Path) -> None:
-    if model.questions is None:
-        stages = _write_modules(model, folder)
-    else:
-        stages = [(ROUTER, "")]
-        routes = dict(zip(ROUTES, (model.questions, model), strict=True))
-        _write_router(
-            {name: _write_modules(part, folder, f"{name}_") for name, part in routes.items()},
-            folder,
-        )
+    _write_transformer(model, folder)
+    stages = [("Transformer", "")]
+    for i, layer in enumerate((model.module.pooling, *model.module.head), 1):
+        kind = type(layer).__name__
+        stages.append((kind, f"{i}_{kind}"))
+        (folder / stages[i][1]).mkdir()
+        _write_layer(layer, folder / stages[i][1])
     listed = [
         {"idx": i, "name": str(i), "path": place, "type": MODULE_TYPE.format(kind)}
         for i, (kind, place) in enumerate(stages)
@@ -102,38 +90,6 @@ def _write_files(model: Model, folder: Path) -> None:
     (folder / "README.md").write_text(card(model), encoding="utf-8")
 
 
-def _write_modules(model: Model, folder: Path, prefix: str = "") -> list[tuple[str, str]]:
-    """Write the modules of a network; returns the class and the folder of each, in order.
-
-    prefix: of their folders in that of a Router, which takes its own for the first one.
-    """
-    module = model.module
-    static = isinstance(module.transformer, TokenTable)
-    # The mean is a part of the static module.
-    layers = module.head if static else (module.pooling, *module.head)
-    kinds = [KIND if static else "Transformer"]
-    kinds += [type(layer).__name__ for layer in layers]
-    places = [f"{prefix}{i}_{kind}" if i or prefix else "" for i, kind in enumerate(kinds)]
-    for place in filter(None, places):
-        (folder / place).mkdir()
-    write = _write_table if static else _write_transformer
-    write(model, folder / places[0])
-    for layer, place in zip(layers, places[1:], strict=True):
-        _write_layer(layer, folder / place)
-    return list(zip(kinds, places, strict=True))
-
-
-def _write_router(routes: Mapping[Route, list[tuple[str, str]]], folder: Path) -> None:
-    """What a Router reads. routes: the class and the folder of each module."""
-    modules = [module for route in routes.values() for module in route]
-    config = {
-        "types": {place: MODULE_TYPE.format(kind) for kind, place in modules},
-        "structure": {name: [place for _, place in route] for name, route in routes.items()},
-        "parameters": {"default_route": "document", "allow_empty_key": True, "route_mappings": {}},
-    }
-    write_json(folder / ROUTER_CONFIG, config)
-
-
 def _write_transformer(model: Model, place: Path) -> None:
     network: Any = model.module.transformer
     with quiet():
@@ -143,18 +99,6 @@ def _write_transformer(model: Model, place: Path) -> None:
     lower = lowercases(json.loads(model.tokenizer.backend_tokenizer.to_str()))
     settings = {"max_seq_length": model.max_tokens, "do_lower_case": lower}
     write_json(place / TRANSFORMER_CONFIG, settings)
-
-
-def _write_table(model: Model, place: Path) -> None:
-    """A static module, whose tokenizer alone says how many tokens are read."""
-    save_file(model.module.transformer.state_dict(), place / WEIGHTS)
-    tokenizer = Tokenizer.from_str(model.tokenizer.backend_tokenizer.to_str())
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    if model.max_tokens < UNLIMITED:
-        direction = model.tokenizer.truncation_side
-        tokenizer.enable_truncation(model.max_tokens, direction=direction)
-    tokenizer.save(str(place / TOKENIZER))
 
 
 def _write_layer(layer: Any, place: Path) -> None:

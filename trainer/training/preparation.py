@@ -11,7 +11,7 @@ from torch import nn
 from searchengine.trainer.errors import ConfigError, DataError, ModelError
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Batch, Classifier, Dense
-from searchengine.trainer.model.network import with_layers
+from searchengine.trainer.model.network import first_layers
 from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
@@ -169,7 +169,7 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
     with torch.no_grad():
         full = network(**inputs, output_hidden_states=True)
         try:
-            first = with_layers(network, range(1))(**inputs)[0]
+            first = first_layers(network, 1)(**inputs)[0]
         except ModelError:
             first = None  # layers that share their weights, as ALBERT's do
     pairs = ((first, full.hidden_states[1]), (full[0], full.hidden_states[-1]))
