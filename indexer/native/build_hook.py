@@ -1,11 +1,19 @@
-"""Hatch build hook: compile the kernels into the wheel, or build a pure wheel without them."""
+"""Hatch build hook: compile the kernels into the wheel."""
 
+import os
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+WAYS_OUT = (
+    "Install a C++ compiler (`apt install g++` on Debian and Ubuntu, `dnf install gcc-c++` on "
+    "Fedora, `xcode-select --install` on macOS) and try again; or set SEARCHENGINE_KERNEL=faiss to "
+    "do without: faiss then searches, more slowly, and torch encodes"
+)
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is there only in a build
@@ -14,18 +22,21 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is ther
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and tag the wheel for this platform. A failure is reported, not raised."""
-        if self.target_name != "wheel":
+        """Compile, and tag the wheel for this platform. Without a compiler the build ends.
+
+        With SEARCHENGINE_KERNEL=faiss nothing is compiled, and the wheel is for every platform.
+        """
+        if self.target_name != "wheel" or os.environ.get("SEARCHENGINE_KERNEL") == "faiss":
             return
         sys.path.insert(0, self.root)
         try:
             from searchengine.indexer.native.compiler import ENCODER, LIBRARY, compile_kernel
         finally:
             sys.path.remove(self.root)
-        for library in (LIBRARY, ENCODER):
-            if (problem := compile_kernel(library)) is not None:
-                self.app.display_warning(f"search runs on faiss, encoding on torch: {problem}")
-                return
+        with ThreadPoolExecutor() as pool:
+            problems = list(filter(None, pool.map(compile_kernel, (LIBRARY, ENCODER))))
+        if problems:
+            self.app.abort(f"searchengine was not installed: {problems[0]}. {WAYS_OUT}")
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"

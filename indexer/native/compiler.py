@@ -49,7 +49,7 @@ def compile_kernel(target: Path = LIBRARY, flags: Sequence[str] = ()) -> str | N
     target.unlink(missing_ok=True)
     command = compiler()
     if command is None:
-        return "no C++ compiler was found: install g++ or clang++, or set CXX"
+        return "no C++ compiler was found (g++, clang++, or what CXX names)"
     scratch = target.with_name(f"{target.name}.{os.getpid()}")
     beside = target.with_name(SOURCE.name)
     sources = sorted(map(str, (beside if beside.is_dir() else SOURCE).glob("*.cpp")))
