@@ -25,11 +25,11 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/demo: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[starter]"
+	$(INSTALL) -e ".[starter,train]"
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[all,multilingual,int8,mteb,tensorboard,dev]"
+	$(INSTALL) -e ".[all,multilingual,mteb,tensorboard,dev]"
 	touch $@ .venv/demo
 
 # What the tests of the search page check its accessibility with; they are skipped without it.
@@ -39,7 +39,7 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/docs: .venv/demo
-	$(INSTALL) -e ".[starter,docs]"
+	$(INSTALL) -e ".[starter,train,docs]"
 	touch $@
 
 demo: setup-demo  ## train, index, ask and measure on the sample data

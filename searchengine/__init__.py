@@ -59,6 +59,10 @@ def __getattr__(name: str) -> object:
     """Load a name's module when it is first needed, so that `import searchengine` stays light."""
     if name not in _MODULES:
         raise AttributeError(f"module 'searchengine' has no attribute {name!r}")
+    if name == "train":
+        from searchengine.trainer.errors import TRAINING, require
+
+        require("train", "training", *TRAINING)
     return getattr(import_module(_MODULES[name]), name)
 
 

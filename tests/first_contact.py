@@ -28,7 +28,7 @@ TABLE = "Operating points, compared with exact search"
 COLUMNS = 8
 KEPT = re.compile(r"(?i)PATH|TERM|LANG|LC_\w+|(PIP|SSL|OPENBLAS)_\w+|REQUESTS_CA_BUNDLE|\w+_PROXY")
 # Required by the package of the starter encoder.
-REQUIRED = {"sentence-transformers", "scikit-learn"}
+REQUIRED = {"sentence-transformers", "scikit-learn", "scipy"}
 
 
 def faults(output: str) -> list[str]:
@@ -69,13 +69,13 @@ def is_number(text: str) -> bool:
 
 
 def superfluous(environment: Path, project: dict[str, object]) -> set[str]:
-    """The distributions of `.venv` that only an extra other than the starter's asks for."""
+    """The distributions of `.venv` that only extras which the demo does not install ask for."""
     extras = project["optional-dependencies"]
     assert isinstance(extras, dict)
     others = {
         distribution(requirement)
         for extra, requirements in extras.items()
-        if extra != "starter"
+        if extra not in ("starter", "train")
         for requirement in requirements
     }
     installed = {

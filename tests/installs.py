@@ -36,18 +36,23 @@ def project() -> dict[str, Any]:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel of this repository in `folder`, from a copy: the build compiles in place."""
-    source = folder / "source"
+    """Build the wheel of this repository in `folder`."""
+    source = copy_source(folder / "source")
+    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
+    (wheel,) = folder.glob("*.whl")
+    shutil.rmtree(source)
+    return wheel
+
+
+def copy_source(source: Path) -> Path:
+    """Copy what a wheel is built from: the build compiles in place."""
     source.mkdir(parents=True)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     for name in BUILT_FROM:
         ignored = shutil.ignore_patterns("__pycache__", "kernel.so*")
         shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=ignored)
-    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
-    (wheel,) = folder.glob("*.whl")
-    shutil.rmtree(source)
-    return wheel
+    return source
 
 
 def pip(*arguments: str | Path, python: Path | None = None) -> None:
@@ -207,14 +212,17 @@ def holds(requirement: Requirement, extras: Iterable[str]) -> bool:
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
 
 
-def view(wheel: Path, extras: Sequence[str], folder: Path) -> None:
-    """Make the environment that the wheel with these extras makes, of links to what is here."""
+def view(wheel: Path, extras: Sequence[str], folder: Path, alone: Sequence[str] = ()) -> None:
+    """Make the environment that the wheel with these extras makes, of links to what is here.
+
+    alone: distributions added by `pip install --no-deps`.
+    """
     environment = _empty(folder)
     (packages,) = folder.glob("lib/python3*/site-packages")
     owners = Counter(
         top for distribution in metadata.distributions() for top in _tops(distribution)
     )
-    for name in closure(requirements(extras)):
+    for name in closure(requirements(extras)).union(alone):
         distribution = metadata.distribution(name)
         for file in distribution.files or ():
             top = file.parts[0]
@@ -228,15 +236,21 @@ def view(wheel: Path, extras: Sequence[str], folder: Path) -> None:
     pip("install", "--quiet", "--no-deps", "--no-index", wheel, python=environment.python)
 
 
-def install(wheel: Path, extras: Sequence[str], folder: Path) -> Environment:
+def install(
+    wheel: Path, extras: Sequence[str], folder: Path, alone: Sequence[str] = ()
+) -> Environment:
     """The environment that pip makes of the wheel with these extras, as the Makefile calls it."""
     environment = _empty(folder)
     constraints = REPOSITORY / "constraints.txt"
     torch = re.search(r"^torch==.*$", constraints.read_text(), re.MULTILINE)
     assert torch is not None
-    line = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
-    for wanted in (torch[0], line):
-        pip("install", "--quiet", "-c", constraints, wanted, python=environment.python)
+    lines = [[f"{wheel}[{','.join(extras)}]" if extras else wheel]]
+    if "torch" in closure(requirements(extras), installed=False):
+        lines.insert(0, [torch[0]])
+    if alone:
+        lines.append(["--no-deps", *alone])
+    for words in lines:
+        pip("install", "--quiet", "-c", constraints, *words, python=environment.python)
     return environment
 
 

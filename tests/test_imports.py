@@ -6,6 +6,7 @@ so. Others import both within a function, and are listed with the extra that the
 """
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -13,10 +14,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from conftest import REPOSITORY
 from installs import closure, project, requirements
 from packaging.utils import canonicalize_name
+from tiny_model import write_model2vec
 
 PACKAGES = ("searchengine", "trainer", "indexer")
 MODULES = {
@@ -30,15 +33,26 @@ MODULES = {
     "searchengine/integrations/langchain.py": "langchain",
     "searchengine/integrations/llamaindex.py": "llamaindex",
     "searchengine/server/mcp_server.py": "mcp",
+    "searchengine/measure/judged_folder.py": "train",
     "searchengine/server/": "serve",
+    "searchengine/cli/training/display.py": "train",
+    "searchengine/cli/training/logs.py": "train",
+    "trainer/evaluation/labels.py": "train",
     "trainer/evaluation/mteb.py": "mteb",
+    "trainer/model/": "train",
+    "trainer/runtimes/": "train",
+    "trainer/training/": "train",
 }
 """File, or folder → the extra whose packages it imports at its head."""
 FUNCTIONS = {
     "searchengine/backends/postgresql/": "postgresql",
-    "searchengine/cli/measuring/evaluate.py": "mteb",
+    "searchengine/cli/demo.py": "train",
+    "searchengine/cli/measuring/evaluate.py": "mteb train",
     "searchengine/cli/serve.py": "serve mcp",
+    "searchengine/cli/training/train.py": "train",
     "searchengine/corpus/text_files.py": "formats",
+    "searchengine/measure/": "plots",
+    "trainer/encoder.py": "train",
     "trainer/training/example_files.py": "datasets",
 }
 """File or folder → the extras whose packages and modules it imports within functions."""
@@ -181,20 +195,26 @@ def test_optional_packages_are_imported_where_they_are_promised() -> None:
 
 
 def test_the_closures_are_known() -> None:
-    assert {"torch", "peft", "numpy", "tokenizers"} <= brought()
-    assert not {"openvino", "pyarrow", "fastapi", "pytest", "sentence-transformers"} & brought()
+    assert {"numpy", "tokenizers", "safetensors"} <= brought()
+    heavy = {"torch", "transformers", "scipy", "scikit-learn", "matplotlib", "pandas", "pyarrow"}
+    assert not heavy & brought()
+    assert {"torch", "transformers", "peft"} <= brought("train")
     assert {"starlette", "pydantic"} <= brought("serve")
 
 
 @pytest.mark.parametrize(
     ("file", "source", "fault"),
     [
-        ("trainer/a.py", "import openvino", "trainer/a.py:1 imports openvino: the base does not"),
+        (
+            "trainer/a.py",
+            "import matplotlib",
+            "trainer/a.py:1 imports matplotlib: the base does not",
+        ),
         ("trainer/a.py", "try:\n  import mcp\nexcept ImportError:\n  mcp = None", "a.py:2 imports"),
         ("indexer/a.py", "class A:\n    from pandas import Series", "does not bring pandas"),
         ("indexer/a.py", "def f():\n    import pytest", "list the file"),
         ("trainer/a.py", "from sentence_transformers import X", "bring sentence-transformers"),
-        ("searchengine/server/a.py", "import openvino", "does not bring openvino"),
+        ("searchengine/server/a.py", "import matplotlib", "does not bring matplotlib"),
         ("searchengine/corpus/text_files.py", "import charset_normalizer", "within a function"),
         ("searchengine/corpus/text_files.py", "def f():\n    import pgvector", "list the file"),
         ("searchengine/a.py", "import searchengine.server.app", "belongs to the extra serve"),
@@ -208,8 +228,8 @@ def test_the_closures_are_known() -> None:
         ("searchengine/server/a.py", "import fastapi, starlette.responses", None),
         ("searchengine/cli/serve.py", "def f():\n    from searchengine.server import app", None),
         ("searchengine/corpus/text_files.py", "def f():\n    import charset_normalizer", None),
-        ("trainer/a.py", "if TYPE_CHECKING:\n    import openvino", None),
-        ("trainer/a.py", "import json, torch, yaml, faiss, PIL, huggingface_hub", None),
+        ("trainer/a.py", "if TYPE_CHECKING:\n    import matplotlib", None),
+        ("trainer/a.py", "import json, tokenizers, yaml, faiss, huggingface_hub", None),
     ],
 )
 def test_what_is_not_allowed_is_named(
@@ -226,3 +246,49 @@ def test_what_is_not_allowed_is_named(
     faults = Edges(tmp_path).faults()
     assert len(faults) == (fault is not None), faults
     assert fault is None or fault in faults[0]
+
+
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in "torch transformers scipy sklearn matplotlib pandas".split():
+            raise ImportError(f"{name} is imported by a command of the base")
+
+sys.meta_path.insert(0, Blocked())
+import searchengine.server.app, searchengine.server.mcp_server
+from searchengine.cli import cli
+encoder, data = sys.argv[1:]
+judged = f"--queries {data}/queries.jsonl --qrels {data}/qrels/test.tsv"
+for line in (
+    f"index {data} c.index --encoder {encoder}",
+    *(f"search c.index whale --mode {mode}" for mode in ("vector", "text", "hybrid")),
+    "similar c.index whales-01",
+    "explain c.index whale whales-01",
+    "list c.index",
+    "info c.index",
+    "index v.npy v.index",
+    "tune v.index --target-recall 0.9",
+    f"bench c.index {judged} --repeats 1",
+    f"evaluate retrieval c.index {judged}",
+    f"evaluate sts sts.tsv --encoder {encoder}",
+    f"mine pairs.tsv --out mined.tsv --encoder {encoder}",
+):
+    cli(line.split(), standalone_mode=False)
+"""
+
+
+def test_no_command_of_the_base_imports_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    encoder = write_model2vec(tmp_path / "static")
+    words = ["dog runs", "cat sits", "whale sleeps", "bird sings"]
+    rows = [f"{len(a)}\t{a}\t{a} {b}" for a in words for b in words]
+    (tmp_path / "sts.tsv").write_text("\n".join(["score\tsentence1\tsentence2", *rows, ""]))
+    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\nthe dog\ta dog\na cat\tthe cat\n")
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((1000, 16), np.float32))
+    command = [sys.executable, "-c", BLOCKED, encoder, REPOSITORY / "data"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

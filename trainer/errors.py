@@ -41,6 +41,10 @@ class MemoryWarning(UserWarning):
     """Training or encoding goes on with less memory, and what that costs."""
 
 
+TRAINING = ("torch", "transformers", "accelerate", "peft")
+"""The modules of the extra `train`."""
+
+
 def install_line(extra: str) -> str:
     """The command that adds an extra to this installation, whichever environment is active."""
     return pip_line(f"'searchengine[{extra}]'")
@@ -55,6 +59,13 @@ def pip_line(arguments: str) -> str:
     if find_spec("pip") is None:
         return f"uv pip install --python {python} {arguments}"
     return f"{python} -m pip install {arguments}"
+
+
+def require(extra: str, purpose: str, *modules: str) -> None:
+    """Raise ImportError, with the command to type, unless the modules of an extra are installed."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise ImportError(f"{purpose} needs {module}: {install_line(extra)}")
 
 
 def first_line(error: Exception) -> str:

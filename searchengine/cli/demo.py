@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from searchengine.errors import CorpusError
+from searchengine.trainer.errors import TRAINING, require
 
 QUESTIONS = (
     "do dolphins ever lose consciousness completely when they rest?",
@@ -49,8 +50,9 @@ def run_demo(folder: Path) -> None:
     sample = sample_folder()
     model, collection = folder / "model", folder / "demo.index"
     trained = (model / "modules.json").is_file()
-    if not trained:
-        starter_folder()  # refuses if it is not installed, before the seconds that torch takes
+    if not trained:  # refused before the seconds that torch takes to start
+        require("starter,train", "the demo trains a model, which", *TRAINING)
+        starter_folder()
     from searchengine.cli.console import note, program, progress, say, show_rows, steps
     from searchengine.cli.training.display import train_with_progress
     from searchengine.corpus.files import read_corpus

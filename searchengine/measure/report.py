@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,7 +127,7 @@ def _overhead(results: Results) -> Iterator[str]:
 
 
 def _pictures(results: Results, advice: Recommendation) -> Iterable[Picture]:
-    if not results.rows:
+    if not results.rows or find_spec("matplotlib") is None:
         return
     k = results.subject.get("k")
     yield Picture(

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from searchengine.cli.options import (
     stages,
 )
 from searchengine.indexer.config import Code, Structure
+from searchengine.trainer.errors import install_line
 
 if TYPE_CHECKING:
     from searchengine.measure.bench_data import Dataset
@@ -161,6 +163,8 @@ def _measure(
     out = options["out"]
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
+        if find_spec("matplotlib") is None:
+            note(f"Note: the page will have no plots; {install_line('plots')} adds them")
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         dataset = stack.enter_context(_dataset(path, queries, scratch, options))

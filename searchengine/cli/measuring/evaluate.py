@@ -226,6 +226,9 @@ def labels(
     """
     from searchengine.cli.console import counted, note, progress, show_json, show_rows
     from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.errors import TRAINING, require
+
+    require("train", "evaluating labels", *TRAINING)
     from searchengine.trainer.evaluation.labels import accuracy
     from searchengine.trainer.training.example_files import read_labelled
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.cli.options import AS_JSON, MODEL, TRUST, numbers, sectioned
-from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.errors import TRAINING, ConfigError, require
 from searchengine.trainer.training.presets import PRESETS, preset
 
 if TYPE_CHECKING:
@@ -101,13 +101,16 @@ def train(
     """
     from searchengine.trainer.model.source import check_installed
 
+    require("train", "training", *TRAINING)  # before the seconds that torch takes to start
+    if plots is not None:
+        require("plots", "--plots", "matplotlib")
     overrides = {name: value for name, value in options.items() if value not in (None, ())}
     if files:
         overrides["train"] = files
     elif config is None:
         raise click.UsageError("Missing argument 'FILES...': name them, or a --config with them.")
     settings = read_config(config, overrides, preset, assignments)
-    check_installed(settings.base)  # before the seconds that torch takes to start
+    check_installed(settings.base)
     from searchengine.cli.training.display import train_with_progress
 
     train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs, plots=plots)
