@@ -786,7 +786,7 @@ class SearchEngine:
 
         def knows(word: str) -> bool:
             encoder = self._encoder.load()
-            return encoder.tokenizes and len(encoder.token_spans([normalized(word)])[0]) == 1
+            return len(encoder.token_spans([normalized(word)])[0]) == 1
 
         with self.collection.reading() as snapshot:
             return searched(snapshot, request, questions, knows)
@@ -1095,7 +1095,6 @@ class SearchEngine:
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
         if not isinstance(encoder := self._encoder.load(), NoEncoder):
-            encoder.start()
             encoder.encode(["warm"], role="query")
         with self.collection.reading() as snapshot:
             return snapshot.warm()

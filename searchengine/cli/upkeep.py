@@ -55,7 +55,8 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
         run_by = {"runtime": engine.runs_on(), "kernel": description()}
         prompts: dict[str, str] = {}
         with suppress(SearchEngineError):  # which `runtime` tells
-            prompts = {name: prompt for name, prompt in engine.encoder.prompts.items() if prompt}
+            named = getattr(engine.encoder, "prompts", {})  # which only a model folder names
+            prompts = {name: prompt for name, prompt in named.items() if prompt}
     if as_json:
         show_json(asdict(stats) | run_by | {"prompts": prompts})
         return

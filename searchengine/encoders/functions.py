@@ -38,6 +38,7 @@ class FunctionEncoder(TextEncoder):
     """An encoder made of a function; several threads may call it at the same time.
 
     Attributes:
+        name: identifies the function, together with its vectors.
         tolerance: maximum difference of two fingerprints' numbers.
         error: raised for what it returns.
     """
@@ -75,12 +76,7 @@ class FunctionEncoder(TextEncoder):
                 "a function needs a name, by which a collection knows it again: "
                 "FunctionEncoder(function, 'name')"
             )
-        self._name, self._function, self._query, self._dim = name, function, query, dim
-
-    @property
-    def name(self) -> str:
-        """Identifies the function, together with its vectors."""
-        return self._name
+        self.name, self._function, self._query, self._dim = name, function, query, dim
 
     @property
     def title(self) -> str:
@@ -101,20 +97,20 @@ class FunctionEncoder(TextEncoder):
 
     def matches(self, fingerprint: str) -> bool:
         """Whether a fingerprint is this function's, up to rounding on another machine."""
-        name, _, stored = fingerprint.rpartition("/")
-        own_name, _, own = self.fingerprint.rpartition("/")
+        (name, _, stored), (own_name, _, own) = (
+            text.rpartition("/") for text in (fingerprint, self.fingerprint)
+        )
         try:
             numbers, expected = ([float(n) for n in text.split()] for text in (stored, own))
         except ValueError:
             return False
-        if name != own_name or len(numbers) != len(expected):
-            return False
-        return bool(np.allclose(numbers, expected, rtol=0, atol=self.tolerance))
+        alike = name == own_name and len(numbers) == len(expected)
+        return alike and bool(np.allclose(numbers, expected, rtol=0, atol=self.tolerance))
 
     def encode(
         self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
     ) -> Vectors:
-        """Float32 (n, dim) unit rows; a row that has no length stays as it is.
+        """Float32 (n, dim) unit rows, in the order of the texts; one without length stays so.
 
         Raises CollectionError if the function returns another shape, or no numbers.
         """
@@ -123,6 +119,10 @@ class FunctionEncoder(TextEncoder):
         vectors = self._checked(self._call(list(texts), role, on_batch), len(texts))
         return self._sized(vectors, self.dim)
 
+    def _call(self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None) -> Any:
+        function = self._query if role == "query" and self._query is not None else self._function
+        return function(texts)
+
     def _sized(self, vectors: Vectors, dim: int) -> Vectors:
         """The vectors, if they are as wide as they must be."""
         if vectors.shape[1] != dim:
@@ -130,10 +130,6 @@ class FunctionEncoder(TextEncoder):
                 f"{self.title} must return vectors of {dim} numbers, got {vectors.shape[1]}"
             )
         return vectors
-
-    def _call(self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None) -> Any:
-        function = self._query if role == "query" and self._query is not None else self._function
-        return function(texts)
 
     def _checked(self, vectors: Any, count: int) -> Vectors:
         try:
@@ -189,22 +185,17 @@ class SentenceTransformerEncoder(FunctionEncoder):
         query = getattr(model, "encode_query", None)
         super().__init__(document, name or named or type(model).__name__, query=query)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_turn"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _turn=Lock())
+    def __reduce__(self) -> tuple[Any, ...]:  # without the lock
+        return type(self), (self.model, self.name)
 
     def _call(self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None) -> Any:
         parts = []
+        function = self._query if role == "query" and self._query else self._function
+        options = {"show_progress_bar": False, "convert_to_numpy": True}
         for start in range(0, len(texts), _SLICE):
             with self._turn:
-                function = self._query if role == "query" and self._query else self._function
-                options = {"show_progress_bar": False, "convert_to_numpy": True}
                 parts.append(function(texts[start : start + _SLICE], **options))
         return np.concatenate(parts)
-
-    tokenizes = True
 
     def token_spans(self, texts: Sequence[str]) -> list[Spans]:
         """The tokens of each text: (n, 2) character offsets [start, end), in order."""
@@ -219,28 +210,14 @@ class SentenceTransformerEncoder(FunctionEncoder):
         )
         return [np.array(spans, np.int32).reshape(-1, 2) for spans in encoded["offset_mapping"]]
 
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens that the tokenizer knows."""
-        return len(self._tokenizer)
-
-    def unknown_tokens(self, texts: Sequence[str]) -> float:
-        """Share of the tokens of these texts that the vocabulary does not have, 0–1."""
-        encoded = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)
-        ids = [i for row in encoded["input_ids"] for i in row]
-        return ids.count(self._tokenizer.unk_token_id) / len(ids) if ids else 0.0
-
     def room(self, role: Role) -> int:
         """Tokens left for a text after the prompt and special tokens."""
         most = self.model.max_seq_length or self._tokenizer.model_max_length
         prompts = getattr(self.model, "prompts", None) or {}
         names = ("query",) if role == "query" else _DOCUMENT_PROMPTS
         prompt = next((prompts[name] for name in names if prompts.get(name)), "")
-        return int(
-            most
-            - self._tokenizer.num_special_tokens_to_add()
-            - sum(len(spans) for spans in self.token_spans([prompt]))
-        )
+        special = self._tokenizer.num_special_tokens_to_add()
+        return int(most - special - len(self.token_spans([prompt])[0]))
 
     @cached_property
     def _tokenizer(self) -> Any:

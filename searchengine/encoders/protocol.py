@@ -1,11 +1,11 @@
 """What an encoder is: TextEncoder, whose members are all declared.
 
-A user's own object needs only those of MinimalEncoder. It is wrapped once, where it is passed in
+A user's own object needs only those of MinimalEncoder: it is wrapped where it is passed in
 (searchengine.encoders.loading.load_given), and nothing below looks an ability up by its name.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -41,8 +41,8 @@ class TextEncoder(Protocol):
     """The encoder of a collection; searchengine.trainer.encoder.Encoder is one.
 
     A class that extends this needs `dim`, `fingerprint` and `encode`; the others have defaults: no
-    source, no tokenizer. Several threads may call an encoder at the same
-    time: `add` encodes in a second thread while others search, and while documents are cut.
+    source, no trained prefixes, no tokenizer. Several threads may call an encoder at the same time:
+    `add` encodes in a second thread while others search, and while documents are cut.
     """
 
     @property
@@ -67,63 +67,37 @@ class TextEncoder(Protocol):
         return None
 
     @property
-    def name(self) -> str:
-        """What messages call it; "" for an encoder without a name."""
-        return ""
-
-    @property
     def runs_on(self) -> str:
-        """Where it is computed, such as "openvino bf16"."""
+        """Where it is computed, such as "native int8"."""
         return "made in Python"
-
-    @property
-    def prompts(self) -> Mapping[str, str]:
-        """The prompts that it puts in front of texts, by name, as far as it tells them."""
-        return {}
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
         """The prefix lengths it was trained for, descending; the first is `dim`."""
         return (self.dim,)
 
-    @property
-    def tokenizes(self) -> bool:
-        """Whether `token_spans` and `room` work, which cutting documents into passages needs."""
-        return False
-
     def token_spans(self, texts: Sequence[str]) -> Sequence[Spans]:
-        """The offsets [start, end) of all tokens of each text, (n, 2), in order."""
-        raise CollectionError("this encoder has no tokenizer: keep documents whole: passages=False")
+        """The offsets [start, end) of all tokens of each text, (n, 2), in order.
 
-    def room(self, role: Role) -> int:
-        """The number of tokens that `encode` reads of a text of this role."""
-        raise CollectionError("this encoder has no tokenizer: keep documents whole: passages=False")
+        Empty for every text if there is no tokenizer; then documents are kept whole.
+        """
+        return [np.empty((0, 2), np.int64) for _ in texts]
 
-    @property
-    def limited(self) -> bool:
-        """Whether `encode` leaves out what is beyond the `room` for a text."""
-        return self.tokenizes
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens that the tokenizer knows; 0: not known."""
-        return 0
-
-    def unknown_tokens(self, texts: Sequence[str]) -> float:
-        """Share of the tokens of these texts that the vocabulary does not have, 0–1."""
-        return 0.0
-
-    def start(self) -> None:
-        """Start the fastest runtime: before many texts, or so that no question waits for it."""
+    def room(self, role: Role) -> int | None:
+        """The number of tokens that `encode` reads of a text of this role; None: any number."""
         return None
 
 
-class WrappedEncoder:
-    """A user's object as an encoder; defaults replace the members that it lacks.
+class WrappedEncoder(TextEncoder):
+    """A user's object as an encoder; the defaults of TextEncoder replace what it lacks.
 
     Attributes:
         wrapped: the object.
     """
+
+    dim, fingerprint, runs_on = 0, "", "made in Python"
+    source: str | None = None
+    matryoshka_dims: tuple[int, ...] = ()
 
     def __init__(self, wrapped: MinimalEncoder) -> None:
         self.wrapped = wrapped
@@ -144,19 +118,13 @@ class WrappedEncoder:
                 f"{name}.fingerprint must be text that names the encoder, got "
                 f"{wrapped.fingerprint!r}"
             )
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "wrapped":  # asked for while it is unpickled
-            raise AttributeError(name)
-        if hasattr(self.wrapped, name) or name not in vars(TextEncoder):
-            return getattr(self.wrapped, name)
-        default = vars(TextEncoder)[name]
-        return default.__get__(self) if hasattr(default, "__get__") else default
-
-    @property
-    def tokenizes(self) -> bool:
-        """Whether the object has `token_spans` and `room`."""
-        return all(hasattr(self.wrapped, name) for name in ("token_spans", "room"))
+        self.matryoshka_dims = (wrapped.dim,)
+        members = ["dim", "fingerprint", "source", "runs_on", "matryoshka_dims"]
+        if hasattr(wrapped, "token_spans") and hasattr(wrapped, "room"):  # of use together only
+            members += ["token_spans", "room"]
+        for member in members:
+            if hasattr(wrapped, member):
+                setattr(self, member, getattr(wrapped, member))
 
     def encode(
         self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
@@ -178,16 +146,10 @@ class NoEncoder(TextEncoder):
     It refuses to encode, and says what to do.
     """
 
-    fingerprint = NO_ENCODER
-    runs_on = "no encoder"
+    dim, fingerprint, runs_on = 0, NO_ENCODER, "no encoder"
 
     def __init__(self, dim: int, path: str | Path = "this collection") -> None:
-        self._dim, self._path = dim, path
-
-    @property
-    def dim(self) -> int:
-        """Width of the collection's vectors."""
-        return self._dim
+        self.dim, self._path = dim, path
 
     def encode(
         self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None

@@ -48,7 +48,15 @@ _PER_LATIN_LETTER = 1.35  # times as many as in _ENGLISH
 _PER_LETTER = 0.75  # of another alphabet
 _PER_SYLLABLE = 1.3  # of scripts without spaces, and of Korean
 _UNKNOWN = 0.05  # share of tokens that the vocabulary does not have
-_LARGE_VOCABULARY = 100_000  # tokens: of several languages, though rare ones have long pieces
+_UNKNOWN_SIGN = "\U00013000"  # a hieroglyph, which no vocabulary has but as bytes
+_COMPARED = 256  # tokens whose vectors are compared with that of the sign
+_SAME_VECTOR = 0.9999  # cosine; rounding in bfloat16 leaves 0.99999
+# A tokenizer that knows both, and whether its parts count, is one of many languages: it reads those
+# of Latin letters too, though rare ones take many tokens.
+_OTHER_SCRIPTS = (
+    ("Киты спят одной половиной мозга, а другая следит за водой вокруг них.", False),
+    ("鲸鱼用半个大脑睡觉，另一半看着周围的水。", True),
+)
 
 
 class Unread(NamedTuple):
@@ -96,7 +104,7 @@ class Languages:
             return False
         self._warned = True
         assert self.encoder is not None
-        name = self.encoder.source or self.encoder.name
+        name = self.encoder.source or store.settings()["encoder"].get("name", "")
         share = sum(language.share for language in unread.values())
         changes = self._may_change and share > MOSTLY
         if changes:
@@ -139,8 +147,6 @@ def _unread(
     encoder: TextEncoder, texts: Sequence[str], sample: Sequence[Traits]
 ) -> dict[str, Unread]:
     """The languages that an encoder does not read, most frequent first. sample: of the texts."""
-    if not encoder.tokenizes:
-        return {}
     counts = Counter(sampled.language for sampled in sample if sampled.language)
     unread = {}
     for language, count in counts.most_common():
@@ -170,8 +176,6 @@ def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
 
 def default_of(encoder: TextEncoder, texts: Sequence[str]) -> tuple[Mode, float]:
     """The mode, and the weight of the cosine, of a collection of texts like these."""
-    if not encoder.tokenizes:
-        return default_for({})
     excerpts = [text.strip()[:EXCERPT] for text in texts]
     return default_for(_unread(encoder, excerpts, traits(excerpts)))
 
@@ -227,18 +231,29 @@ def reads(encoder: TextEncoder, texts: Sequence[str], *, parts: bool) -> bool:
     """
     latin = not parts and _mostly_latin("".join(texts))
     if latin:
-        large = encoder.vocabulary_size >= _LARGE_VOCABULARY
-        return large or _latin_tokens(encoder, texts) <= _PER_LATIN_LETTER
-    per_letter = _tokens_per_letter(encoder, texts, _is_other_letter)
-    if encoder.unknown_tokens(texts) > _UNKNOWN:
+        return _latin_tokens(encoder, texts) <= _PER_LATIN_LETTER or all(
+            reads(encoder, [text], parts=parts) for text, parts in _OTHER_SCRIPTS
+        )
+    if _tokens_per_letter(encoder, texts, _is_other_letter) > (
+        _PER_SYLLABLE if parts else _PER_LETTER
+    ):
         return False
-    return per_letter <= (_PER_SYLLABLE if parts else _PER_LETTER)
+    return _unknown_tokens(encoder, texts) <= _UNKNOWN
+
+
+def _unknown_tokens(encoder: TextEncoder, texts: Sequence[str]) -> float:
+    """Share of the tokens that the vocabulary does not have: all of them get the same vector."""
+    spans = encoder.token_spans(texts)
+    tokens = [text[a:b] for text, of in zip(texts, spans, strict=True) for a, b in of.tolist()]
+    tokens = [token for token in tokens if token.strip()]
+    if not tokens:
+        return 0.0
+    vectors = encoder.encode([_UNKNOWN_SIGN, *tokens[:: len(tokens) // _COMPARED + 1]])
+    return float((vectors[1:] @ vectors[0] > _SAME_VECTOR).mean())
 
 
 def unread_language(encoder: TextEncoder, text: str) -> str | None:
     """The name of the language of a text, if the encoder's tokenizer does not know it."""
-    if not encoder.tokenizes:
-        return None
     excerpt = text[:EXCERPT]
     if _mostly_latin(excerpt) and reads(encoder, [excerpt], parts=False):
         return None  # py3langid, which takes 0.4 s to load, is not needed

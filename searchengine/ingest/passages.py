@@ -27,6 +27,9 @@ Offsets = npt.NDArray[np.integer[Any]]
 
 BATCH = 4096
 """Passages encoded in one call, so that a huge document stays bounded too."""
+UNLIMITED_ROOM = 512
+"""Tokens of a passage where the encoder reads any number: a mean of many says little of any. As
+many as Model2Vec reads."""
 _MIN_ROOM = 4  # tokens that an encoder must read to fit a title and a text
 _SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # by code point
 
@@ -90,9 +93,14 @@ class PassageConfig:
         return size, overlap
 
 
+def tokenizes(encoder: TextEncoder) -> bool:
+    """Whether an encoder has a tokenizer, by which documents can be cut."""
+    return len(encoder.token_spans(["a"])[0]) > 0
+
+
 def check_tokenizes(encoder: TextEncoder) -> None:
     """Raise CollectionError unless documents can be cut with an encoder."""
-    if not encoder.tokenizes:
+    if not tokenizes(encoder):
         raise CollectionError(
             "to cut documents into passages an encoder needs token_spans and room; "
             "this one lacks them: add them, or keep documents whole: passages=False"
@@ -231,6 +239,7 @@ def _token_spans(texts: Sequence[str], encoder: TextEncoder) -> list[Offsets]:
 
 def _room(encoder: TextEncoder) -> int:
     room = encoder.room("document")
+    room = UNLIMITED_ROOM if room is None else room
     if room < _MIN_ROOM:
         raise CollectionError(
             f"passages need an encoder that reads at least {_MIN_ROOM} tokens of a document, "

@@ -14,7 +14,7 @@ from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import RotationKind, SegmentConfig, integer
-from searchengine.ingest.passages import PassageConfig, check_tokenizes
+from searchengine.ingest.passages import PassageConfig, check_tokenizes, tokenizes
 
 DEFAULT_PREFIX = 128
 """Dimensions. To find 0.995 of the true ten neighbours takes a shortlist of 76 to 150 rows among
@@ -53,7 +53,7 @@ class CollectionSettings:
         """Settings for an encoder, with defaults that suit it.
 
         Args:
-            encoder: the encoder; documents can be cut if it `tokenizes`.
+            encoder: the encoder; documents can be cut if it has a tokenizer.
             config: index config, or some of its fields. By default a flat coarse
                 stage over the first 128 dimensions (or a multiple of 8, of narrower vectors),
                 rotated, and a shortlist that each segment measures. The rotation "blocks" uses the
@@ -92,7 +92,7 @@ class CollectionSettings:
             raise CollectionError(
                 f"passages must be True, False or a PassageConfig, got {passages!r}"
             )
-        elif passages and (encoder.tokenizes or isinstance(encoder, NoEncoder)):
+        elif passages and (isinstance(encoder, NoEncoder) or tokenizes(encoder)):
             cut = PassageConfig()
         try:
             chosen = None if tokenizer is None else Analyzer.parse(tokenizer)

@@ -101,12 +101,10 @@ def _read_tokens(
     None: any number is read, or the encoder has no tokenizer.
     """
     encoder = engine.encoder
-    if not encoder.tokenizes:
-        return 0, [], None
     lengths = [len(spans) for spans in encoder.token_spans(texts)]
-    if not encoder.limited:
+    room = encoder.room(role) if getattr(encoder, "limited", True) else None
+    if room is None:
         return sum(lengths), [], None
-    room = encoder.room(role)
     cut = [position for position, length in enumerate(lengths) if length > room]
     return sum(min(length, room) for length in lengths), cut, room
 

@@ -616,23 +616,22 @@ def check_same(
     described: Mapping[str, Any],
 ) -> None:
     """Raise CollectionError if a pending reindex, to the settings `planned`, is another one."""
-    source = planned["encoder"]["source"] or planned["encoder"].get("name") or "another encoder"
+    source, got = (
+        identity["source"] or identity.get("name") or identity["fingerprint"]
+        for identity in (planned["encoder"], described["encoder"])
+    )
     advice = f"finish that one, or drop it: searchengine reindex {path} --discard"
     try:
         check_built_by(encoder, planned["encoder"], path)
     except EncoderMismatch as error:
         raise EncoderMismatch(
-            f"a reindex of {path} by {source} is pending, got {_name(encoder)}; {advice}"
+            f"a reindex of {path} by {source} is pending, got {got}; {advice}"
         ) from error
     if planned["passages"] != described["passages"]:
         raise CollectionError(
             f"a reindex of {path} with passages {planned['passages']} is pending, "
             f"got {described['passages']}; {advice}"
         )
-
-
-def _name(encoder: TextEncoder) -> str:
-    return encoder.source or encoder.name or encoder.fingerprint
 
 
 def _remove_leftovers(folder: Path, work: Work) -> None:

@@ -34,7 +34,7 @@ from searchengine.trainer.model import multilingual
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:
     """The calls of the encoder since the last time."""
-    calls: list[list[str]] = engine.encoder.calls  # type: ignore[attr-defined]
+    calls: list[list[str]] = engine.encoder.wrapped.calls  # type: ignore[attr-defined]
     found = list(calls)
     calls.clear()
     return found

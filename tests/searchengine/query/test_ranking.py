@@ -149,14 +149,14 @@ def by_words(engine: SearchEngine, question: str, k: int, where: str | None = No
 def test_by_words_is_the_order_of_bm25_and_needs_no_encoder(
     engine: SearchEngine, where: str | None
 ) -> None:
-    engine.encoder.calls.clear()  # type: ignore[attr-defined]
+    engine.encoder.wrapped.calls.clear()  # type: ignore[attr-defined]
     for k in (1, 2, 5):
         hits = engine.search("dddd bb", k, mode="text", where=where)
         assert [(hit.key, hit.score) for hit in hits] == by_words(engine, "dddd bb", k, where)
         assert len(hits) == min(k, 5 if where is None else 4)
     assert engine.search("zzz !", mode="text") == engine.search("!", mode="text") == []
     assert engine.search_batch([], mode="text") == []
-    assert engine.encoder.calls == []  # type: ignore[attr-defined]
+    assert engine.encoder.wrapped.calls == []  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("source", [None, "/no/such/model"])

@@ -55,7 +55,7 @@ def test_errors_name_the_field_and_its_limit(client: TestClient) -> None:
     assert len(client.post(AT, json={"input": ["a"] * 2048}).json()["data"]) == 2048
 
 
-def test_what_was_cut_is_said(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_cut_is_said(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """An encoder whose tokens are words, and that reads three of them, or any number."""
 
     def spans(self: Any, texts: list[str]) -> list[Any]:
@@ -63,13 +63,14 @@ def test_what_was_cut_is_said(client: TestClient, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(WordLengths, "token_spans", spans, raising=False)
     monkeypatch.setattr(WordLengths, "room", lambda self, role: 3, raising=False)
+    client = serve()
     asked = {"input": ["a a", "a a a a a", "a a a", "a a a a"]}
     answer = client.post(AT, json=asked).json()
     assert answer["truncated"] == [1, 3] and answer["max_tokens"] == 3
     assert answer["usage"]["prompt_tokens"] == 2 + 3 + 3 + 3
     assert client.post(AT, json={**asked, "input_type": "query"}).json()["truncated"] == [1, 3]
-    monkeypatch.setattr(WordLengths, "limited", False, raising=False)
-    answer = client.post(AT, json=asked).json()
+    monkeypatch.setattr(WordLengths, "room", lambda self, role: None)
+    answer = serve().post(AT, json=asked).json()
     assert answer["truncated"] == [] and answer["max_tokens"] is None
     assert answer["usage"]["prompt_tokens"] == 14
 
