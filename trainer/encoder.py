@@ -42,8 +42,6 @@ class Encoder:
     Safe to use from several threads.
     """
 
-    tokenizes = True  # with `token_spans` and `room`
-
     def __init__(
         self,
         model: "Model",
@@ -123,11 +121,6 @@ class Encoder:
         return self._description.tokens.max_tokens
 
     @property
-    def limited(self) -> bool:
-        """Whether a text is cut off after `max_tokens`; a static model reads any number."""
-        return self.max_tokens < UNLIMITED
-
-    @property
     def prompts(self) -> Mapping[str, str]:
         """The prompts that the model puts in front of texts, by name; read-only."""
         return MappingProxyType(dict(self._description.prompts))
@@ -138,18 +131,8 @@ class Encoder:
         return MappingProxyType(dict(self._description.recipe))
 
     @property
-    def aligned_to(self) -> str:
-        """The fingerprint of the encoder whose documents it finds: its own."""
-        return self._handle.fingerprint
-
-    @property
     def source(self) -> str:
         """The name by which `load` finds this encoder again; absolute for folders."""
-        return self._source
-
-    @property
-    def name(self) -> str:
-        """Name in messages."""
         return self._source
 
     @property
@@ -158,19 +141,9 @@ class Encoder:
         return self._description.layers
 
     @property
-    def kept_layers(self) -> int | None:
-        """Number of layers kept of the source's network; None: all."""
-        source = self._handle.source
-        return None if source is None else source.layers
-
-    @property
     def runs_on(self) -> str:
         """Runtime, precision and why they were chosen; known without starting them."""
         return self._handle.runs_on
-
-    def start(self) -> None:
-        """Start the runtime, which the first text does otherwise. Raises ModelError."""
-        _ = self._handle.runtime
 
     @property
     def runtime(self) -> str:
@@ -269,22 +242,14 @@ class Encoder:
         check_texts(texts)
         return self._tokens.spans(texts)
 
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens that the tokenizer knows."""
-        return self._tokens.vocabulary_size
-
-    def unknown_tokens(self, texts: Sequence[str]) -> float:
-        """Share of the tokens of these texts that the vocabulary does not have, 0–1."""
-        check_texts(texts)
-        return self._tokens.unknown(texts)
-
-    def room(self, role: Role | None = None) -> int:
+    def room(self, role: Role | None = None) -> int | None:
         """Tokens left for a text: `max_tokens` less the prompt and special tokens.
 
-        `encode` truncates a longer text. Raises ModelError for an unknown role.
+        `encode` truncates a longer text. None: it reads any number. Raises ModelError for an
+        unknown role.
         """
-        return self._tokens.room(self.prompt(role))
+        prompt = self.prompt(role)
+        return self._tokens.room(prompt) if self.max_tokens < UNLIMITED else None
 
     def truncate(self, *, layers: int) -> "Encoder":
         """An encoder of the first `layers` layers of the network, all else as it is.

@@ -102,7 +102,7 @@ def _read_tokens(
     """
     encoder = engine.encoder
     lengths = [len(spans) for spans in encoder.token_spans(texts)]
-    room = encoder.room(role) if getattr(encoder, "limited", True) else None
+    room = encoder.room(role)
     if room is None:
         return sum(lengths), [], None
     cut = [position for position, length in enumerate(lengths) if length > room]

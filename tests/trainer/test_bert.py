@@ -197,7 +197,7 @@ def test_the_first_layers(tmp_path: Path) -> None:
     exact = Encoder.load(tmp_path / "m", runtime="torch", precision="fp32", layers=1)
     short = whole.truncate(layers=1)
     again = Encoder.load(tmp_path / "m", runtime="native", layers=np.int64(1))  # type: ignore[arg-type]
-    assert (short.layers, exact.layers, again.kept_layers, whole.layers) == (1, 1, 1, 3)
+    assert (short.layers, exact.layers, again.layers, whole.layers) == (1, 1, 1, 3)
     vectors = short.encode(TEXTS)
     assert np.einsum("nd,nd->n", vectors, exact.encode(TEXTS)).min() > 0.999
     assert np.einsum("nd,nd->n", vectors, whole.encode(TEXTS)).min() < 0.99

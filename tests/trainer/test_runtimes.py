@@ -395,7 +395,7 @@ def test_equal_texts_are_encoded_once_and_progress_adds_up(
 
     monkeypatch.setattr(NativeRuntime, "run", counted)
     encoder = Encoder.load(folder)
-    encoder.start()
+    encoder.encode(["a"])
     encoded.clear()
     texts = [WORDS[i % 7] for i in range(5000)] + [f"dog {i}" for i in range(2500)]
     done: list[int] = []

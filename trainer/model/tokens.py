@@ -25,9 +25,7 @@ AT_ONCE = 1 << 22
 # Where a text may be cut and give the same tokens, if the tokenizer passes the probe below.
 GAP = re.compile(r"(?<=\S) (?=\w)")
 PROBE = ("Whales sleep,", " half 고래는", " 잔다. 42", " birds sing")
-# A length limit that no text reaches; and the tokens of a passage where that is the limit. Such a
-# model averages, and a mean of many tokens says little of any. As many as Model2Vec reads.
-UNLIMITED, PASSAGE = 1 << 30, 512
+UNLIMITED = 1 << 30  # a length limit that no text reaches
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -163,24 +161,13 @@ class TokenIds:
         """Number of tokens that the tokenizer knows."""
         return int(self._tokenizer.get_vocab_size())
 
-    def unknown(self, texts: Sequence[str]) -> float:
-        """Share of the texts' tokens that the vocabulary does not know, 0–1."""
-        ids = [i for encoding in self._encoded(texts) for i in encoding.ids]
-        model = json.loads(self._state)["model"]
-        unknown = model.get("unk_id")  # SentencePiece names it by its id, others by its text
-        if unknown is None and model.get("unk_token") is not None:
-            unknown = self._tokenizer.token_to_id(model["unk_token"])
-        return ids.count(unknown) / len(ids) if ids and unknown is not None else 0.0
-
     def room(self, prompt: str) -> int:
         """Number of tokens of a text that are read beside the prompt and the special tokens.
 
-        Where a tokenizer joins the prompt's last space to the text, one more may fit. A model that
-        reads any number has room for PASSAGE.
+        Where a tokenizer joins the prompt's last space to the text, one more may fit.
         """
-        limit = PASSAGE if self.max_tokens == UNLIMITED else self.max_tokens
         encoded = self._untruncated.encode(without_surrogates(prompt))
-        return max(0, limit - len(encoded.ids))
+        return max(0, self.max_tokens - len(encoded.ids))
 
     def _encoded(self, texts: Sequence[str]) -> list[Any]:
         """Whole texts without special tokens."""
