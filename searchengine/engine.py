@@ -89,12 +89,14 @@ from searchengine.query.duplicates import Duplicates, check_cosine, duplicates, 
 from searchengine.query.explaining import Asked, explain
 from searchengine.query.explanation import Explanation, Stage
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
-from searchengine.query.ranking import hits, rank, rank_by_weights
+from searchengine.query.ranking import hits, rank, rank_by_weights, reranked
 from searchengine.query.request import (
+    CANDIDATES,
     Options,
     Phrases,
     Query,
     Questions,
+    Rerank,
     as_array,
     check_count,
     check_filter,
@@ -459,6 +461,8 @@ class SearchEngine:
         typo_tolerance: bool = True,
         exact: bool = False,
         shortlist: int | None = None,
+        rerank: Rerank | None = None,
+        candidates: int = CANDIDATES,
         timeout: float | None = None,
     ) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
@@ -472,7 +476,7 @@ class SearchEngine:
             mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
                 collection stores ("auto").
             offset: hits to skip, for the next page. The order does not depend on the pages.
-            min_score: leave out hits with a lower score (on the scale of the mode).
+            min_score: leave out hits with a lower score, on the scale of the mode: before `rerank`.
             group_by: a metadata field; return only the best document for each of its values, and
                 all documents without the field.
             facets: metadata fields; count the values of each over all documents that match the
@@ -485,6 +489,12 @@ class SearchEngine:
             exact: return the true nearest documents. Only by vectors, and without a shortlist.
             shortlist: candidates of each segment that are scored at full width; None: the number
                 that the segment is configured with.
+            rerank: a function that takes the question ("" for a vector) and the best `candidates`
+                as hits, and returns a number for each: a cross-encoder, recency, see
+                docs/searching.md. These hits are ordered by the number, those with the same number
+                by key; the other hits follow in their former order. The number becomes `Hit.score`,
+                and `Hit.scores` keeps the former score under the mode.
+            candidates: documents that `rerank` scores, on whatever page they come.
             timeout: seconds that the search may take, with the wait for searches before it; None:
                 any. It is checked between its steps: one step of an encoder is not interrupted.
 
@@ -501,6 +511,8 @@ class SearchEngine:
             typo_tolerance=typo_tolerance,
             exact=exact,
             shortlist=shortlist,
+            rerank=rerank,
+            candidates=candidates,
             timeout=timeout,
         )
         deadline = Deadline.after(timeout)
@@ -574,13 +586,15 @@ class SearchEngine:
             keys = [checked_key(keys)]
         named = checked_keys(keys, "similar")
         request = Query.from_options(k, options).without_question
-        deadline = Deadline.after(request.timeout)
-        with limits.limited(deadline), self.collection.reading() as snapshot:
-            ids, vector = mean_of(snapshot, named)
-            rankings = rank(snapshot, request, None, vector, without=frozenset(ids))
-            answer = hits(snapshot, request, rankings, None)[0]
-            if not answer:
-                answer.notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+        with limits.limited(Deadline.after(request.timeout)):
+            with self.collection.reading() as snapshot:
+                ids, vector = mean_of(snapshot, named)
+                wide, without = request.before_rerank, frozenset(ids)
+                rankings = rank(snapshot, wide, None, vector, without=without)
+                answer = hits(snapshot, request, rankings, None)[0]
+                if not answer:
+                    answer.notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+            answer = reranked(answer, "", request)
         _warn(answer.notes)
         return answer
 
@@ -743,7 +757,7 @@ class SearchEngine:
             with self.collection.reading() as snapshot:
                 if snapshot.settings["encoder"] != settings["encoder"]:
                     continue
-                rankings = rank(snapshot, request, questions, vectors)
+                rankings = rank(snapshot, request.before_rerank, questions, vectors)
                 times.append(perf_counter())
                 answers = hits(snapshot, request, rankings, questions, vectors)
                 tell(answers, asked)
@@ -751,6 +765,8 @@ class SearchEngine:
                     notes = tuple(listing.unknown_fields(snapshot.store, request.where))
                     for answer in answers:
                         answer.notes = notes
+            pairs = zip(answers, questions or [""] * len(answers), strict=True)
+            answers = [reranked(answer, question, request) for answer, question in pairs]
             times.append(perf_counter())
             return timed(answers, times)
 

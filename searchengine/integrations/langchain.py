@@ -203,9 +203,9 @@ class SearchEngineVectorStore(VectorStore):
     ) -> list[tuple[Document, float]]:
         """The cosine as a score from 0 to 1; negative ones are 0."""
         options = _by_vector(filter, kwargs)
-        if options["mode"] != "vector":
+        if options["mode"] != "vector" or options.get("rerank") is not None:
             raise QueryError(
-                "relevance from 0 to 1 is a cosine, of the mode vector; "
+                "relevance from 0 to 1 is a cosine, of the mode vector without rerank; "
                 "use similarity_search_with_score"
             )
         scored = _scored(self.engine.search(query, k, **options))

@@ -21,7 +21,7 @@ from searchengine.query.explanation import Explanation, Stage
 from searchengine.query.hits import Hits
 from searchengine.query.nearest import labels, nearest, rows_of_part
 from searchengine.query.paging import MAX_DEPTH, Ranked, Ranking
-from searchengine.query.ranking import FUSED, hits, rank, scored_by_words, worded
+from searchengine.query.ranking import FUSED, hits, rank, reranked, scored_by_words, worded
 from searchengine.query.request import Phrases, Query
 
 _GROWTH = 4  # of the depth in which a document is sought
@@ -447,7 +447,20 @@ class _Trace:
             if place is None:
                 return self._lose(self.stages.pop())
         self.shown = ranking.documents[place - 1]
-        return self._cut(place, last)
+        if base.rerank is not None and place <= base.candidates:
+            last = self._by_rerank()
+            self.stages.append(last)
+        return self._cut(last.rank or place, last)
+
+    def _by_rerank(self) -> Stage:
+        """Its place among the candidates that `rerank` has ordered."""
+        query = replace(self.query, k=self.query.candidates, offset=0)
+        (found,) = self.shown_hits(self._search(query))
+        ordered = reranked(found, self.asked.question or "", query)
+        (key,) = self.asked.snapshot.store.keys_of([self.document])
+        place, hit = next((i, hit) for i, hit in enumerate(ordered, 1) if hit.key == key)
+        note = f"rank {place:,} by rerank ({hit.score:.3f})"
+        return Stage("rerank", True, place, hit.score, self.query.depth, note)
 
     def _before_it_in_group(self, ranking: Ranking, place: int) -> str | None:
         """The key of the first document of its group, if that ranks before it."""
@@ -465,11 +478,12 @@ class _Trace:
             note = f"{last.note}, {query.depth:,} are shown"
             way = {"k": place - query.offset}
             lost = replace(last, note=note)
-            if self.uncounted:
+            if self.uncounted and last.name != "rerank":
                 words = next(each for each in self.stages if each.name == "words")
                 self._lose(lost)
                 return self._lose(replace(words, note=f"{words.note}; {note}"), **way)
-            return (self._lose if last.name == "words" else self._lose_vector)(lost, **way)
+            by_vector = last.name not in ("words", "rerank")
+            return (self._lose_vector if by_vector else self._lose)(lost, **way)
         if place <= query.offset:
             note = f"rank {place:,}, and the page begins at {query.offset + 1:,}"
             page = (place - 1) // query.k * query.k

@@ -23,6 +23,7 @@ PLACES = {
     "fusion": "in the fusion",
     "group": "in its group",
     "min_score": "below the minimum score",
+    "rerank": "in the order of rerank",
     "page": "on another page",
 }
 """The stages in the order of a search, and where a document is lost in each."""
@@ -30,6 +31,7 @@ _BY = {
     "words": "by words",
     "full_width": "by full width",
     "fusion": "by both",
+    "rerank": "by rerank",
 }
 _FLAGS = {
     "k": "-k",

@@ -26,11 +26,13 @@ class Hit:
         score: hits are sorted by it, in parts (searchengine.query.paging). By vectors, the
             full-width cosine of the best passage, between −1 and 1; by words, BM25; by both, a
             weighted sum of the cosine, counted from that of unrelated passages, and of BM25 as a
-            share of what the question could give: at most 1 (searchengine.query.fusion).
+            share of what the question could give: at most 1 (searchengine.query.fusion). Of the
+            candidates of `rerank`, its number.
         key, title, text, metadata: the document.
         start, end: its best passage, as character offsets into the text.
         question: the text of the question, with the words of its synonyms; empty for a vector.
-        scores: what `score` is made of: the cosine as "vector", BM25 as "text".
+        scores: what `score` is made of: the cosine as "vector", BM25 as "text". After `rerank`
+            its number as "rerank" too, and the score before under its mode.
     """
 
     score: float
@@ -107,7 +109,7 @@ class Timing:
     Attributes:
         encode: from questions to vectors, and the nearest words for those that no document has.
         search: ranking, by vectors and words.
-        fetch: reading the documents of the hits.
+        fetch: reading the documents of the hits, and their order by `rerank`.
         questions: how many questions the call answered together; they share its time.
     """
 

@@ -12,6 +12,7 @@ from searchengine.backends.folder.documents.synonyms import with_added
 from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.documents import Document
+from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.query import fusion
 from searchengine.query.hits import Hit, Hits
@@ -349,6 +350,40 @@ def hits(
     texts = questions or [""] * len(rankings)
     encoded: Iterable[Floats | None] = [None] * len(rankings) if vectors is None else vectors
     return [present(*each) for each in zip(rankings, texts, encoded, strict=True)]
+
+
+def reranked(answer: Hits, question: str, query: Query) -> Hits:
+    """The page, once `query.rerank` has ordered the best candidates; the others stay behind them.
+
+    `answer`: the hits of `query.before_rerank`. `question`: empty for a vector. Raises QueryError
+    for what are no scores, and whatever the function raises.
+    """
+    if query.rerank is None or query.offset >= query.candidates or not answer:
+        return answer
+    candidates = answer[: query.candidates]
+    scores = query.rerank(question, candidates[:])
+    limits.check()
+    try:
+        numbers = np.asarray(scores).astype(np.float64, casting="same_kind")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise QueryError(f"rerank must return numbers, got {scores!r:.80}") from error
+    if numbers.shape != (len(candidates),):
+        raise QueryError(
+            f"rerank must return one number for each of {len(candidates)} hits, got an array of "
+            f"shape {numbers.shape}"
+        )
+    if not np.isfinite(numbers).all():
+        raise QueryError(f"rerank must return finite numbers, got {scores!r:.80}")
+    ordered = [
+        replace(
+            hit, score=score, scores={**hit.scores, str(query.mode): hit.score, "rerank": score}
+        )
+        for hit, score in zip(candidates, numbers.tolist(), strict=True)
+    ]
+    ordered.sort(key=lambda hit: (-hit.score, hit.key))
+    answer[:] = [*ordered, *answer[query.candidates :]][query.offset : query.depth]
+    answer.exact = False
+    return answer
 
 
 def _passages_to_choose(

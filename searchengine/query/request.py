@@ -1,7 +1,7 @@
 """A search request: Query checks the options, `split` separates texts from vectors."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from math import inf, isfinite
@@ -17,6 +17,12 @@ from searchengine.corpus.normalization import normalized
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer
+from searchengine.query.hits import Hit
+
+Rerank = Callable[[str, Sequence[Hit]], Sequence[float] | npt.NDArray[Any]]
+"""A question and its hits → a number for each hit; higher is better."""
+CANDIDATES = 50
+"""Documents that a `rerank` scores, where a caller says nothing."""
 
 
 class Phrases(StrEnum):
@@ -32,6 +38,8 @@ class Options(TypedDict, total=False):
     shortlist: int | None
     where: str | None
     exact: bool
+    rerank: Rerank | None
+    candidates: int
     mode: Mode | str
     group_by: str | None
     offset: int
@@ -53,6 +61,8 @@ class Query:
     shortlist: int | None = None
     where: str | None = None
     exact: bool = False
+    rerank: Rerank | None = field(default=None, hash=False)  # which need not be hashable
+    candidates: int = CANDIDATES
     mode: Mode | str = Mode.AUTO
     group_by: str | None = None
     offset: int = 0
@@ -77,6 +87,13 @@ class Query:
     def depth(self) -> int:
         """How many documents to rank: those to skip, and those to show."""
         return self.offset + self.k
+
+    @property
+    def before_rerank(self) -> "Query":
+        """The search for what `rerank` scores and the page shows."""
+        if self.rerank is None or self.offset >= self.candidates:
+            return self
+        return replace(self, k=max(self.depth, self.candidates), offset=0)
 
     @property
     def by_words(self) -> bool:
@@ -111,7 +128,10 @@ class Query:
         """This query with the mode auto replaced: by VECTOR if it is exact, else by `mode`."""
         if self.mode != Mode.AUTO:
             return self
-        return _replaced(self, Mode.VECTOR if self.exact else mode)
+        mode = Mode.VECTOR if self.exact else mode
+        if self.rerank is not None:  # which a cache would keep, with all that it refers to
+            return replace(self, mode=mode)
+        return _replaced(self, mode)
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -132,7 +152,7 @@ class Query:
         self._check_presentation()
 
     def _check_counts(self) -> None:
-        for name in ("k", "shortlist"):
+        for name in ("k", "shortlist", "candidates"):
             value = getattr(self, name)
             if value is None and name == "shortlist":
                 continue
@@ -149,6 +169,11 @@ class Query:
         least = self.min_score
         if least is not None and (type(least) not in (int, float) or not isfinite(least)):
             raise QueryError(f"min_score must be a number or None, got {least!r}")
+        if self.rerank is not None and not callable(self.rerank):
+            raise QueryError(
+                f"rerank must be a function of a question and its hits, or None, got "
+                f"{self.rerank!r:.80}"
+            )
         if type(self.typo_tolerance) is not bool:
             raise QueryError(f"typo_tolerance must be True or False, got {self.typo_tolerance!r}")
         if self.phrases not in list(Phrases):

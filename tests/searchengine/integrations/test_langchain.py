@@ -97,8 +97,9 @@ def test_relevance_is_the_cosine_from_0_to_1(store: SearchEngineVectorStore) -> 
     )
     assert [(d.id, round(s, 3)) for d, s in found] == [("a", 1.0), ("d", 0.535)]
     assert asyncio.run(store.asimilarity_search_with_relevance_scores("a bee", k=1))[0][1] == 1
-    with pytest.raises(QueryError, match="relevance from 0 to 1 is a cosine"):
-        store.similarity_search_with_relevance_scores("a bee", mode="text")
+    for option in ({"mode": "text"}, {"rerank": lambda question, hits: [1] * len(hits)}):
+        with pytest.raises(QueryError, match="relevance from 0 to 1 is a cosine"):
+            store.similarity_search_with_relevance_scores("a bee", **option)
 
 
 def test_adding_replaces_and_says_what_is_wrong(store: SearchEngineVectorStore) -> None:

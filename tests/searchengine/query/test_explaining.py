@@ -59,6 +59,7 @@ def test_the_stage_of_each_planted_loss(planted: Planted, tmp_path: Path) -> Non
         "language",
         "walk",
         "funnel",
+        "rerank",
     }
     assert seen == PLACES.keys() - others
 
