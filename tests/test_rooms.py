@@ -1,4 +1,4 @@
-"""The house has a size: no room is above its figure in budgets.toml, and no figure rises."""
+"""The house has a size: rooms are within budgets.toml, whose figures rise to their targets only."""
 
 import subprocess
 
@@ -16,7 +16,7 @@ def test_no_room_is_above_its_budget() -> None:
     assert above == {}, "a feature pays with lines of its own room"
 
 
-def test_budgets_only_fall() -> None:
+def test_budgets_fall_or_stay_within_their_targets() -> None:
     def git(*arguments: str) -> str:
         return subprocess.check_output(["git", *arguments], cwd=REPOSITORY, text=True)
 
@@ -28,7 +28,9 @@ def test_budgets_only_fall() -> None:
     for revision in revisions:
         earlier = budgets(git("show", f"{revision}:budgets.toml"))
         rising = {
-            name for name in later.keys() & earlier.keys() if later[name].most > earlier[name].most
+            name
+            for name in later.keys() & earlier.keys()
+            if later[name].most > max(earlier[name].most, later[name].target)
         }
         assert not rising, f"higher than in {revision[:8]}"
         later = earlier
