@@ -2,6 +2,8 @@
 //
 // No include guard: it is included by each such level.
 
+constexpr int32_t MIDDLE = 128;  // is added to each weight
+
 static inline __attribute__((always_inline)) Floats multiply_add(Floats a, Floats b, Floats c) {
   return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
@@ -9,11 +11,10 @@ static inline __attribute__((always_inline)) Floats multiply_add(Floats a, Float
 // R rows, 16 columns.
 template <int R>
 inline __attribute__((always_inline)) void tile(const int8_t* a, int64_t a_stride,
-                                                const int32_t* offsets, const uint8_t* panel,
-                                                int64_t stride, int steps, int32_t* out,
-                                                int64_t out_stride) {
+                                                const uint8_t* panel, int64_t stride, int steps,
+                                                int32_t* out, int64_t out_stride) {
   __m256i sums[R][2];
-  for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm256_set1_epi32(-offsets[r]);
+  for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
   for (int k = 0; k < steps; k++) {
     __m256i weights[2];
     for (int v = 0; v < 2; v++)

@@ -2,18 +2,19 @@
 //
 // No include guard: it is included by each such level.
 
+constexpr int32_t MIDDLE = 128;  // is added to each weight
+
 static inline __attribute__((always_inline)) Floats multiply_add(Floats a, Floats b, Floats c) {
   return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }
 
 template <int R, int V>
 inline __attribute__((always_inline)) void tile(const int8_t* a, int64_t a_stride,
-                                                const int32_t* offsets, const uint8_t* panel,
-                                                int64_t stride, int steps, int32_t* out,
-                                                int64_t out_stride) {
+                                                const uint8_t* panel, int64_t stride, int steps,
+                                                int32_t* out, int64_t out_stride) {
   __m512i sums[R][V];
   for (int r = 0; r < R; r++)
-    for (int v = 0; v < V; v++) sums[r][v] = _mm512_set1_epi32(-offsets[r]);
+    for (int v = 0; v < V; v++) sums[r][v] = _mm512_setzero_si512();
   for (int k = 0; k < steps; k++) {
     __m512i weights[V];
     for (int v = 0; v < V; v++) weights[v] = _mm512_loadu_si512(panel + k * stride + 64 * v);
@@ -32,14 +33,13 @@ inline __attribute__((always_inline)) void tile(const int8_t* a, int64_t a_strid
 // As many rows at a time as there are registers for their sums.
 template <int V>
 struct Tiles {
-  static void run(const int8_t* a, int64_t a_stride, const int32_t* offsets, int rows,
-                  const uint8_t* panel, int64_t stride, int steps, int32_t* out,
-                  int64_t out_stride) {
+  static void run(const int8_t* a, int64_t a_stride, int rows, const uint8_t* panel, int64_t stride,
+                  int steps, int32_t* out, int64_t out_stride) {
     const auto go = [&](auto count) {
       constexpr int R = decltype(count)::value;
       for (; rows >= R; rows -= R) {
-        tile<R, V>(a, a_stride, offsets, panel, stride, steps, out, out_stride);
-        a += R * a_stride, offsets += R, out += R * out_stride;
+        tile<R, V>(a, a_stride, panel, stride, steps, out, out_stride);
+        a += R * a_stride, out += R * out_stride;
       }
     };
     go(std::integral_constant<int, (V > 2 ? 6 : 12)>());

@@ -4,6 +4,11 @@
 //
 // No include guard: it is included by every level.
 
+// The tiles of attention's products, which are small.
+#if !defined(ATTENTION_TILES)
+#define ATTENTION_TILES Tiles
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE Floats load(const float* p) {
@@ -104,14 +109,14 @@ struct Add {
   INLINE_CALL Floats operator()(const float* p, Floats v) const { return v + load(p); }
 };
 
-// The products of rows of signed digits with panels of weights + 128, from which `offsets` are
-// taken: out[rows][16 · vectors]. steps: groups of 4 digits. stride: bytes of a step of the panel.
-static void product(const int8_t* a, int64_t a_stride, const int32_t* offsets, int rows,
-                    const uint8_t* panel, int64_t stride, int vectors, int steps, int32_t* out,
-                    int64_t out_stride) {
+// The products of rows of signed digits with panels of weights + MIDDLE: out[rows][16 · vectors].
+// steps: groups of 4 digits. stride: bytes of a step of the panel.
+template <template <int> class Tiles>
+static void product(const int8_t* a, int64_t a_stride, int rows, const uint8_t* panel,
+                    int64_t stride, int vectors, int steps, int32_t* out, int64_t out_stride) {
   const auto go = [&](auto v) {
     constexpr int V = decltype(v)::value;
-    Tiles<V>::run(a, a_stride, offsets, rows, panel, stride, steps, out, out_stride);
+    Tiles<V>::run(a, a_stride, rows, panel, stride, steps, out, out_stride);
   };
   switch (vectors) {
     case 4: return go(std::integral_constant<int, 4>());
@@ -126,9 +131,10 @@ static void product(const int8_t* a, int64_t a_stride, const int32_t* offsets, i
 struct Rows {
   int32_t most;  // the largest digit
   bool fine = false;
-  std::vector<int8_t> digits;
-  std::vector<float> scales, shifts;
-  std::vector<int32_t> offsets;  // 128 · the sum of all digits of a row of digits
+  int64_t stride = 0;  // of the digits
+  Buffer<int8_t> digits;
+  Buffer<float> scales, shifts;
+  Buffer<int32_t> offsets;  // MIDDLE · the sum of all digits of a row of digits
 };
 constexpr int FINE_BITS = 7;
 
@@ -137,12 +143,13 @@ template <bool positive>
 static void quantize(const Linear& l, const float* x, int rows, Rows& to, bool fine = false) {
   to.fine = fine;
   const int each = fine ? 2 : 1, bits = fine ? FINE_BITS : 0, half = 1 << bits >> 1;
-  to.digits.resize((size_t)rows * each * l.digits);
+  to.stride = (l.digits + LINE - 1) / LINE * LINE;
+  to.digits.resize(rows * each * to.stride);
   to.scales.resize(rows);
   to.shifts.resize(rows);
   to.offsets.resize(rows * each);
   for (int r = 0; r < rows; r++, x += l.in) {
-    int8_t* digits = &to.digits[(size_t)r * each * l.digits];
+    int8_t* digits = &to.digits[r * each * to.stride];
     Floats most{};
     float shift = 0;
     if (positive) {
@@ -161,7 +168,7 @@ static void quantize(const Linear& l, const float* x, int rows, Rows& to, bool f
       total += first;
       if (fine) {
         const Ints low = whole - (high << bits);
-        store_bytes(digits + l.digits + i, low);
+        store_bytes(digits + to.stride + i, low);
         fine_total += low;
       }
     }
@@ -187,36 +194,42 @@ static void quantize(const Linear& l, const float* x, int rows, Rows& to, bool f
     }
     to.scales[r] = scale;
     to.shifts[r] = shift;
-    to.offsets[r * each] = 128 * all_digits;
+    to.offsets[r * each] = MIDDLE * all_digits;
     if (fine) {
-      memset(digits + l.digits + l.in, 0, l.digits - l.in);
-      to.offsets[2 * r + 1] = 128 * sum(fine_total);
+      memset(digits + to.stride + l.in, 0, l.digits - l.in);
+      to.offsets[2 * r + 1] = MIDDLE * sum(fine_total);
     }
   }
 }
 
-constexpr int BLOCK = 48;  // rows of digits multiplied by a panel while it is in the first cache
+// Rows of digits multiplied by a panel while it is in the first cache. The last block takes up to FEW
+// more.
+constexpr int BLOCK = 48, FEW = 16;
 
 template <class Finish>
 INLINE void multiply(const Linear& l, const Rows& a, int rows, float* y, Finish finish) {
-  int32_t products[BLOCK * 64];
+  alignas(LINE) int32_t products[(BLOCK + FEW) * 64];
   const int steps = l.digits / 4, each = a.fine ? 2 : 1;
   const uint8_t* panel = l.weights;
   for (int n = 0; n < l.out; n += 64) {
     const int vectors = std::min(64, l.out - n) / COLUMNS;
-    for (int first = 0; first < rows; first += BLOCK / each) {
-      const int count = std::min(BLOCK / each, rows - first);
-      product(&a.digits[(size_t)first * each * l.digits], l.digits, &a.offsets[first * each],
-              count * each, panel, 64 * vectors, vectors, steps, products, 64);
+    for (int first = 0, count; first < rows; first += count) {
+      count = rows - first < BLOCK / each + FEW / each ? rows - first : BLOCK / each;
+      product<Tiles>(&a.digits[first * each * a.stride], a.stride, count * each, panel,
+                     64 * vectors, vectors, steps, products, 64);
       for (int r = 0; r < count; r++) {
         const float scale = a.scales[first + r], shift = a.shifts[first + r];
+        const int32_t* offsets = &a.offsets[(first + r) * each];
         for (int i = 0; i < COLUMNS * vectors; i += LANES) {
           const int at = n + i;
           float* p = y + (size_t)(first + r) * l.out + at;
           Floats constant = multiply_add(load(l.sums + at), all(shift), load(l.bias + at));
           const int32_t* sums = products + r * each * 64 + i;
-          Floats value = to_floats(load(sums));
-          if (a.fine) value = multiply_add(value, all(1 << FINE_BITS), to_floats(load(sums + 64)));
+          Floats value = to_floats(load(sums) - offsets[0]);
+          if (a.fine) {
+            const Floats low = to_floats(load(sums + 64) - offsets[1]);
+            value = multiply_add(value, all(1 << FINE_BITS), low);
+          }
           store(p, finish(p, multiply_add(value, load(l.scales + at) * scale, constant)));
         }
       }
@@ -309,7 +322,7 @@ class Attention {
           memcpy(panel + (size_t)(j / 4 + four) * 256, bytes + 4 * four, 4);
       }
       query_scales_[i] = query_scale * factor;
-      offsets_[i] = 128 * sum(total);
+      offsets_[i] = MIDDLE * sum(total);
       key_scales_[i] = key_scale;
     }
   }
@@ -339,31 +352,32 @@ class Attention {
 
   void mix(int first, int count, int length, float* mixed) {
     for (int at = 0; at < length; at += 64)
-      product(&queries_[(size_t)first * size_], size_, &offsets_[first], count,
-              &keys_[(size_t)at * size_], 256, std::min(4, (length - at + 15) / COLUMNS), size_ / 4,
-              &scores_[at], padded_);
+      product<ATTENTION_TILES>(&queries_[(size_t)first * size_], size_, count,
+                               &keys_[(size_t)at * size_], 256,
+                               std::min(4, (length - at + 15) / COLUMNS), size_ / 4, &scores_[at],
+                               padded_);
     const float base = 2 * half_;
     float factors[QUERIES];
     int32_t offsets[2][QUERIES];
     for (int r = 0; r < count; r++) {
       const size_t row = (size_t)r * fours_;
-      const Sums sums = weigh(&scores_[(size_t)r * padded_], query_scales_[first + r], length,
-                              &weights_[0][row], &weights_[1][row]);
+      const Sums sums = weigh(&scores_[(size_t)r * padded_], offsets_[first + r],
+                              query_scales_[first + r], length, &weights_[0][row], &weights_[1][row]);
       factors[r] = 1.f / (sums.high * base + sums.low);
-      offsets[0][r] = 128 * (sums.high - half_ * fours_);
-      offsets[1][r] = 128 * (sums.low - half_ * fours_);
+      offsets[0][r] = MIDDLE * (sums.high - half_ * fours_);
+      offsets[1][r] = MIDDLE * (sums.low - half_ * fours_);
     }
     for (int at = 0; at < size_; at += 64) {
-      int32_t sums[2][QUERIES * 64];
+      alignas(LINE) int32_t sums[2][QUERIES * 64];
       const int vectors = std::min(4, (size_ - at) / COLUMNS);
       for (int digit = 0; digit < 2; digit++)
-        product(weights_[digit].data(), fours_, offsets[digit], count, &values_[4 * at], 4 * size_,
-                vectors, fours_ / 4, sums[digit], 64);
+        product<ATTENTION_TILES>(weights_[digit].data(), fours_, count, &values_[4 * at], 4 * size_,
+                                 vectors, fours_ / 4, sums[digit], 64);
       for (int r = 0; r < count; r++)
         for (int i = 0; i < COLUMNS * vectors; i += LANES) {
           const int j = at + i, from = r * 64 + i;
-          Floats high = to_floats(load(sums[0] + from) + load(&value_sums_[j]));
-          Floats low = to_floats(load(sums[1] + from) + load(&value_sums_[j]));
+          Floats high = to_floats(load(sums[0] + from) - offsets[0][r] + load(&value_sums_[j]));
+          Floats low = to_floats(load(sums[1] + from) - offsets[1][r] + load(&value_sums_[j]));
           Floats mean = multiply_add(high, all(base), low) * factors[r];
           store(mixed + (size_t)r * width_ + j, mean * load(&value_scales_[j]));
         }
@@ -376,13 +390,13 @@ class Attention {
 
   // The digits of a query's weights, less half of their range, and their sums. The scores are
   // overwritten.
-  Sums weigh(int32_t* scores, float scale, int length, int8_t* highs, int8_t* lows) {
+  Sums weigh(int32_t* scores, int32_t offset, float scale, int length, int8_t* highs, int8_t* lows) {
     Ints lanes{};
     for (int i = 0; i < LANES; i++) lanes[i] = i;
     const Floats none = all(-1e30f);
     Floats most = none;
     for (int i = 0; i < length; i += LANES) {
-      Floats score = to_floats(load(scores + i)) * (load(&key_scales_[i]) * scale);
+      Floats score = to_floats(load(scores + i) - offset) * (load(&key_scales_[i]) * scale);
       if (i + LANES > length) score = lanes + i < length ? score : none;
       most = larger(most, score);
       Ints bits = (Ints)score;
@@ -403,10 +417,10 @@ class Attention {
   }
 
   int width_, heads_, size_, bits_, half_, padded_ = 0, fours_ = 0;
-  std::vector<uint8_t> keys_, values_;
-  std::vector<int8_t> queries_, weights_[2];
-  std::vector<float> query_scales_, key_scales_, value_scales_;
-  std::vector<int32_t> offsets_, value_sums_, scores_;
+  Buffer<uint8_t> keys_, values_;
+  Buffer<int8_t> queries_, weights_[2];
+  Buffer<float> query_scales_, key_scales_, value_scales_;
+  Buffer<int32_t> offsets_, value_sums_, scores_;
 };
 
 // [tokens][width] of the first layer's input.
@@ -430,8 +444,8 @@ static void run(const Network& n, const Texts& texts) {
   const size_t width = n.width;
   size_t tokens = 0;
   for (int i = 0; i < texts.count; i++) tokens += texts.lengths[i];
-  std::vector<float> x(tokens * width), parts(tokens * 3 * width), mixed(tokens * width);
-  std::vector<float> inner((size_t)BLOCK * n.inner);
+  Buffer<float> x(tokens * width), parts(tokens * 3 * width), mixed(tokens * width);
+  Buffer<float> inner((size_t)BLOCK * n.inner);
   Rows rows;
   rows.most = (1 << n.bits) - 1;
   Attention attend(n);

@@ -42,6 +42,11 @@ const std::vector<Level>& levels() {
     __builtin_cpu_init();
     const bool avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512dq");
+#if defined(ENCODER_HAS_AMX)
+    if (avx512 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("amx-tile") &&
+        __builtin_cpu_supports("amx-int8") && encoder::may_use_tiles())
+      list.push_back({"amx", encoder::encode_amx});
+#endif
     if (avx512 && __builtin_cpu_supports("avx512vnni"))
       list.push_back({"avx512vnni", encoder::encode_avx512vnni});
 #if defined(VNNI_BY_AVX512)

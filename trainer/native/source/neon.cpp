@@ -30,12 +30,14 @@ static inline __attribute__((always_inline)) Floats multiply_add(Floats a, Float
   return c;
 }
 
-// R rows, 16 columns. Weights are made signed, and need no offsets then.
+// Weights are made signed before they are multiplied.
+constexpr int32_t MIDDLE = 0;
+
+// R rows, 16 columns.
 template <int R>
 inline __attribute__((always_inline)) void tile(const int8_t* a, int64_t a_stride,
-                                                const int32_t*, const uint8_t* panel,
-                                                int64_t stride, int steps, int32_t* out,
-                                                int64_t out_stride) {
+                                                const uint8_t* panel, int64_t stride, int steps,
+                                                int32_t* out, int64_t out_stride) {
   const uint8x16_t middle = vdupq_n_u8(128);
   int32x4_t sums[R][4];
   for (int r = 0; r < R; r++)

@@ -64,6 +64,12 @@ constexpr int NARROW = 6;
 // What a level of instructions provides.
 using Encode = void (*)(const Network&, const Texts&);
 void encode_scalar(const Network&, const Texts&);
+// gcc alone can ask whether the processor has tiles.
+#if defined(__x86_64__) && defined(__linux__) && !defined(__clang__) && __GNUC__ >= 11
+#define ENCODER_HAS_AMX
+void encode_amx(const Network&, const Texts&);
+bool may_use_tiles();
+#endif
 #if defined(__x86_64__)
 void encode_avx2(const Network&, const Texts&);
 void encode_avxvnni(const Network&, const Texts&);

@@ -11,14 +11,15 @@ static inline Floats multiply_add(Floats a, Floats b, Floats c) {
   return sum;
 }
 
+constexpr int32_t MIDDLE = 128;  // is added to each weight
+
 template <int V>
 struct Tiles {
-  static void run(const int8_t* a, int64_t a_stride, const int32_t* offsets, int rows,
-                  const uint8_t* panel, int64_t stride, int steps, int32_t* out,
-                  int64_t out_stride) {
+  static void run(const int8_t* a, int64_t a_stride, int rows, const uint8_t* panel, int64_t stride,
+                  int steps, int32_t* out, int64_t out_stride) {
     for (int r = 0; r < rows; r++)
       for (int n = 0; n < COLUMNS * V; n++) {
-        int32_t total = -offsets[r];
+        int32_t total = 0;
         for (int k = 0; k < 4 * steps; k++)
           total += a[r * a_stride + k] * panel[k / 4 * stride + 4 * n + k % 4];
         out[r * out_stride + n] = total;

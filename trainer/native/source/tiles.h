@@ -4,16 +4,14 @@
 
 template <int V>
 struct Tiles {
-  static void run(const int8_t* a, int64_t a_stride, const int32_t* offsets, int rows,
-                  const uint8_t* panel, int64_t stride, int steps, int32_t* out,
-                  int64_t out_stride) {
+  static void run(const int8_t* a, int64_t a_stride, int rows, const uint8_t* panel, int64_t stride,
+                  int steps, int32_t* out, int64_t out_stride) {
     const auto go = [&](auto count) {
       constexpr int R = decltype(count)::value;
       for (; rows >= R; rows -= R) {
         for (int v = 0; v < V; v++)
-          tile<R>(a, a_stride, offsets, panel + 64 * v, stride, steps, out + COLUMNS * v,
-                  out_stride);
-        a += R * a_stride, offsets += R, out += R * out_stride;
+          tile<R>(a, a_stride, panel + 64 * v, stride, steps, out + COLUMNS * v, out_stride);
+        a += R * a_stride, out += R * out_stride;
       }
     };
     go(std::integral_constant<int, ROWS>());
