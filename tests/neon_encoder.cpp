@@ -74,14 +74,14 @@ int main() {
   for (int level = 0; encoder_level(level); level++) names.push_back(encoder_level(level));
   std::vector<std::vector<float>> found;
   for (size_t level = 0; level < names.size(); level++) {
-    std::vector<float>& vectors = found.emplace_back(2 * size);
+    std::vector<float>& vectors = found.emplace_back(3 * size);
     encoder::Texts texts{token, lengths.data(), (int32_t)lengths.size(), vectors.data(),
-                         vectors.data() + size};
+                         vectors.data() + size, vectors.data() + 2 * size};
     if (encoder_run((int)level, &network, &texts, 2)) return 2;
   }
   int differ = 0;
   for (size_t level = 0; level < names.size(); level++)
-    for (size_t i = 0; i < 2 * size; i++)
+    for (size_t i = 0; i < 3 * size; i++)
       differ += memcmp(&found[level][i], &found.back()[i], sizeof(float)) != 0;
   printf("%s and %zu others: %d differ\n", names[0].c_str(), names.size() - 1, differ);
   return differ || names.size() < 2;

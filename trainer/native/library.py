@@ -60,7 +60,7 @@ class CTexts(ctypes.Structure):
     _fields_ = (
         *((name, _POINTER) for name in ("tokens", "lengths")),
         ("count", _INT),
-        *((name, _POINTER) for name in ("cls", "means")),
+        *((name, _POINTER) for name in ("cls", "means", "maxima")),
     )
 
 
@@ -122,22 +122,25 @@ def encode(
     lengths: NDArray[np.int32],
     threads: int,
     level: int = 0,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The first token's vector of each text, and the mean of all: (B, width) float32 each.
+    maxima: bool = False,
+) -> tuple[NDArray[np.float32], ...]:
+    """The first token's vector of each text, the means of all and, if asked for, their maxima.
+
+    Returns:
+        (B, width) float32 each.
 
     tokens: of all texts, one behind another; each must be one of the network's. lengths: (B,), at
     least 1 and at most the network's positions. Raises MemoryError, and ValueError for digits that
     the level does not compute with.
     """
     shape = (len(lengths), network.width)
-    cls, means = np.empty(shape, np.float32), np.empty(shape, np.float32)
+    pooled = tuple(np.empty(shape, np.float32) for _ in range(3 if maxima else 2))
     tokens, lengths = np.ascontiguousarray(tokens), np.ascontiguousarray(lengths)
-    texts = CTexts(
-        tokens.ctypes.data, lengths.ctypes.data, len(lengths), cls.ctypes.data, means.ctypes.data
-    )
+    places = [rows.ctypes.data for rows in pooled]
+    texts = CTexts(tokens.ctypes.data, lengths.ctypes.data, len(lengths), *places)
     problem = load().encoder_run(level, ctypes.byref(network), ctypes.byref(texts), threads)
     if problem == 2:
         raise ValueError(f"{levels()[level]} does not compute with digits of {network.bits} bits")
     if problem:
         raise MemoryError("not enough memory for the texts of a batch")
-    return cls, means
+    return pooled

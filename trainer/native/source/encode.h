@@ -485,6 +485,11 @@ static void run(const Network& n, const Texts& texts) {
       for (int at = 0; at < length; at++) total += load(hidden + at * width + j);
       store(texts.means + i * width + j, total / all((float)length));
     }
+    for (size_t j = 0; texts.maxima && j < width; j += LANES) {
+      Floats most = load(hidden + j);
+      for (int at = 1; at < length; at++) most = larger(most, load(hidden + at * width + j));
+      store(texts.maxima + i * width + j, most);
+    }
     hidden += length * width;
   }
 }

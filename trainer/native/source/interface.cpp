@@ -94,7 +94,7 @@ int encoder_run(int level, const Network* network, const Texts* texts, int threa
     if (i == 0 || in_chunk + length > CHUNK || is_fine(length) != is_fine(length_before)) {
       const int64_t row = (int64_t)i * network->width;
       chunks.push_back({texts->tokens + tokens, texts->lengths + i, 0, texts->cls + row,
-                        texts->means + row});
+                        texts->means + row, texts->maxima ? texts->maxima + row : nullptr});
       in_chunk = 0;
     }
     chunks.back().count++;

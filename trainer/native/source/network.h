@@ -44,13 +44,15 @@ struct Network {
   const Layer* layer;
 };
 
-// Texts one behind another: tokens[sum of lengths]. cls, means: [texts][width], of the last layer.
+// Texts one behind another: tokens[sum of lengths]. Of the last layer, [texts][width]: the vector of
+// the first token, the means and, unless it is null, the maxima of all tokens.
 struct Texts {
   const int32_t* tokens;
   const int32_t* lengths;
   int32_t count;
   float* cls;
   float* means;
+  float* maxima;
 };
 
 // Whether the inputs of attention have finer digits. Their errors are the largest of all, and what
