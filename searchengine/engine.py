@@ -313,7 +313,10 @@ class SearchEngine:
 
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""
-        return self._encoder.runs_on()
+        try:
+            return self.encoder.runs_on
+        except SearchEngineError as error:
+            return str(error)
 
     def encode_questions(self, questions: Sequence[str]) -> npt.NDArray[Any]:
         """Float32 (q, D), as a search encodes them; the last ones come from a cache.

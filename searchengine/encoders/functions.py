@@ -5,7 +5,6 @@ never imported here.
 """
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from searchengine.encoders.protocol import OnBatch, Role, Spans, TextEncoder, Vectors
 from searchengine.errors import CollectionError, SearchEngineError
+from searchengine.indexer.arrays import unusable
 
 Function = Callable[[list[str]], npt.ArrayLike]
 """Texts (n,) to vectors (n, D) of any length but 0."""
@@ -64,12 +64,11 @@ class FunctionEncoder(TextEncoder):
 
         Raises CollectionError unless it is callable and has a name.
         """
-        for value in (function, *([] if query is None else [query])):
-            if not callable(value):
-                raise CollectionError(
-                    "an encoder must be a model folder, a hub name, a function from texts to "
-                    f"vectors, or an object with dim, fingerprint and encode, got {value!r:.80}"
-                )
+        if not callable(function) or not callable(query or function):
+            raise CollectionError(
+                "an encoder must be a model folder, a hub name, a function from texts to vectors, "
+                f"or an object with dim, fingerprint and encode, got {function!r:.80}"
+            )
         name = getattr(function, "__name__", None) if name is None else name
         if not isinstance(name, str) or not name.strip() or name == "<lambda>":
             raise CollectionError(
@@ -116,51 +115,43 @@ class FunctionEncoder(TextEncoder):
         """
         if not len(texts):
             return np.empty((0, self.dim), np.float32)
-        vectors = self._checked(self._call(list(texts), role, on_batch), len(texts))
-        return self._sized(vectors, self.dim)
+        return self._checked(self._call(list(texts), role, on_batch), len(texts), self.dim)
 
     def _call(self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None) -> Any:
         function = self._query if role == "query" and self._query is not None else self._function
         return function(texts)
 
-    def _sized(self, vectors: Vectors, dim: int) -> Vectors:
-        """The vectors, if they are as wide as they must be."""
-        if vectors.shape[1] != dim:
-            raise self.error(
-                f"{self.title} must return vectors of {dim} numbers, got {vectors.shape[1]}"
-            )
-        return vectors
-
-    def _checked(self, vectors: Any, count: int) -> Vectors:
+    def _checked(self, vectors: Any, count: int, dim: int | None) -> Vectors:
+        """Unit rows (count, dim); None: of any width."""
         try:
             array = np.asarray(vectors)
             if array.dtype.kind not in "fiu":
                 raise TypeError(f"got {array.dtype}")
         except (TypeError, ValueError, RuntimeError) as error:
             raise self.error(f"{self.title} must return an array of numbers ({error})") from error
-        if array.ndim != 2 or len(array) != count:
+        if array.ndim != 2 or len(array) != count or dim not in (None, array.shape[1]):
             raise self.error(
-                f"{self.title} must return an array of shape ({count}, D) for "
+                f"{self.title} must return an array of shape ({count}, {dim or 'D'}) for "
                 f"{count} texts, got {array.shape}"
             )
-        single: Vectors = array.astype(np.float32)
-        lengths = np.linalg.norm(single.astype(np.float64), axis=1, keepdims=True)
+        lengths = np.linalg.norm(array.astype(np.float64), axis=1, keepdims=True)
         lengths[lengths == 0] = 1
-        unit: Vectors = (single / lengths).astype(np.float32)
-        return unit
+        return np.asarray(array.astype(np.float32) / lengths, np.float32)
 
     @cached_property
     def _probed(self) -> Vectors:
         """The vectors of PROBE, as documents and, if that differs, as questions."""
         roles: list[Role] = ["document"] if self._query is None else ["document", "query"]
-        vectors = [self._checked(self._call(list(PROBE), role), len(PROBE)) for role in roles]
-        if not all(np.isfinite(rows).all() and rows.any(axis=1).all() for rows in vectors):
+        dim, vectors = self._dim, []
+        for role in roles:
+            vectors.append(self._checked(self._call(list(PROBE), role), len(PROBE), dim))
+            dim = vectors[0].shape[1]
+        if unusable(np.concatenate(vectors)).any():
             raise self.error(
                 f"{self.title} returned NaN, infinity or zeros for {PROBE[0]!r} or "
                 "another short text"
             )
-        dim = vectors[0].shape[1] if self._dim is None else self._dim
-        return np.concatenate([self._sized(rows, dim) for rows in vectors])
+        return np.concatenate(vectors)
 
 
 class SentenceTransformerEncoder(FunctionEncoder):
@@ -199,29 +190,20 @@ class SentenceTransformerEncoder(FunctionEncoder):
 
     def token_spans(self, texts: Sequence[str]) -> list[Spans]:
         """The tokens of each text: (n, 2) character offsets [start, end), in order."""
-        encoded = self._tokenizer(
-            list(texts),
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-            padding=False,
-            truncation=False,
-            verbose=False,
-        )
-        return [np.array(spans, np.int32).reshape(-1, 2) for spans in encoded["offset_mapping"]]
+        return [*self._tokens.spans(texts)]
 
     def room(self, role: Role) -> int:
         """Tokens left for a text after the prompt and special tokens."""
-        most = self.model.max_seq_length or self._tokenizer.model_max_length
         prompts = getattr(self.model, "prompts", None) or {}
         names = ("query",) if role == "query" else _DOCUMENT_PROMPTS
         prompt = next((prompts[name] for name in names if prompts.get(name)), "")
-        special = self._tokenizer.num_special_tokens_to_add()
-        return int(most - special - len(self.token_spans([prompt])[0]))
+        return int(self._tokens.room(prompt))
 
     @cached_property
-    def _tokenizer(self) -> Any:
-        """A copy of the model's tokenizer: `encode` changes the settings of its own."""
+    def _tokens(self) -> Any:
+        """Of a copy of the model's tokenizer: `encode` changes the settings of its own."""
+        from searchengine.trainer.model.tokens import UNLIMITED, TokenIds, Tokenization
+
         tokenizer = self.model.tokenizer
         if not getattr(tokenizer, "is_fast", False):
             raise CollectionError(
@@ -229,4 +211,5 @@ class SentenceTransformerEncoder(FunctionEncoder):
                 "documents are cut; keep them whole: passages=False"
             )
         with self._turn:
-            return deepcopy(tokenizer)
+            most = self.model.max_seq_length or tokenizer.model_max_length
+            return TokenIds(Tokenization.of(tokenizer, min(most, UNLIMITED)))

@@ -22,8 +22,6 @@ from searchengine.encoders.protocol import OnBatch, Role, Vectors
 from searchengine.errors import EndpointError
 
 _HOME = "https://api.openai.com/"  # the key in OPENAI_API_KEY belongs to it
-_LEAST = {"dimensions": 1, "batch": 1, "concurrency": 1, "max_retries": 0, "timeout": 0.001}
-_MOST = 86_400  # of each of them; a day, in seconds
 _READABLE = "/:@ "  # characters of a source that need no escape
 FIRST_WAIT, MAX_WAIT = 0.5, 20.0
 """Seconds before the first repetition, doubled for each further one, and their maximum."""
@@ -41,7 +39,9 @@ def is_url(source: object) -> bool:
 class _Passing(EndpointError):
     """A failure after which the same request may succeed, in `wait` seconds or later."""
 
-    wait = 0.0
+    def __init__(self, problem: str, wait: float = 0.0) -> None:
+        super().__init__(problem)
+        self.wait = wait
 
 
 @dataclass(eq=False, repr=False)
@@ -81,20 +81,15 @@ class HttpEncoder(FunctionEncoder):
     error = EndpointError
 
     def __post_init__(self) -> None:
-        self.url = _checked_url(self.url)
+        self.url, self._sends_key = _checked_url(self.url), True
         if not isinstance(self.model, str) or not self.model.strip():
             raise EndpointError(
                 f"{self.url} needs the name of a model, for example {self.url}#nomic-embed-text, "
                 f"got {self.model!r}"
             )
-        for name, least in _LEAST.items():
-            value: Any = getattr(self, name)
-            kinds: Any = {"timeout": (int, float), "dimensions": (int, type(None))}.get(name, int)
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                raise EndpointError(f"{name} must be a number, got {value!r}")
-            if value is not None and not least <= value <= _MOST:
-                raise EndpointError(f"{name} must be from {least} to {_MOST}, got {value}")
-        self._sends_key = True
+        for name in ("dimensions", "batch", "concurrency", "max_retries", "timeout"):
+            if (value := getattr(self, name)) is not None or name != "dimensions":
+                setattr(self, name, _number(name, value))
         question = None if self.query_prompt == self.document_prompt else self.encode
         super().__init__(self.encode, self.model, self.dimensions, query=question)
 
@@ -108,21 +103,13 @@ class HttpEncoder(FunctionEncoder):
         """
         url, _, rest = source.partition("#")
         model, _, options = rest.partition("&")
-        values: dict[str, Any] = dict(parse_qsl(options, keep_blank_values=True))
+        settings: dict[str, Any] = dict(parse_qsl(options, keep_blank_values=True))
         known = sorted({field.name for field in fields(cls)} - {"url", "model"})
-        for name, value in values.items():
-            if name not in known:
-                raise EndpointError(
-                    f"{source}: {name!r} is not a setting; choose from {', '.join(known)}"
-                )
-            if name in _LEAST:
-                try:
-                    values[name] = float(value) if name == "timeout" else int(value)
-                except ValueError:
-                    raise EndpointError(
-                        f"{source}: {name} must be a number, got {value!r}"
-                    ) from None
-        encoder = cls(url, unquote(model), **values)
+        if unknown := sorted(settings.keys() - known):
+            raise EndpointError(
+                f"{source}: {unknown[0]!r} is not a setting; choose from {', '.join(known)}"
+            )
+        encoder = cls(url, unquote(model), **settings)
         is_home = encoder.url.startswith(_HOME) and encoder.key_env == cls.key_env
         encoder._sends_key = is_named or is_home
         return encoder
@@ -158,47 +145,43 @@ class HttpEncoder(FunctionEncoder):
             work = [pool.submit(self._vectors, client, part, stop) for part in parts]
             try:
                 for future in as_completed(work):
-                    count = len(future.result())
+                    number = len(future.result())
                     if on_batch is not None:
-                        on_batch(count)
+                        on_batch(number)
             except BaseException:
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        vectors = [future.result() for future in work]
-        return np.concatenate([self._sized(part, vectors[0].shape[1]) for part in vectors])
+        return [vector for future in work for vector in future.result()]
 
     def _vectors(self, client: Any, texts: list[str], stop: Event) -> Vectors:
         """The vectors (n, D) of a batch. Raises EndpointError, also once `stop` is set."""
-        body: dict[str, Any] = {"model": self.model, "input": texts, "encoding_format": "float"}
-        if self.dimensions is not None:
-            body["dimensions"] = self.dimensions
-        try:
-            for tries in count(1):
-                try:
-                    return self._answer(client, body)
-                except _Passing as error:
-                    if tries > self.max_retries:
-                        times = f" {tries} times" if tries > 1 else ""
-                        raise EndpointError(
-                            f"{error}{times}; check that it runs, or try again with a lower "
-                            "concurrency"
-                        ) from None
-                    # So that those who failed together do not come back together.
-                    wait = min(MAX_WAIT, FIRST_WAIT * 2 ** (tries - 1)) * random.uniform(0.5, 1)
-                    if stop.wait(max(error.wait, wait)):
-                        raise EndpointError("is no longer asked: another request failed") from None
-        except EndpointError as error:
-            # Not `from error`: a traceback would show the key that an answer repeats.
-            raise EndpointError(f"{self.url}/embeddings {error}") from None
+        for tries in count(1):
+            try:
+                return self._answer(client, texts)
+            except _Passing as error:
+                problem, wait = str(error), error.wait
+            except EndpointError as error:
+                # Not `from error`: a traceback would show the key that an answer repeats.
+                raise EndpointError(f"{self.url}/embeddings {error}") from None
+            # So that those who failed together do not come back together.
+            pause = min(MAX_WAIT, FIRST_WAIT * 2 ** (tries - 1)) * random.uniform(0.5, 1)
+            if tries > self.max_retries or stop.wait(max(wait, pause)):
+                times = f" {tries} times" if tries > 1 else ""
+                raise EndpointError(
+                    f"{self.url}/embeddings {problem}{times}; check that it runs, or try again "
+                    "with a lower concurrency"
+                )
         raise AssertionError("the loop ends by itself")
 
-    def _answer(self, client: Any, body: dict[str, Any]) -> Vectors:
+    def _answer(self, client: Any, texts: list[str]) -> Vectors:
         """The vectors of one request. Raises EndpointError without the URL."""
         import httpx2
 
-        number = len(body["input"])
-        content, limit = bytearray(), (number + 1) * BYTES_PER_TEXT
+        body: dict[str, Any] = {"model": self.model, "input": texts, "encoding_format": "float"}
+        if self.dimensions is not None:
+            body["dimensions"] = self.dimensions
+        content, limit = bytearray(), (len(texts) + 1) * BYTES_PER_TEXT
         try:
             with client.stream("POST", f"{self.url}/embeddings", json=body) as response:
                 for chunk in response.iter_bytes():
@@ -207,31 +190,26 @@ class HttpEncoder(FunctionEncoder):
                         raise EndpointError(f"answered with more than {limit >> 20} MiB")
         except httpx2.RequestError as error:
             raise _Passing(f"does not answer ({str(error) or type(error).__name__})") from None
-        status, problem = response.status_code, self._message(content)
+        try:
+            answer = json.loads(content)
+        except (ValueError, RecursionError):
+            answer = None
+        status, message = response.status_code, self._message(answer)
         if status == 200:
             try:
-                return _parsed(content, number)
-            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-                raise EndpointError(
-                    f"must answer with {number} embeddings of one width, as OpenAI defines them"
-                    f"{problem}"
-                ) from None
-        problem = f"answered {status}{problem}"
+                return _parsed(answer, len(texts))
+            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
+                wanted = f"{len(texts)} embeddings of one width, as OpenAI defines them"
+                raise EndpointError(f"must answer with {wanted}{message}") from None
+        if (status in (408, 409, 429) or status >= 500) and b'"insufficient_quota' not in content:
+            wait = response.headers.get("retry-after", "0")
+            seconds = float(wait) if wait.replace(".", "").isdecimal() else MAX_WAIT  # or a date
+            raise _Passing(f"answered {status}{message}", min(seconds, MAX_RETRY_AFTER))
+        advice = "correct the URL, the model or the texts"
         if status in (401, 403):
-            named = "" if self._sends_key else (
-                f", which goes only to hosts that you name (--encoder '{self.source}' or encoder=…)"
-            )  # fmt: skip
-            raise EndpointError(f"{problem}; check the key in the variable {self.key_env}{named}")
-        if (status not in (408, 409, 429) and status < 500) or b'"insufficient_quota"' in content:
-            raise EndpointError(f"{problem}; correct the URL, the model or the texts")
-        passing = _Passing(problem)
-        try:
-            passing.wait = float(response.headers.get("retry-after", 0))
-        except ValueError:  # a date
-            passing.wait = MAX_WAIT
-        if passing.wait > MAX_RETRY_AFTER:
-            raise EndpointError(f"{problem}, and asks to wait {passing.wait:.0f} s")
-        raise passing
+            named = f", which goes only to hosts that you name: --encoder '{self.source}'"
+            advice = f"check the key in {self.key_env}{'' if self._sends_key else named}"
+        raise EndpointError(f"answered {status}{message}; {advice}")
 
     @cached_property
     def _client(self) -> Any:
@@ -252,28 +230,39 @@ class HttpEncoder(FunctionEncoder):
         """The key to send, or "". Only the client keeps it."""
         return os.environ.get(self.key_env, "").strip() if self._sends_key else ""
 
-    def _message(self, content: bytearray) -> str:
+    def _message(self, answer: Any) -> str:
         """The server's message in an answer, in parentheses and without the key, or nothing."""
         try:
-            error = json.loads(content)["error"]
+            error = answer["error"]
             message = " ".join(str(error if isinstance(error, str) else error["message"]).split())
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (LookupError, TypeError):
             return ""
         key = self._key()  # hidden first: cut off in the middle, it would not be recognized
         return f" ({(message.replace(key, '…') if key else message)[:300]})"
 
 
-def _parsed(content: bytearray, number: int) -> Vectors:
+def _parsed(answer: Any, number: int) -> Vectors:
     """The vectors (number, D) of an answer, in the order of its `index`."""
-    rows = json.loads(content)["data"]
+    rows = answer["data"]
     order = [row.get("index", i) for i, row in enumerate(rows)]
     with np.errstate(over="ignore"):  # values beyond float32 become infinity
         vectors = np.array([row["embedding"] for row in rows], np.float32)
     if vectors.ndim != 2 or sorted(order) != [*range(number)] or not np.isfinite(vectors).all():
         raise ValueError("not as many vectors, each with its number")
-    result = np.empty_like(vectors)
-    result[order] = vectors
-    return result
+    return vectors[np.argsort(order)]
+
+
+def _number(name: str, value: Any) -> float:
+    """A setting that is a number, also written as a text. Raises EndpointError."""
+    kind, least = (float, 0.001) if name == "timeout" else (int, int(name != "max_retries"))
+    try:
+        number = kind(value) if isinstance(value, str) else value
+        if type(number) in (int, kind) and least <= number <= 86_400:  # seconds: a day
+            return float(number) if kind is float else int(number)
+    except ValueError:
+        pass
+    whole = "" if kind is float else "whole "
+    raise EndpointError(f"{name} must be a {whole}number from {least} to 86400, got {value!r}")
 
 
 def _checked_url(url: object) -> str:
@@ -281,16 +270,13 @@ def _checked_url(url: object) -> str:
     try:
         parts = urlsplit(str(url))
         valid = is_url(url) and bool(parts.hostname) and (parts.port or 1) > 0
+        valid = valid and not (parts.username is not None or parts.query or parts.fragment)
     except ValueError:  # the port, or brackets of an address
         valid = False
     if not valid:
         raise EndpointError(
-            f"expected a URL such as https://api.openai.com/v1 or http://localhost:11434/v1, "
-            f"got {url!r}"
-        )
-    if parts.username is not None or parts.query or parts.fragment:
-        raise EndpointError(
-            f"the URL of {parts.hostname} must have no password, no ? and no #: it is stored with "
-            "the collection; put the key into an environment variable (key_env)"
+            "expected a URL such as https://api.openai.com/v1 or http://localhost:11434/v1, with "
+            "no password, ? or #: it is stored with the collection; put the key into an "
+            "environment variable (key_env)"
         )
     return str(url).rstrip("/").removesuffix("/embeddings")

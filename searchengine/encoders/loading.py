@@ -6,14 +6,17 @@ or refreshes meanwhile never has the vectors of one and the encoder of the other
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 from weakref import WeakMethod
 
 from searchengine.encoders.functions import Function, FunctionEncoder, SentenceTransformerEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.protocol import (
+    MEMBERS,
     NO_ENCODER,
     MinimalEncoder,
     NoEncoder,
@@ -21,7 +24,7 @@ from searchengine.encoders.protocol import (
     WrappedEncoder,
 )
 from searchengine.encoders.questions import QuestionEncoder
-from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, EndpointError
+from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_folder
 from searchengine.trainer.model.source import Starter
@@ -32,29 +35,18 @@ EncoderArgument = MinimalEncoder | str | Path | Function
 a SentenceTransformer, or a function."""
 
 
-def load(
-    source: str | Path,
-    runtime: RuntimeConfig | None = None,
-) -> TextEncoder:
+def load(source: str | Path, runtime: RuntimeConfig | None = None) -> TextEncoder:
     """Load a trainer.encoder.Encoder; or the encoder of a URL.
 
-    Engines of one process share the model of a folder while any of them is open.
-    Imports the trainer, which not every command needs. Raises trainer.errors.ModelError, and
-    EndpointError for a URL.
+    Engines of one process share the model of a folder while any of them is open. Imports the
+    trainer, which not every command needs. Raises trainer.errors.ModelError, and EndpointError for
+    a URL.
     """
     if is_url(source):
         return HttpEncoder.from_source(str(source))
     from searchengine.trainer.encoder import Encoder
 
-    runtime = RuntimeConfig() if runtime is None else runtime
-    return Encoder.load(
-        source,
-        runtime=runtime.runtime,
-        precision=runtime.precision,
-        device=runtime.device,
-        trust_remote_code=runtime.trust_remote_code,
-        shared=True,
-    )
+    return Encoder.load(source, **asdict(runtime or RuntimeConfig()), shared=True)
 
 
 def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -> TextEncoder:
@@ -65,16 +57,14 @@ def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -
     """
     if isinstance(encoder, str | Path):
         return load(encoder, runtime)
-    if any(base.__module__.startswith("sentence_transformers.") for base in type(encoder).__mro__):
-        return SentenceTransformerEncoder(encoder)
-    if isinstance(encoder, WrappedEncoder) or TextEncoder in type(encoder).__mro__:
+    kind = type(encoder)
+    if all(hasattr(kind, member) for member in MEMBERS):
         return cast(TextEncoder, encoder)
-    if not all(hasattr(encoder, name) for name in ("dim", "fingerprint", "encode")):
-        return FunctionEncoder(cast(Function, encoder))  # raises unless it is a function
-    from searchengine.trainer.encoder import Encoder
-
-    own = cast(MinimalEncoder, encoder)
-    return own if isinstance(own, Encoder) else cast(TextEncoder, WrappedEncoder(own))
+    if any(base.__module__.startswith("sentence_transformers.") for base in kind.__mro__):
+        return SentenceTransformerEncoder(encoder)
+    if all(hasattr(encoder, name) for name in ("dim", "fingerprint", "encode")):
+        return WrappedEncoder(cast(MinimalEncoder, encoder))
+    return FunctionEncoder(cast(Function, encoder))  # raises unless it is a function
 
 
 def load_new(
@@ -127,63 +117,47 @@ def load_built_by(
 
 
 def check_built_by(
-    encoder: TextEncoder,
-    identity: Mapping[str, Any],
-    path: Path | str,
-    advice: str | None = None,
+    encoder: TextEncoder, identity: Mapping[str, Any], path: Path | str, advice: str = ""
 ) -> None:
     """Raise EncoderMismatch unless a collection's settings name this encoder.
 
     A collection without an encoder accepts any of the right width: the caller knows whose vectors
-    it holds. `advice`: the way out, for the message; None: that of a collection.
+    it holds. `advice`: the way out, for the message; "": that of a collection.
     """
-    if identity["fingerprint"] == NO_ENCODER:
-        if encoder.dim != identity["dim"]:
+    dim, stored, name = identity["dim"], identity["fingerprint"], identity.get("name")
+    if stored == NO_ENCODER:
+        if encoder.dim != dim:
             raise EncoderMismatch(
-                f"{path} holds vectors of {identity['dim']} dimensions, got an encoder of "
-                f"{encoder.dim}; open it with the encoder of its vectors, or without one"
+                f"{path} holds vectors of {dim} dimensions, got an encoder of {encoder.dim}; open "
+                "it with the encoder of its vectors, or without one"
             )
-        return
-    if advice is None:
-        other = encoder.source or "MODEL"
-        advice = (
-            "open it with the encoder that built it, or encode its documents by the other one: "
-            f"searchengine reindex {path} --encoder {other}"
-        )
-    stored, name = identity["fingerprint"], identity.get("name")
-    if isinstance(encoder, FunctionEncoder) and name is not None:
+    elif name is not None and isinstance(encoder, FunctionEncoder):
         if not encoder.matches(stored):
             returns = "that name returns other vectors now"
             got = returns if name == encoder.name else f"got {encoder.name!r}"
-            raise EncoderMismatch(f"{path} was built by {title(identity)}, but {got}; {advice}")
-        return
-    if encoder.dim != identity["dim"] or stored != encoder.fingerprint:
+            message = f"{path} was built by {title(identity)}, but {got}"
+            raise EncoderMismatch(f"{message}; {advice or _advice(encoder, path)}")
+    elif encoder.dim != dim or stored != encoder.fingerprint:
         raise EncoderMismatch(
             f"{path} was built by the encoder {identity['source'] or name or 'in memory'} "
-            f"({identity['dim']} wide, fingerprint {stored[:12]}), got one of "
-            f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; {advice}"
+            f"({dim} wide, fingerprint {stored[:12]}), got one of {encoder.dim} with fingerprint "
+            f"{encoder.fingerprint[:12]}; {advice or _advice(encoder, path)}"
         )
+
+
+def _advice(encoder: TextEncoder, path: Path | str) -> str:
+    return (
+        "open it with the encoder that built it, or encode its documents by the other one: "
+        f"searchengine reindex {path} --encoder {encoder.source or 'MODEL'}"
+    )
 
 
 def title(identity: Mapping[str, Any]) -> str:
     """Name, in error messages, of the encoder in a collection's settings."""
     if identity["source"] is not None:
         return f"the encoder {identity['source']}"
-    if "name" in identity:
-        return f"the function {identity['name']!r}"
-    return "an encoder made in Python"
-
-
-class _LoadedEncoder(NamedTuple):
-    """An encoder, its runtime, and its encoder of questions."""
-
-    encoder: TextEncoder
-    runtime: RuntimeConfig | None
-    questions: QuestionEncoder
-
-    @classmethod
-    def create(cls, encoder: TextEncoder, runtime: RuntimeConfig | None) -> "_LoadedEncoder":
-        return cls(encoder, runtime, QuestionEncoder(encoder))
+    name = identity.get("name")
+    return "an encoder made in Python" if name is None else f"the function {name!r}"
 
 
 class Encoded(Protocol):
@@ -216,12 +190,12 @@ class CollectionEncoder:
         """
         self.argument, self.runtime = encoder, runtime
         self._collection = collection
-        self._loading = Lock()
-        self._present: _LoadedEncoder | None = None
-        self._expected: tuple[_LoadedEncoder, ...] = ()
-        self._closed = False
+        self._loading, self._closed = Lock(), False
+        self._present: QuestionEncoder | None = None
+        self._expected: tuple[QuestionEncoder, ...] = ()
         if encoder is not None:
-            self._adopt(encoder)
+            check_built_by(encoder, collection.settings["encoder"], collection.path)
+            self._present = QuestionEncoder(encoder, runtime)
         check = WeakMethod(self.check)  # a cycle would keep the model after the engine is gone
 
         def accepts(settings: Mapping[str, Any]) -> None:
@@ -233,9 +207,7 @@ class CollectionEncoder:
     def close(self) -> None:
         """Let go of all encoders. Loading one afterwards raises CollectionError."""
         with self._loading:
-            self._closed = True
-            self.argument = self._present = None
-            self._expected = ()
+            self._closed, self.argument, self._present, self._expected = True, None, None, ()
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
         """The encoder that built the state of these settings; None: the state shown.
@@ -243,6 +215,10 @@ class CollectionEncoder:
         Raises EncoderMismatch if it is another one, CollectionError without it.
         """
         return self._loaded_for(settings).encoder
+
+    def questions(self, settings: Mapping[str, Any] | None = None) -> QuestionEncoder:
+        """The same, for questions."""
+        return self._loaded_for(settings)
 
     def is_past(self, settings: Mapping[str, Any]) -> bool:
         """Whether the state shown now was built by another encoder, which must then be loaded."""
@@ -252,29 +228,15 @@ class CollectionEncoder:
         """Whether there is an encoder; not if the vectors came with the documents, and no other."""
         return self.argument is not None or settings["encoder"]["fingerprint"] != NO_ENCODER
 
-    def questions(self, settings: Mapping[str, Any] | None = None) -> QuestionEncoder:
-        """The encoder of questions."""
-        return self._loaded_for(settings).questions
-
     def counts(self) -> dict[str, int]:
         """How many questions were answered from the cache, and how many were encoded."""
-        questions = self._present and self._present.questions
-        return {
-            "cached": 0 if questions is None else questions.cached,
-            "encoded": 0 if questions is None else questions.encoded,
-        }
-
-    def runs_on(self) -> str:
-        """The runtime of the encoder, or the reason why it cannot run."""
-        try:
-            return self.load().runs_on
-        except (CollectionError, EndpointError, TrainerError) as error:
-            return str(error)
+        present = self._present
+        return {"cached": 0, "encoded": 0} if present is None else dict(present.counts)
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise EncoderMismatch if an encoder that is not held built a state of the collection."""
-        if self._present is not None and self._built(settings) is None:
-            self._check(self._present, settings)
+        if self._present is not None:
+            self._loaded_for(settings)
 
     def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> object:
         """Hold another encoder too, until `settle` gets what this returns.
@@ -282,9 +244,8 @@ class CollectionEncoder:
         A reindex may commit its vectors from now on.
         """
         with self._loading:
-            loaded = _LoadedEncoder.create(encoder, runtime)
-            self._expected += (loaded,)
-            return loaded
+            self._expected += (QuestionEncoder(encoder, runtime),)
+            return self._expected[-1]
 
     def settle(self, expected: object) -> None:
         """Hold the encoder that built the state shown, and those expected after it.
@@ -292,50 +253,36 @@ class CollectionEncoder:
         Another thread may have begun the next reindex meanwhile.
         """
         with self._loading:
-            built = self._built(self._collection.settings)
+            built = self._built(self._collection.settings["encoder"])
             if built is not None and built is not self._present:
-                self.argument, self.runtime = built.encoder, built.runtime
-                self._present = built
-            past = [i for i, loaded in enumerate(self._expected) if loaded in (built, expected)]
+                self._present, self.argument, self.runtime = built, built.encoder, built.runtime
+            past = [i for i, held in enumerate(self._expected) if held in (built, expected)]
             self._expected = self._expected[max(past, default=-1) + 1 :]
 
-    def _loaded_for(self, settings: Mapping[str, Any] | None) -> _LoadedEncoder:
-        settings = self._collection.settings if settings is None else settings
+    def _loaded_for(self, settings: Mapping[str, Any] | None) -> QuestionEncoder:
+        identity = (self._collection.settings if settings is None else settings)["encoder"]
+        path, advice = self._collection.path, ""
         with self._loading:
             if self._closed:
-                raise CollectionError(f"{self._collection.path} is closed; open it again")
-            if (loaded := self._built(settings)) is not None:
-                return loaded
-            if self._present is None:
-                path = self._collection.path
-                self._adopt(load_built_by(settings["encoder"], path, self.runtime), settings)
-            assert self._present is not None
-            self._check(self._present, settings)
-            return self._present
-
-    def _built(self, settings: Mapping[str, Any]) -> _LoadedEncoder | None:
-        """The encoder held that built a state."""
-        present, expected = self._present, self._expected
-        if present is not None and self._suits(present, settings):
+                raise CollectionError(f"{path} is closed; open it again")
+            if (built := self._built(identity)) is not None:
+                return built
+            if (present := self._present) is None:
+                present = QuestionEncoder(load_built_by(identity, path, self.runtime), self.runtime)
+            elif self.argument is None:  # it did build the collection
+                advice = "another process has changed the encoder since then; open the collection "
+                advice += "again"
+            check_built_by(present.encoder, identity, path, advice)
+            self._present = present
             return present
-        if settings["encoder"]["fingerprint"] == NO_ENCODER:  # suits any, and is of no reindex
-            return None
-        return next((loaded for loaded in expected if self._suits(loaded, settings)), None)
 
-    def _suits(self, loaded: _LoadedEncoder, settings: Mapping[str, Any]) -> bool:
-        try:
-            self._check(loaded, settings)
-        except EncoderMismatch:
-            return False
-        return True
-
-    def _check(self, loaded: _LoadedEncoder, settings: Mapping[str, Any]) -> None:
-        advice = None
-        if self.argument is None and loaded is self._present:  # it did build the collection
-            advice = "another process has changed the encoder since then; open the collection again"
-        check_built_by(loaded.encoder, settings["encoder"], self._collection.path, advice)
-
-    def _adopt(self, encoder: TextEncoder, settings: Mapping[str, Any] | None = None) -> None:
-        loaded = _LoadedEncoder.create(encoder, self.runtime)
-        self._check(loaded, self._collection.settings if settings is None else settings)
-        self._present = loaded
+    def _built(self, identity: Mapping[str, Any]) -> QuestionEncoder | None:
+        """The encoder held that built a state."""
+        held = [] if self._present is None else [self._present]
+        if identity["fingerprint"] != NO_ENCODER:  # which suits any, and is of no reindex
+            held += self._expected
+        for each in held:
+            with suppress(EncoderMismatch):
+                check_built_by(each.encoder, identity, self._collection.path)
+                return each
+        return None

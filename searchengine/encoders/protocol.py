@@ -18,6 +18,9 @@ Vectors = npt.NDArray[np.float32]
 Spans = npt.NDArray[np.integer[Any]]
 Role = Literal["query", "document"]
 OnBatch = Callable[[int], None]
+MEMBERS = ("dim", "fingerprint", "encode", "source", "runs_on", "matryoshka_dims", "token_spans",
+           "room")  # fmt: skip
+_CUTTING = MEMBERS[-2:]
 NO_ENCODER = "none"
 """The fingerprint in the settings of a collection without an encoder."""
 
@@ -37,21 +40,13 @@ class MinimalEncoder(Protocol):
         """Float32 (n, dim), rows of length 1, in the order of the texts."""
 
 
-class TextEncoder(Protocol):
+class TextEncoder(MinimalEncoder, Protocol):
     """The encoder of a collection; searchengine.trainer.encoder.Encoder is one.
 
     A class that extends this needs `dim`, `fingerprint` and `encode`; the others have defaults: no
     source, no trained prefixes, no tokenizer. Several threads may call an encoder at the same time:
     `add` encodes in a second thread while others search, and while documents are cut.
     """
-
-    @property
-    def dim(self) -> int:
-        """Width of the vectors."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal for encoders that return equal vectors, different for others."""
 
     def encode(
         self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
@@ -103,27 +98,22 @@ class WrappedEncoder(TextEncoder):
         self.wrapped = wrapped
         parameters = inspect.signature(wrapped.encode).parameters
         self._reports = "on_batch" in parameters
-        name = type(wrapped).__name__
-        if "role" not in parameters and not any(
-            parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
-        ):
+        name, kinds = type(wrapped).__name__, [each.kind for each in parameters.values()]
+        if "role" not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
             raise CollectionError(
                 f"{name}.encode must take the keyword role ('document', 'query' or None); pass a "
                 "function from texts to vectors if it has no use for it"
             )
         if type(wrapped.dim) is not int or wrapped.dim < 1:
             raise CollectionError(f"{name}.dim must be a whole number, got {wrapped.dim!r}")
-        if not isinstance(wrapped.fingerprint, str):
+        if not isinstance(fingerprint := wrapped.fingerprint, str):
             raise CollectionError(
-                f"{name}.fingerprint must be text that names the encoder, got "
-                f"{wrapped.fingerprint!r}"
+                f"{name}.fingerprint must be text that names the encoder, got {fingerprint!r}"
             )
         self.matryoshka_dims = (wrapped.dim,)
-        members = ["dim", "fingerprint", "source", "runs_on", "matryoshka_dims"]
-        if hasattr(wrapped, "token_spans") and hasattr(wrapped, "room"):  # of use together only
-            members += ["token_spans", "room"]
-        for member in members:
-            if hasattr(wrapped, member):
+        cuts = hasattr(wrapped, "token_spans") and hasattr(wrapped, "room")  # of use together
+        for member in MEMBERS:
+            if hasattr(wrapped, member) and member != "encode" and (cuts or member not in _CUTTING):
                 setattr(self, member, getattr(wrapped, member))
 
     def encode(

@@ -9,46 +9,42 @@ import numpy as np
 from searchengine.encoders.protocol import Role, TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
 from searchengine.indexer.arrays import Floats, unusable
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 CACHE_SIZE = 1024
 """Questions in the cache: 3 MB of vectors with 768 dimensions."""
 MAX_CACHED_BATCH = 64
 """A longer list of questions is encoded without the cache."""
-QUESTIONS = (
-    "how do whales sleep",
-    "which settings keep the index small without losing quality",
-    "what happened to the price of bread in the second half of the year, and why",
-)
-"""Questions of the usual lengths, where there are no others."""
 
 
 class QuestionEncoder:
     """Encodes questions with one encoder and caches them. Safe to use from several threads.
 
     Attributes:
-        cached, encoded: how many questions came from the cache, and how many were encoded.
+        encoder, runtime: the encoder, and what it was loaded by.
+        counts: how many questions came from the cache ("cached"), and how many were encoded.
     """
 
-    def __init__(self, encoder: TextEncoder) -> None:
-        self.cached = self.encoded = 0
-        self._encoder = encoder
+    def __init__(self, encoder: TextEncoder, runtime: RuntimeConfig | None = None) -> None:
+        self.encoder, self.runtime = encoder, runtime
+        self.counts = {"cached": 0, "encoded": 0}
         self._lock = Lock()
         self._cache: OrderedDict[str, Floats] = OrderedDict()
 
     def encode(self, questions: Sequence[str]) -> Floats:
         """Float32 (q, D). Raises QueryError for vectors that are zero or not finite."""
         if len(questions) > MAX_CACHED_BATCH:
-            self.encoded += len(questions)
-            return encoded(self._encoder, questions, "query")
+            self.counts["encoded"] += len(questions)
+            return encoded(self.encoder, questions, "query")
         with self._lock:
             known = {text: self._cache[text] for text in questions if text in self._cache}
             for text in known:
                 self._cache.move_to_end(text)
-            self.cached += len(known)
-            self.encoded += len(set(questions)) - len(known)
+            self.counts["cached"] += len(known)
+            self.counts["encoded"] += len(set(questions)) - len(known)
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
             # Copies: a view would keep its whole batch.
-            rows = encoded(self._encoder, missing, "query")
+            rows = encoded(self.encoder, missing, "query")
             new = dict(zip(missing, map(np.copy, rows), strict=True))
             with self._lock:
                 self._cache.update(new)

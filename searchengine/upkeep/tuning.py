@@ -17,7 +17,6 @@ from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.corpus.synonym_groups import SETTING, stored
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
-from searchengine.encoders.questions import QUESTIONS
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import SegmentConfig
@@ -40,6 +39,13 @@ MAX_QUERIES = 2000
 RESERVE = 3
 """Factor on the queries needed: an index config is accepted if it misses at most half of what it
 may."""
+
+# Of the usual lengths, where there are no others.
+_QUESTIONS = (
+    "how do whales sleep",
+    "which settings keep the index small without losing quality",
+    "what happened to the price of bread in the second half of the year, and why",
+)
 
 
 def check_enough(path: Path, rows: int, goal: Goal, questions: Sequence[str] | None) -> None:
@@ -172,7 +178,7 @@ def _encoding_ms(
     """
     if collection.settings["encoder"]["fingerprint"] == NO_ENCODER:
         return 0.0
-    questions = queries or QUESTIONS
+    questions = queries or _QUESTIONS
     report = on_step or (lambda _: None)
     try:
         encode = partial(encoder.load().encode, role="query")

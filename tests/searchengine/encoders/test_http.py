@@ -136,10 +136,9 @@ def test_one_clear_error_at_the_end(server: EmbeddingServer, encoder: HttpEncode
             Fault(400, b'{"error": {"message": "model not found"}}'),
             r"400 \(model not found\); ",
         ),
-        (Fault(401, b'{"error": "no"}'), r"401 \(no\); check the key in .* OPENAI_API_KEY"),
+        (Fault(401, b'{"error": "no"}'), r"401 \(no\); check the key in OPENAI_API_KEY"),
         (Fault(404, b"<html>"), "answered 404; correct the URL"),
         (Fault(307, headers={"Location": "http://x/"}), "answered 307; correct the URL"),
-        (Fault(429, headers={"Retry-After": "9999"}), "asks to wait 9999 s"),
         (Fault(429, b'{"error": {"code": "insufficient_quota"}}'), "answered 429"),
         (Fault(400, b"x" * (1 << 20)), "answered 400"),
     ],
@@ -171,14 +170,14 @@ def indices(*numbers: Any) -> Any:
         (indices(0, 2), "must answer with 2 embeddings"),
         (indices(0, [1]), "must answer with 2 embeddings"),
         (rows([1.0] * 8, [1.0] * 7), "2 embeddings of one width"),
-        (rows([1.0] * 5, [1.0] * 5), "must return vectors of 8 numbers, got 5"),
+        (rows([1.0] * 5, [1.0] * 5), r"of shape \(2, 8\) for 2 texts, got \(2, 5\)"),
         (rows([1.0] * 8, [1e300] * 8), "must answer with 2 embeddings"),
         (rows([1.0] * 8, [float("nan")] * 8), "must answer with 2 embeddings"),
         (rows([1.0] * 8, [[1.0]] * 8), "must answer with 2 embeddings"),
         (rows([1.0] * 8, [None] * 8), "must answer with 2 embeddings"),
         (rows([1.0] * 8, [10**400] * 8), "must answer with 2 embeddings"),
         (rows([1.0] * 8, "QUJD"), "must answer with 2 embeddings"),
-        (rows([], []), "must return vectors of 8 numbers, got 0"),
+        (rows([], []), r"of shape \(2, 8\) for 2 texts, got \(2, 0\)"),
         (lambda _: {"data": 5}, "must answer with 2 embeddings"),
         (lambda _: {"data": [5, 6]}, "must answer with 2 embeddings"),
         (lambda _: {"error": "x"}, r"must answer with 2 embeddings .* defines them \(x\)"),
@@ -258,16 +257,16 @@ def test_a_failure_changes_nothing(server: EmbeddingServer, tmp_path: Path) -> N
         ({"url": "http://"}, "expected a URL"),
         ({"url": "http://h:x/v1"}, "expected a URL"),
         ({"url": 5}, "expected a URL"),
-        ({"url": "https://me:secret@h/v1"}, "must have no password"),
-        ({"url": "https://h/v1?key=secret"}, r"must have no password, no \?"),
+        ({"url": "https://me:secret@h/v1"}, "with no password"),
+        ({"url": "https://h/v1?key=secret"}, r"with no password, \? or #"),
         ({"model": " "}, "needs the name of a model"),
-        ({"dimensions": 0}, "dimensions must be from 1 to 86400"),
-        ({"batch": 1.5}, "batch must be a number, got 1.5"),
-        ({"timeout": "1"}, "timeout must be a number, got '1'"),
-        ({"timeout": float("inf")}, "timeout must be from 0.001 to 86400, got inf"),
-        ({"timeout": 1e10}, "timeout must be from"),
-        ({"timeout": float("nan")}, "timeout must be from"),
-        ({"max_retries": True}, "max_retries must be a number"),
+        ({"dimensions": 0}, "dimensions must be a whole number from 1 to 86400, got 0"),
+        ({"batch": 1.5}, "batch must be a whole number from 1 to 86400, got 1.5"),
+        ({"timeout": "x"}, "timeout must be a number from 0.001 to 86400, got 'x'"),
+        ({"timeout": float("inf")}, "timeout must be a number from 0.001 to 86400, got inf"),
+        ({"timeout": 1e10}, "timeout must be a number from"),
+        ({"timeout": float("nan")}, "timeout must be a number from"),
+        ({"max_retries": True}, "max_retries must be a whole number from 0"),
     ],
 )
 def test_wrong_settings(arguments: dict[str, Any], message: str) -> None:
@@ -296,10 +295,16 @@ def test_a_source_is_read_back(source: str) -> None:
     [
         ("https://h/v1", "needs the name of a model"),
         ("https://h/v1#m&size=3", "'size' is not a setting; choose from batch, concurrency"),
-        ("https://h/v1#m&dimensions=x", "dimensions must be a number, got 'x'"),
-        ("https://h/v1#m&dimensions=1e3", "dimensions must be a number, got '1e3'"),
-        ("https://h/v1#m&timeout=x", "timeout must be a number, got 'x'"),
-        ("https://h/v1#m&timeout=inf", "timeout must be from 0.001 to 86400"),
+        (
+            "https://h/v1#m&dimensions=x",
+            "dimensions must be a whole number .*, got 'x'",
+        ),
+        (
+            "https://h/v1#m&dimensions=1e3",
+            "dimensions must be a whole number .*, got '1e3'",
+        ),
+        ("https://h/v1#m&timeout=x", "timeout must be a number from .*, got 'x'"),
+        ("https://h/v1#m&timeout=inf", "timeout must be a number from"),
     ],
 )
 def test_a_wrong_source(source: str, message: str) -> None:
@@ -372,7 +377,7 @@ def test_the_key_goes_only_to_hosts_that_the_user_named(
 
     assert ask() is None
     server.faults.append(Fault(403))
-    with pytest.raises(EndpointError, match=r"goes only to hosts that you name \(--encoder"):
+    with pytest.raises(EndpointError, match="goes only to hosts that you name: --encoder"):
         ask()
     assert ask(f"{server.url}#words") == "Bearer sk-mine"
     for url, sends in (

@@ -21,6 +21,7 @@ from cut_documents import (
 from searchengine import SearchEngine
 from searchengine.encoders.loading import load_built_by
 from searchengine.encoders.protocol import WrappedEncoder
+from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.tuning.goal import Goal
@@ -234,7 +235,7 @@ def test_an_encoder_that_fails_on_a_question(engine: SearchEngine, mode: str, va
         def encode(self, texts: Any, *, role: str | None = None) -> Any:
             return np.full((len(texts), 16), value, np.float32)
 
-    engine._encoder._adopt(WrappedEncoder(Broken()))
+    engine._encoder._present = QuestionEncoder(WrappedEncoder(Broken()))
     with pytest.raises((VectorError, SearchEngineError)):
         engine.search("bb", mode=mode)
 

@@ -90,8 +90,8 @@ def test_a_function_that_returns_wrong_shapes_later(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", encode) as engine:
         engine.add(DOCUMENTS[:1])
         for result, message in (
-            (lambda n: np.ones((n, 5)), "must return vectors of 4 numbers, got 5"),
-            (lambda n: np.ones((n + 1, 4)), r"must return an array of shape \(2, D\)"),
+            (lambda n: np.ones((n, 5)), r"array of shape \(2, 4\) for 2 texts, got \(2, 5\)"),
+            (lambda n: np.ones((n + 1, 4)), r"must return an array of shape \(2, 4\)"),
             (lambda n: np.zeros((n, 4)), "the document 'the cat sat'"),
         ):
             spoilt[:] = [result]

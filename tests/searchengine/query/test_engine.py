@@ -18,6 +18,7 @@ from searchengine import Hit, SearchEngine
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import Store
 from searchengine.encoders.protocol import WrappedEncoder
+from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import (
     CollectionError,
     CorpusError,
@@ -173,7 +174,7 @@ def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: f
             vectors[-1] = value
             return vectors
 
-    engine._encoder._adopt(WrappedEncoder(Broken()))
+    engine._encoder._present = QuestionEncoder(WrappedEncoder(Broken()))
     with pytest.raises(CollectionError, match="NaN, infinity or zeros for the document 'bad'"):
         engine.add([{"_id": "good", "text": "x"}, {"_id": "bad", "text": "y"}])
     assert engine.stats().documents == 3
@@ -184,7 +185,7 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
         def encode(self, texts: Any, *, role: str | None = None) -> Any:
             return super().encode(texts, role=role)[1:]
 
-    engine._encoder._adopt(WrappedEncoder(Short()))
+    engine._encoder._present = QuestionEncoder(WrappedEncoder(Short()))
     with pytest.raises(CollectionError, match=r"\(2, 16\) for 2 passages, got \(1, 16\)"):
         engine.add([{"_id": "x", "text": "x"}, {"_id": "y", "text": "y"}])
 
