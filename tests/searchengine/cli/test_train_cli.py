@@ -136,14 +136,15 @@ def test_labels(folder: Path) -> None:
         *("train", "labelled.tsv", "--base", "base", "--out", "m", "--config", "c.json"),
     )
     assert done.returncode == 0, done.stderr
-    assert "fewer than 2000 labels, which a cross-validation judges in the end" in done.stderr
-    assert "The model is in m: the base model with a logistic regression" in done.stderr
+    assert "No --dev file, and fewer than 20 groups of examples without a common" in done.stderr
+    assert "The model is in m: step 30, the last: nothing to choose by" in done.stderr
     (folder / "others.tsv").write_bytes((folder / "labelled.tsv").read_bytes())
     judged = run(
         folder,
         *("train", "labelled.tsv", "--base", "base", "--out", "judged", "--config", "c.json"),
         *("--dev", "others.tsv"),
     )
+    assert "The model is in judged: the base model with a logistic regression" in judged.stderr
     assert "trained against 1.0000 for a logistic regression" in judged.stderr
     (row,) = json.loads(
         run(folder, *"evaluate labels labelled.tsv --encoder m --json".split()).stdout
