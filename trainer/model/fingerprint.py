@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from searchengine.trainer.model.bert import (
-    ACTIVATIONS,
     POOLING,
     Bert,
-    Dense,
-    Head,
     Network,
     OtherModelError,
-    head_tensors,
 )
+from searchengine.trainer.model.head import ACTIVATIONS, Dense, Head, head_tensors
+from searchengine.trainer.model.static_model import StaticModel
 from searchengine.trainer.model.tokens import Description, normalised
 
 if TYPE_CHECKING:  # which is torch
@@ -43,6 +41,11 @@ NO_EFFECT_PREFIXES = ("_", "classifier_", "initializer_")
 def of_folder(bert: Bert) -> str:
     """That of a model of BERT's kind, from its folder. Raises ModelError."""
     return _of_bert(bert.network, bert.pooling, bert.head, bert.description, bert.named_tensors())
+
+
+def of_static(model: StaticModel) -> str:
+    """That of a static model."""
+    return _digest([("table", model.table)], {"network": "static"}, model.description)
 
 
 def of_model(model: "Model", description: Description) -> str:

@@ -150,13 +150,20 @@ def listed_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def model_stages(folder: Path) -> list[tuple[str, Path]]:
-    """As `listed_modules`, also of a plain folder of transformers.
+    """(kind, folder) of each module: Transformer, Pooling, then Dense and Normalize.
 
-    That gets mean pooling and unit rows, as sentence-transformers gives it. Raises ModelError for a
-    folder that is no model.
+    A plain folder of transformers gets mean pooling and unit rows, as sentence-transformers gives
+    it. Raises ModelError for a folder that is no model, or has other modules.
     """
     if (folder / MODULES).is_file():
-        return listed_modules(folder)
+        stages = listed_modules(folder)
+        kinds = [kind for kind, _ in stages]
+        if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {"Dense", "Normalize"}:
+            raise ModelError(
+                f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, "
+                "Pooling, then any of Dense and Normalize"
+            )
+        return stages
     if (folder / "config.json").is_file():
         return [("Transformer", folder), ("Pooling", PLAIN), ("Normalize", PLAIN)]
     if (folder / "checkpoint").is_dir():
@@ -169,7 +176,23 @@ def model_stages(folder: Path) -> list[tuple[str, Path]]:
     )
 
 
-def check_similarity(config: Mapping[str, Any], unit: bool, folder: Path) -> None:
+def read_settings(folder: Path, width: int, *, unit: bool) -> tuple[int, dict[str, Any]]:
+    """The width that is kept of `width`, and the fields of a Description that a folder states.
+
+    unit: whether the model gives unit rows. Raises ModelError.
+    """
+    config = read_object(folder / MODEL_CONFIG, optional=True)
+    dim = _truncate_dim(config, width, folder)
+    _check_similarity(config, unit and dim == width, folder)
+    return dim, {
+        "matryoshka_dims": _trained_dims(config, dim, folder) or (dim,),
+        "prompts": _prompts(config, folder),
+        "default_prompt": config.get("default_prompt_name"),
+        "recipe": config.get("recipe") or {},
+    }
+
+
+def _check_similarity(config: Mapping[str, Any], unit: bool, folder: Path) -> None:
     """Refuse a model whose vectors are compared by something else than the cosine.
 
     unit: whether it gives unit rows.
@@ -182,7 +205,7 @@ def check_similarity(config: Mapping[str, Any], unit: bool, folder: Path) -> Non
         )
 
 
-def truncate_dim(config: Mapping[str, Any], width: int, folder: Path) -> int:
+def _truncate_dim(config: Mapping[str, Any], width: int, folder: Path) -> int:
     """The number of dimensions to keep of `width`."""
     dim = config.get("truncate_dim")
     if dim is None:
@@ -195,7 +218,7 @@ def truncate_dim(config: Mapping[str, Any], width: int, folder: Path) -> int:
     return min(dim, width)
 
 
-def prompts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, str]:
+def _prompts(config: Mapping[str, Any], folder: Path) -> Mapping[str, str]:
     """The prompts by name: those of the folder, or of the published model of its name.
 
     Empty prompts in the folder switch those of the name off. A model that was trained here has
@@ -235,7 +258,7 @@ def published_prompts(name: str) -> Mapping[str, str]:
     return next(found, {})
 
 
-def trained_dims(config: Mapping[str, Any], width: int, folder: Path) -> tuple[int, ...]:
+def _trained_dims(config: Mapping[str, Any], width: int, folder: Path) -> tuple[int, ...]:
     """The trained prefix lengths; where truncate_dim has cut the vectors, those that are left."""
     dims = config.get("matryoshka_dims") or []
     if not isinstance(dims, list) or not all(type(dim) is int for dim in dims):

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.model import head
+from searchengine.trainer.model.head import Head
 from searchengine.trainer.model.tokens import Padded
 
 # Of the fit: inverse strength of L2 on trained unit vectors, and the most steps of L-BFGS.
@@ -108,24 +110,23 @@ class Dense(nn.Module):
         self.activation_name = activation
         self.activation = ACTIVATIONS[activation]()
 
+    @classmethod
+    def of(cls, layer: head.Dense) -> Self:
+        """With the weights of a layer that numpy has read."""
+        outputs, inputs = layer.weight.shape
+        dense = cls(inputs, outputs, layer.bias is not None, layer.activation)
+        with torch.no_grad():
+            dense.linear.weight.copy_(torch.tensor(layer.weight))
+            if layer.bias is not None:
+                dense.linear.bias.copy_(torch.tensor(layer.bias))
+        return dense
+
     @property
     def out_width(self) -> int:
         return self.linear.out_features
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.activation(self.linear(x)))
-
-
-class LayerNorm(nn.Module):
-    """Layer normalisation of the sentence vector."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.out_width = width
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.norm(x))
 
 
 class Normalize(nn.Module):
@@ -135,7 +136,12 @@ class Normalize(nn.Module):
         return nn.functional.normalize(x, dim=-1)
 
 
-HeadLayer = Dense | LayerNorm | Normalize
+HeadLayer = Dense | Normalize
+
+
+def torch_head(head: Head) -> list[HeadLayer]:
+    """The layers of a head as torch modules."""
+    return [Normalize() if layer is None else Dense.of(layer) for layer in head]
 
 
 def prefix(x: Tensor, dim: int) -> Tensor:

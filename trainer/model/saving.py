@@ -24,7 +24,6 @@ from searchengine.trainer.model.layout import (
 from searchengine.trainer.model.model_folder import CLASSIFIER, HISTORY, Model
 from searchengine.trainer.model.modules import (
     Dense,
-    LayerNorm,
     Pooling,
 )
 from searchengine.trainer.model.network import quiet
@@ -113,8 +112,6 @@ def _write_layer(layer: Any, place: Path) -> None:
                 "bias": layer.linear.bias is not None,
                 "activation_function": layer.activation_name,
             }
-        case LayerNorm():
-            config = {"dimension": layer.out_width}
     write_json(place / "config.json", config)
     if weights := layer.state_dict():
         save_file({k: v.contiguous() for k, v in weights.items()}, place / WEIGHTS)

@@ -7,7 +7,6 @@ tokenizer.json. The vectors are those of sentence-transformers, which adds no sp
 keeps unknown ones.
 """
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,20 +16,16 @@ from tokenizers import Tokenizer
 
 from searchengine.trainer.errors import ModelError, first_line
 from searchengine.trainer.model.layout import (
-    MODEL_CONFIG,
     MODULES,
     TOKENIZER,
     WEIGHTS,
-    check_similarity,
     listed_modules,
-    prompts_of,
     read_object,
+    read_settings,
     require_safetensors,
-    trained_dims,
-    truncate_dim,
 )
 from searchengine.trainer.model.tensors import Tensors
-from searchengine.trainer.model.tokens import UNLIMITED, Description, Tokenization, normalised
+from searchengine.trainer.model.tokens import UNLIMITED, Description, Tokenization
 
 KIND, NORMALIZE = "StaticEmbedding", "Normalize"
 MODEL2VEC, MODEL2VEC_TABLE = "model2vec", "embeddings"
@@ -46,22 +41,6 @@ class StaticModel:
 
     table: np.ndarray[tuple[int, int], np.dtype[np.float32]]
     description: Description
-
-    @property
-    def fingerprint(self) -> str:
-        """sha256 (hex) of what decides the vectors."""
-        tokens = self.description.tokens
-        digest = hashlib.sha256(f"static {self.table.shape}\n".encode())
-        digest.update(self.table.data)
-        rest = {
-            "tokenizer": normalised(Tokenizer.from_str(tokens.state)),
-            "max_tokens": tokens.max_tokens,
-            "truncation_side": tokens.truncation_side,
-            "prompts": dict(self.description.prompts),
-            "default_prompt": self.description.default_prompt,
-        }
-        digest.update(json.dumps(rest, sort_keys=True).encode())
-        return digest.hexdigest()
 
 
 def static_place(folder: Path) -> Path | None:
@@ -81,20 +60,10 @@ def read_static(folder: Path, place: Path) -> StaticModel:
         raise ModelError(
             f"{folder} has a {more[0]} behind its {KIND}: expected {NORMALIZE}, or nothing"
         )
-    config = read_object(folder / MODEL_CONFIG, optional=True)
     table = _read_table(place)
-    width = truncate_dim(config, table.shape[1], folder)
-    unit = kinds[-1:] == [NORMALIZE] and width == table.shape[1]
-    check_similarity(config, unit, folder)
-    description = Description(
-        dim=width,
-        layers=0,
-        matryoshka_dims=trained_dims(config, width, folder) or (width,),
-        tokens=_read_tokens(place, len(table)),
-        prompts=prompts_of(config, folder),
-        default_prompt=config.get("default_prompt_name"),
-        recipe=config.get("recipe") or {},
-    )
+    width, stated = read_settings(folder, table.shape[1], unit=kinds[-1:] == [NORMALIZE])
+    tokens = _read_tokens(place, len(table))
+    description = Description(dim=width, layers=0, tokens=tokens, **stated)
     # The dimensions that truncate_dim leaves out have no part in the mean.
     return StaticModel(np.ascontiguousarray(table[:, :width]), description)
 

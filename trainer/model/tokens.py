@@ -158,8 +158,8 @@ class TokenIds:
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of tokens that the tokenizer knows."""
-        return int(self._tokenizer.get_vocab_size())
+        """Number of tokens that the tokenizer knows, without those that were added to it."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
 
     def room(self, prompt: str) -> int:
         """Number of tokens of a text that are read beside the prompt and the special tokens.

@@ -3,17 +3,10 @@
 import copy
 from dataclasses import replace
 
-import torch
-
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.bert import CLS_NORM, CLS_WEIGHT, MEAN_NORM, WIDE_DIMS
+from searchengine.trainer.model.bert import WIDE_DIMS, scales
 from searchengine.trainer.model.model_folder import Model, read_model
-from searchengine.trainer.model.modules import (
-    Dense,
-    Normalize,
-    Pooling,
-    PoolingMode,
-)
+from searchengine.trainer.model.modules import Pooling, PoolingMode, torch_head
 from searchengine.trainer.model.network import first_layers
 from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import (
@@ -34,12 +27,8 @@ def widened(model: Model) -> Model:
     """CLS ⊕ mean in place of the pooling, both halves scaled to equal weight: twice as wide."""
     width = model.module.pooling.width
     pooling = Pooling(width, (PoolingMode.CLS, PoolingMode.MEAN))
-    dense = Dense(2 * width, 2 * width, False, "torch.nn.modules.linear.Identity")
-    scales = torch.full((2 * width,), 1 / MEAN_NORM)
-    scales[:width] = CLS_WEIGHT / CLS_NORM
-    with torch.no_grad():
-        dense.linear.weight.copy_(torch.diag(scales))
-    module = model.module.changed(pooling=pooling, head=[dense, Normalize()])
+    head = torch_head([scales(width), None])
+    module = model.module.changed(pooling=pooling, head=head)
     return replace(model, module=module, matryoshka_dims=WIDE_DIMS)
 
 

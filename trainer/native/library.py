@@ -104,6 +104,11 @@ def levels() -> list[str]:
     return names
 
 
+def kernel() -> str:
+    """The best of `levels`; "" without a library."""
+    return next(iter(levels()), "")
+
+
 def digit_bits(level: int = 0) -> int:
     """Bits of a digit without its sign, at most, at one of `levels`."""
     return NARROW.get(levels()[level], WIDE)

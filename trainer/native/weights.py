@@ -10,7 +10,6 @@ all-MiniLM-L6-v2, least cosine of a sample text to float32: 0.995; without furth
 """
 
 import ctypes
-import heapq
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +33,7 @@ _PARTS = ("weights", "scales", "bias", "sums", "shares", "channels")
 
 
 def quantize_linear(
-    weight: Array, bias: Array, largest: Array, more: int, moments: Array | None = None
+    weight: Array, bias: Array, largest: Array, more: int, moments: Array
 ) -> Arrays:
     """The arrays of a linear part, by name.
 
@@ -43,7 +42,7 @@ def quantize_linear(
         bias: (out,) float32.
         largest: (in,), the largest absolute values of the inputs seen.
         more: further digits for all channels together.
-        moments: (in, in), the sum of xᵀx over the inputs x seen; None: round to the nearest.
+        moments: (in, in), the sum of xᵀx over the inputs x seen.
     """
     channels, outputs = weight.shape
     scales = np.abs(weight).max(axis=0) / MOST
@@ -65,14 +64,12 @@ def quantize_linear(
     }
 
 
-def _rounded(weight: Array, moments: Array | None) -> Array:
+def _rounded(weight: Array, moments: Array) -> Array:
     """Whole numbers from -127 to 127, (in, out), whose products with the inputs are near weight's.
 
     The error of each row is made up for by the rows that are not rounded yet: GPTQ (Frantar et al.,
     arXiv 2210.17323), in the order of the inputs' sizes.
     """
-    if moments is None:
-        return np.clip(np.rint(weight), -MOST, MOST)
     sizes = np.diag(moments)
     damped = moments.astype(np.float64) + np.diag(
         np.full(len(sizes), DAMPING * sizes.mean() + 1e-9)
@@ -108,12 +105,8 @@ def _inverse(upper: Array) -> Array:
 def _digits(largest: Array, more: int) -> Array:
     """Digits of each channel: a further one goes to the channel with the largest digits so far."""
     digits = np.ones(len(largest), np.int64)
-    heap = [(-float(size), channel) for channel, size in enumerate(largest)]
-    heapq.heapify(heap)
     for _ in range(more):
-        _, channel = heap[0]
-        digits[channel] += 1
-        heapq.heapreplace(heap, (-float(largest[channel] / digits[channel]), channel))
+        digits[np.argmax(largest / digits)] += 1
     return digits
 
 

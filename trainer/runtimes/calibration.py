@@ -4,7 +4,6 @@ The inputs that each matrix has there say which of its channels are large, and h
 best rounded: see native.weights. The vectors of the same texts say what rounding costs.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from searchengine.trainer.model.bert import EMBEDDINGS, IDENTITY, Bert
+from searchengine.trainer.model.bert import EMBEDDINGS, Bert
+from searchengine.trainer.model.head import apply_head
 from searchengine.trainer.model.tokens import Ids, TokenIds
 from searchengine.trainer.native.weights import Arrays, quantize_linear, quantize_words
 from searchengine.trainer.runtimes.runtime import Vectors
@@ -29,20 +29,12 @@ FURTHER = {
     7: {"attention": 4, "attended": 24, "inner": 12, "outer": 24},
     6: {"attention": 2, "attended": 12, "inner": 6, "outer": 8},
 }
-# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: |error| ≤ 1.5e-7.
-ERF_SCALE = np.float32(0.3275911)
-ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
 
 @cache
 def sample_texts() -> tuple[str, ...]:
     """Paragraphs, questions and odd lines, in several languages; written for this project."""
     return tuple(TEXTS.read_text(encoding="utf-8").splitlines())
-
-
-def samples_checksum() -> str:
-    """The SHA-256 of the sample texts, on which rounded weights depend."""
-    return hashlib.sha256(TEXTS.read_bytes()).hexdigest()
 
 
 def sample_ids(tokens: TokenIds) -> list[Ids]:
@@ -116,7 +108,7 @@ def _quantize(bert: Bert, ids: Sequence[Ids], bits: int) -> tuple[Arrays, Vector
         mixed = _attention(qkv, lengths, network.heads)
         attended = linear(mixed, "attended", "attention.output.dense")
         x = norm(x + attended, f"{layer}.attention.output.LayerNorm", f"{i}.first_norm")
-        inner = _gelu(linear(x, "inner", "intermediate.dense"), tanh=network.tanh)
+        inner = _gelu(linear(x, "inner", "intermediate.dense"))
         outer = linear(inner, "outer", "output.dense")
         x = norm(x + outer, f"{layer}.output.LayerNorm", f"{i}.second_norm")
     texts = np.split(x, np.cumsum(lengths)[:-1])
@@ -125,29 +117,8 @@ def _quantize(bert: Bert, ids: Sequence[Ids], bits: int) -> tuple[Arrays, Vector
         "max": lambda rows: rows.max(axis=0),
         "mean": lambda rows: rows.mean(axis=0),
     }
-    pooled = {mode: np.stack([pools[mode](rows) for rows in texts]) for mode in bert.pooling}
-    return arrays, apply_head(bert, pooled)
-
-
-def apply_head(bert: Bert, pooled: dict[str, Array]) -> Vectors:
-    """Unit rows (B, dim) float32 of the pooled vectors by mode, (B, H) each."""
-    vectors = np.concatenate([pooled[mode] for mode in bert.pooling], axis=1)
-    for layer in bert.head:
-        if layer is None:
-            vectors = _unit(vectors)
-            continue
-        vectors = vectors @ layer.weight.T
-        if layer.bias is not None:
-            vectors += layer.bias
-        if layer.activation != IDENTITY:
-            is_tanh = layer.activation.endswith("Tanh")
-            vectors = np.tanh(vectors) if is_tanh else np.maximum(vectors, 0)
-    return np.asarray(_unit(vectors), np.float32)
-
-
-def _unit(x: Array) -> Array:
-    unit: Array = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(1e-12))
-    return unit
+    pooled = [np.stack([pools[mode](rows) for rows in texts]) for mode in bert.pooling]
+    return arrays, apply_head(bert.head, np.concatenate(pooled, axis=1))
 
 
 def _attention(qkv: Array, lengths: Sequence[int], heads: int) -> Array:
@@ -162,18 +133,8 @@ def _attention(qkv: Array, lengths: Sequence[int], heads: int) -> Array:
     return np.concatenate(mixed)
 
 
-def _gelu(x: Array, *, tanh: bool) -> Array:
-    """x · Φ(x), by the error function or by tanh."""
-    if tanh:
-        z = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)
-        by_tanh: Array = np.float32(0.5) * x * (1 + np.tanh(z))
-        return by_tanh
-    z = np.abs(x) * np.float32(np.sqrt(0.5))
-    t = 1 / (1 + ERF_SCALE * z)
-    tail = np.full_like(t, ERF[0])
-    for coefficient in ERF[1:]:
-        tail *= t
-        tail += np.float32(coefficient)
-    tail *= t * np.exp(-z * z)  # 1 − erf(z)
-    gelu: Array = x * np.where(x < 0, tail, 2 - tail) * np.float32(0.5)
+def _gelu(x: Array) -> Array:
+    """x · Φ(x) by tanh, which differs from the error function's by at most 5e-4."""
+    z = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)
+    gelu: Array = np.float32(0.5) * x * (1 + np.tanh(z))
     return gelu

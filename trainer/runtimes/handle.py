@@ -16,7 +16,7 @@ from searchengine.trainer.model.bert import Bert, OtherModelError, read_bert
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.static_model import static_place
 from searchengine.trainer.model.tokens import TokenIds
-from searchengine.trainer.native.library import levels
+from searchengine.trainer.native.library import kernel
 from searchengine.trainer.native.wordpiece import FastTokenIds
 from searchengine.trainer.runtimes.native_runtime import (
     InaccurateError,
@@ -61,7 +61,7 @@ class ModelHandle:
                 reason = obstacle(self._bert, source)
             except OtherModelError as error:
                 reason = str(error)
-            self._choose(reason)
+            self.choice = choose(config, reason, kernel())
         if self._bert is not None:
             self.description = self._bert.description
         else:
@@ -74,10 +74,6 @@ class ModelHandle:
                 f"{self._bert.weights.parent} has a tokenizer of {self.tokens.vocabulary_size} "
                 f"tokens, but its network has {rows}: the tokenizer belongs to another model"
             )
-
-    def _choose(self, reason: str) -> None:
-        """reason: why the native kernel cannot run the model; "" if it can."""
-        self.choice = choose(self.config, reason, next(iter(levels()), ""))
 
     @property
     def model(self) -> "Model":
@@ -122,7 +118,7 @@ class ModelHandle:
             try:
                 return native_runtime(self._bert, self.tokens, self.source)
             except InaccurateError as error:
-                self._choose(str(error))  # raises unless torch may run it
+                self.choice = choose(self.config, str(error), kernel())  # or an error
         from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
         precision = Precision(self.config.precision)
@@ -131,11 +127,8 @@ class ModelHandle:
     @property
     def runs_on(self) -> str:
         """Runtime and precision, and why they were chosen; known without starting them."""
-        precision: str = self.config.precision
-        if self._runtime is not None:
-            precision = self._runtime.precision
-        elif self.choice.kind is RuntimeKind.NATIVE:
-            precision = Precision.INT8
+        named = Precision.INT8 if self.choice.kind is RuntimeKind.NATIVE else self.config.precision
+        precision = named if self._runtime is None else self._runtime.precision
         return f"{self.choice.kind} {precision} ({self.choice.reason})"
 
 

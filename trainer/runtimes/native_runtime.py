@@ -8,7 +8,6 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import user_cache, write_at_once
 from searchengine.trainer.model import fingerprint
 from searchengine.trainer.model.bert import Bert
+from searchengine.trainer.model.head import apply_head
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tensors import Tensors
 from searchengine.trainer.model.tokens import Ids, TokenIds
@@ -27,16 +27,14 @@ from searchengine.trainer.native.library import digit_bits, encode, levels, thre
 from searchengine.trainer.native.weights import LANES, Arrays
 from searchengine.trainer.runtimes.calibration import (
     agreement,
-    apply_head,
     quantize,
     sample_ids,
-    samples_checksum,
 )
 from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
 _log = logging.getLogger(__name__)
-FORMAT = 3
+FORMAT = 3  # of the file, and of the sample texts
 # Of the sample texts, beside float32: the least cosine, and the share of equal neighbours.
 MIN_COSINE, MIN_AGREEMENT = 0.99, 0.9
 
@@ -74,7 +72,9 @@ class NativeRuntime:
         if lengths.min(initial=1) < 1 or lengths.max(initial=1) > longest:
             raise ModelError(f"a text must have 1 to {longest} tokens, got {lengths.max()}")
         cls, means = encode(self._network, tokens, lengths, threads())
-        return apply_head(self._bert, {"cls": cls, "mean": means})
+        pooled = {"cls": cls, "mean": means}
+        vectors = np.concatenate([pooled[mode] for mode in self._bert.pooling], axis=1)
+        return apply_head(self._bert.head, vectors)
 
 
 def obstacle(bert: Bert, source: Source) -> str:
@@ -137,37 +137,29 @@ class _Kept:
     """
 
     def __init__(self, source: Source):
-        self._state = json.loads(json.dumps(source.state()))
+        self._identity = json.loads(json.dumps([FORMAT, source.state()]))
         place = (str(source.folder.resolve()), source.starter, source.layers, digit_bits())
         name = hashlib.sha256(repr(place).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         cache = user_cache()
-        self.path: Path | None = None if cache is None else cache / "native" / f"{name}.safetensors"
-        self.record: dict[str, Any] = {}
-        self._tensors: Tensors | None = None
+        self.path = None if cache is None else cache / "native" / f"{name}.safetensors"
         self._read()
 
     def _read(self) -> None:
-        if self.path is None or not self.path.is_file():
-            return
-        with suppress(ModelError, ValueError, KeyError):  # damaged, or of another version
-            self._tensors = Tensors(self.path)
-            record = json.loads(self._tensors.metadata["record"])
-            if record["identity"] == self._identity:
-                self.record = record
-
-    @property
-    def _identity(self) -> list[Any]:
-        return [FORMAT, samples_checksum(), self._state]
+        self.record: dict[str, Any] = {}
+        if self.path is not None and self.path.is_file():
+            with suppress(ModelError, ValueError, KeyError):  # damaged, or of another version
+                self._tensors = Tensors(self.path)
+                record = json.loads(self._tensors.metadata["record"])
+                if record["identity"] == self._identity:
+                    self.record = record
 
     def runtime(self, bert: Bert) -> NativeRuntime | None:
         """The runtime of the weights; None where there are none, or their bytes have changed."""
         self._read()
-        if not self.record or self._tensors is None:
-            return None
-        if hashlib.sha256(self._tensors.data.data).hexdigest() != self.record["sha256"]:
-            return None
         with suppress(KeyError, ValueError):
-            return NativeRuntime(bert, {name: self._tensors[name] for name in self._tensors.shapes})
+            if self.record["sha256"] == hashlib.sha256(self._tensors.data.data).hexdigest():
+                arrays = {name: self._tensors[name] for name in self._tensors.shapes}
+                return NativeRuntime(bert, arrays)
         return None
 
     def write(self, arrays: Arrays, fingerprint: str, refused: str = "") -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from searchengine.trainer.errors import ModelError, install_line
 
@@ -137,15 +137,15 @@ def _named(name: str, value: str, kinds: type[Kind]) -> Kind:
 
 def _unsupported(runtime: RuntimeKind, precision: Precision, device: str | None) -> str:
     """Why no runtime supports this combination; "" if one does."""
-    on_processor = device in (None, "cpu")
-    if runtime is RuntimeKind.NATIVE and not on_processor:
-        return f"the native runtime computes on the processor, not on {device!r}"
-    if runtime is RuntimeKind.NATIVE and precision not in (Precision.AUTO, Precision.INT8):
-        return f"the native runtime computes in int8: leave the precision out, got {precision}"
-    if precision is Precision.INT8 and (runtime is RuntimeKind.TORCH or not on_processor):
+    native = runtime is RuntimeKind.NATIVE or precision is Precision.INT8
+    if native and (
+        runtime is RuntimeKind.TORCH
+        or precision not in (Precision.AUTO, Precision.INT8)
+        or device not in (None, "cpu")
+    ):
         return (
-            "the precision int8 is that of the native runtime, on the processor: leave out the "
-            "runtime and the device, or choose another precision"
+            "the native runtime computes in int8 on the processor: it goes with no other runtime, "
+            f"precision or device, got {runtime}, {precision} and {device}"
         )
     return ""
 
@@ -163,13 +163,10 @@ def has_gpu() -> bool:
 
 def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether this processor multiplies bfloat16 in hardware (AVX512-BF16, AMX or Arm's)."""
-    try:
+    with suppress(OSError):  # not Linux
         flags = _read(cpuinfo).split()
-    except OSError:  # not Linux: ask torch if it is loaded
-        torch: Any = sys.modules.get("torch")
-        capabilities = {} if torch is None else torch.cpu.get_capabilities()
-        flags = [name for name, has in capabilities.items() if has is True]
-    return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
+        return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
+    return False
 
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -7,6 +7,7 @@ from typing import NoReturn
 import numpy as np
 
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model import fingerprint
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.static_model import StaticModel, read_static
 from searchengine.trainer.model.tokens import Ids, TokenIds
@@ -49,20 +50,18 @@ class StaticHandle:
 
     def __init__(self, config: RuntimeConfig, source: Source, place: Path):
         """place: the folder of its table. Raises ModelError."""
-        if source.layers is not None:
-            raise ModelError(f"{source.name} is a static model, without layers: leave layers out")
-        on_processor = config.device in (None, "cpu")
-        if config.precision not in (Precision.AUTO, Precision.FP32) or not on_processor:
+        is_open = config.precision in (Precision.AUTO, Precision.FP32)
+        if source.layers is not None or not is_open or config.device not in (None, "cpu"):
             raise ModelError(
-                f"{source.name} is a static model, which numpy computes on the processor in fp32: "
-                "leave precision and device out"
+                f"{source.name} is a static model, without layers, which numpy computes on the "
+                "processor in fp32: leave layers, precision and device out"
             )
         model = read_static(source.folder, place)
         self.config, self.source = config, source
         self.description = model.description
         self.tokens: TokenIds = FastTokenIds(model.description.tokens)
         self.runtime = StaticRuntime(model)
-        self.fingerprint = model.fingerprint
+        self.fingerprint = fingerprint.of_static(model)
 
     @property
     def model(self) -> NoReturn:

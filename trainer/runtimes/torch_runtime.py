@@ -117,27 +117,25 @@ class TorchRuntime:
         says so. Raises ModelError for a single row that does not fit.
         """
         width = max(map(len, rows))
-        if len(rows) == 1 or len(rows) * width <= self._room:
-            try:
+        try:
+            if len(rows) == 1 or len(rows) * width <= self._room:
                 return self._compute(rows, prompt_tokens)
-            except RuntimeError as error:
-                if not ran_out_of_memory(error):
-                    raise
-                if len(rows) == 1:
-                    raise ModelError(
-                        f"{self.device} has too little memory for a text of {width} tokens in "
-                        f"{self.precision}: free some, or choose another device"
-                    ) from error
+        except RuntimeError as error:
+            if not ran_out_of_memory(error):
+                raise
+            if len(rows) == 1:
+                raise ModelError(
+                    f"{self.device} has too little memory for a text of {width} tokens in "
+                    f"{self.precision}: free some, or choose another device"
+                ) from error
             self._room = min(self._room, -(-len(rows) // 2) * width)
-            warnings.warn(
-                f"memory ran out on {self.device}: a batch has {self._room} tokens, padding "
-                "included",
-                MemoryWarning,
-                stacklevel=3,
+            message = (
+                f"memory ran out on {self.device}: a batch has {self._room} tokens from now on"
             )
+            warnings.warn(message, MemoryWarning, stacklevel=2)
         half = len(rows) // 2
-        halves = rows[:half], rows[half:]
-        return np.concatenate([self.run(part, prompt_tokens) for part in halves])
+        parts = (self.run(part, prompt_tokens) for part in (rows[:half], rows[half:]))
+        return np.concatenate([*parts])
 
     def _compute(self, rows: Sequence[Ids], prompt_tokens: int) -> Vectors:
         batch = Batch.of(self._tokens.pad(rows, prompt_tokens), self.device)

@@ -1,4 +1,4 @@
-"""Engines and precisions from the command line."""
+"""Runtimes and precisions from the command line."""
 
 import json
 import subprocess
@@ -8,16 +8,19 @@ from typing import Any
 
 import command_line
 import pytest
-from tiny_model import write_sentence_transformer
+from tiny_model import write_bert
 
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.native.library import levels
+from searchengine.trainer.runtimes import runtime_config
 
-pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+pytestmark = pytest.mark.skipif(not levels(), reason="the kernel is not compiled")
 
 
 @pytest.fixture(autouse=True)
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
+    monkeypatch.setattr(runtime_config, "has_gpu", lambda: False)
 
 
 def run(*arguments: str | Path, code: int = 0) -> command_line.Done:
@@ -32,7 +35,7 @@ def json_of(*arguments: str | Path) -> Any:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sentence_transformer(tmp_path_factory.mktemp("m") / "tiny")
+    return write_bert(tmp_path_factory.mktemp("m") / "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +49,21 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def collection(model: Path, notes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Indexed by OpenVINO."""
+    """Indexed by the native kernel."""
     path = tmp_path_factory.mktemp("c") / "c"
-    done = run("index", notes, path, "--encoder", model, "--runtime", "openvino")
-    assert "Compiling the encoder, once" in done.stderr
+    done = run("index", notes, path, "--encoder", model, "--runtime", "native")
+    assert "Rounding the encoder to 8 bits, once" in done.stderr
     return path
 
 
-def test_any_engine_asks_what_another_indexed(collection: Path) -> None:
+def test_any_runtime_asks_what_another_indexed(collection: Path) -> None:
     question = ("search", collection, "a whale sings", "-k", "4")
-    by_openvino, by_torch = (
+    by_kernel, by_torch = (
         json_of(*question, *more)["hits"] for more in ((), ("--runtime", "torch"))
     )
-    assert [hit["key"] for hit in by_openvino] == [hit["key"] for hit in by_torch]
-    assert by_openvino[0]["key"] == "1" and by_openvino[0]["scores"]["vector"] > 0.99
-    for one, other in zip(by_openvino, by_torch, strict=True):
+    assert [hit["key"] for hit in by_kernel] == [hit["key"] for hit in by_torch]
+    assert by_kernel[0]["key"] == "1" and by_kernel[0]["scores"]["vector"] > 0.99
+    for one, other in zip(by_kernel, by_torch, strict=True):
         assert one["score"] == pytest.approx(other["score"], abs=0.02)
 
 
@@ -78,15 +81,17 @@ def test_a_cold_search_reads_no_torch(collection: Path) -> None:
     assert done.stdout.splitlines()[-1] == "[]" and "a whale sings" in done.stdout
 
 
-def test_info_names_the_engine(collection: Path) -> None:
-    assert json_of("info", collection)["runtime"].startswith("openvino ")
+def test_info_names_the_runtime(collection: Path) -> None:
+    chosen = f"native int8 (a BERT network on a processor, by {levels()[0]})"
+    assert json_of("info", collection)["runtime"] == chosen
     assert json_of("info", collection, "--runtime", "torch")["runtime"].startswith("torch ")
-    assert json_of("info", collection, "--precision", "fp32")["runtime"] == "openvino fp32"
-    assert "\nruntime      openvino " in run("info", collection).stdout
+    exact = json_of("info", collection, "--precision", "fp32")["runtime"]
+    assert exact == "torch fp32 (fp32 was asked for)"
+    assert f"\nruntime      {chosen}\n" in run("info", collection).stdout
 
 
 def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
-    model = write_sentence_transformer(tmp_path / "model")
+    model = write_bert(tmp_path / "model")
     run("index", notes, tmp_path / "c", "--encoder", model, "--runtime", "torch")
     model.rename(tmp_path / "moved")
     info = json_of("info", tmp_path / "c")
@@ -109,9 +114,9 @@ def test_what_cannot_be_is_one_sentence(collection: Path) -> None:
     for options, message in (
         (
             ("--runtime", "torch", "--precision", "int8"),
-            "int8 is computed by openvino",
+            "computes in int8 on the processor",
         ),
-        (("--runtime", "openvino", "--device", "cuda"), "computes on the processor"),
+        (("--runtime", "native", "--device", "cuda"), "computes in int8 on the processor"),
         (("--device", "abacus"), "the device 'abacus' cannot be used here"),
         (("--precision", "fp8"), "is not one of"),
     ):
