@@ -214,9 +214,8 @@ class SearchEngineVectorStore(VectorStore):
     async def _asimilarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        search = self._similarity_search_with_relevance_scores
         scored: list[tuple[Document, float]] = await run_in_executor(
-            None, search, query, k, **kwargs
+            None, self._similarity_search_with_relevance_scores, query, k, **kwargs
         )
         return scored
 

@@ -65,7 +65,6 @@ def tune_fusion(
     queries: Mapping[str, str],
     qrels: Qrels,
     *,
-    exclude_self: bool | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> FusionTuning:
     """Choose the mode and the weight with the highest nDCG@10, and use them from now on.
@@ -79,7 +78,6 @@ def tune_fusion(
         engine: a collection in a folder.
         queries: key → question.
         qrels: question → document → grade.
-        exclude_self: see evaluate.retrieval.task.
         progress: called with the number of questions just ranked.
 
     Raises QueryError (no index of words, too few judged questions) and CorpusError (none).
@@ -90,7 +88,7 @@ def tune_fusion(
             f"{engine.collection.path} has no index of words, so there is nothing to weigh; its "
             "mode is vector"
         )
-    judged = task(engine, queries, qrels, exclude_self)
+    judged = task(engine, queries, qrels)
     if len(judged.queries) < MIN_JUDGED:
         raise QueryError(
             f"at least {MIN_JUDGED} questions must have judgements to choose a weight, got "

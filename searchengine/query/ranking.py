@@ -321,7 +321,7 @@ def hits(
     places = [ranked.passage for ranking in rankings for ranked in ranking.documents]
     documents = iter(snapshot.store.documents(place.document for place in places))
     facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
-    passages = _passages_to_choose(snapshot, query, rankings)
+    passages = _passages_to_choose(snapshot, rankings)
     ids = {place.id for place in places if place.id >= 0}.union(*passages.values())
     spans = dict(zip(ids, snapshot.spans_of(list(ids)), strict=True))
 
@@ -386,9 +386,7 @@ def reranked(answer: Hits, question: str, query: Query) -> Hits:
     return answer
 
 
-def _passages_to_choose(
-    snapshot: Snapshot, query: Query, rankings: Sequence[Ranking]
-) -> Mapping[int, list[int]]:
+def _passages_to_choose(snapshot: Snapshot, rankings: Sequence[Ranking]) -> Mapping[int, list[int]]:
     """Document → its passages, of those that have several and words of the question."""
     known = {
         ranked.passage.document: ranked.passage.id
