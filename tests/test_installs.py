@@ -544,10 +544,21 @@ def test_training_names_the_missing_extra(
     refuses(view("train"), at, extra, words)
 
 
-def test_training_from_python_names_the_missing_extra(view: ViewOf, at: Path) -> None:
-    result = view("base").program("from searchengine import train", at)
+@pytest.mark.parametrize(
+    ("program", "purpose"),
+    [
+        ("from searchengine import train", "training"),
+        (
+            "import searchengine as s; s.Encoder.load('starter').module",
+            "the torch module of a model",
+        ),
+        ("import searchengine as s; s.Encoder.load('starter').save('x')", "the torch module .*"),
+    ],
+)
+def test_python_names_the_missing_extra(program: str, purpose: str, view: ViewOf, at: Path) -> None:
+    result = view("without torch").program(program, at)
     (*_, line) = result.stderr.splitlines()
-    assert re.fullmatch(r"ImportError: training needs torch: .* 'searchengine\[train\]'", line)
+    assert re.fullmatch(rf"ImportError: {purpose} needs torch: .* 'searchengine\[train\]'", line)
 
 
 def test_no_compiler_no_silent_installation(tmp_path: Path) -> None:

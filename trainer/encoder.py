@@ -281,9 +281,10 @@ class Encoder:
         The folder appears at once or not at all; an older model there is replaced, anything else
         refused with a ModelError.
         """
+        model = self.model  # says what to install where torch is missing
         from searchengine.trainer.model.saving import write_model
 
-        write_model(self.model, Path(path))
+        write_model(model, Path(path))
 
     def push_to_hub(
         self,
@@ -298,6 +299,7 @@ class Encoder:
         `repository`: such as "me/my-model", created if it does not exist. `token`: by default that
         of `hf auth login` or of the variable HF_TOKEN. Raises ModelError.
         """
+        model = self.model  # says what to install where torch is missing
         from searchengine.trainer.model.saving import push_model
 
-        return push_model(self.model, repository, private=private, message=message, token=token)
+        return push_model(model, repository, private=private, message=message, token=token)

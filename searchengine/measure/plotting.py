@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,6 +59,7 @@ LABEL_GAP = 12.0  # points from one line's label to the next
 @contextmanager
 def style() -> Iterator[None]:
     """Apply the style within the block."""
+    require("plots", "drawing", "matplotlib")
     import matplotlib
 
     with matplotlib.rc_context(STYLE):

@@ -37,4 +37,4 @@ def test_where_pip_is_that_of_another_environment(python: Path, tmp_path: Path) 
 
 def test_in_an_environment_without_pip(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
-    assert install_line("fast") == f"uv pip install --python '{python}' 'searchengine[fast]'"
+    assert install_line("plots") == f"uv pip install --python '{python}' 'searchengine[plots]'"

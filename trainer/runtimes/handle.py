@@ -11,7 +11,7 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from searchengine.trainer.errors import ModelError
+from searchengine.trainer.errors import ModelError, require
 from searchengine.trainer.model.bert import Bert, OtherModelError, read_bert
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.static_model import static_place
@@ -80,6 +80,7 @@ class ModelHandle:
         """All parts, as torch modules."""
         with self._lock:
             if self._model is None:
+                require("train", "the torch module of a model", "torch", "transformers")
                 from searchengine.trainer.model.torch_model import read
 
                 assert self.source is not None
