@@ -5,7 +5,7 @@
 One text of 512 to 4,096 tokens through the starter's network with 4,096 interpolated positions,
 forward, backward and AdamW, dropout 0. Full attention written out (eager), torch's fused one
 (sdpa) and shifted sparse attention with groups of a quarter and of an eighth of the text; all
-weights trained, adapters (LoRA), adapters with embeddings and norms (LoRA+). For the time all kinds
+weights trained, or adapters with embeddings and norms (LoRA+). For the time all kinds
 of attention take turns in one process; for the memory each runs in a process of its own, and counts
 what a step adds to what is resident before the first. Ten minutes on two cores.
 """
@@ -24,7 +24,6 @@ WINDOW = 4096
 ATTENTIONS = ("eager", "sdpa", "groups of 1/4", "groups of 1/8")
 TRAINED: dict[str, dict[str, Any]] = {
     "all weights": {},
-    "LoRA": {"adapter_rank": 8, "adapter_extras": False},
     "LoRA+": {"adapter_rank": 8},
 }
 

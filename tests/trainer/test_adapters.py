@@ -129,15 +129,6 @@ def test_adapters_embeddings_and_norms_are_trained_and_nothing_else(config: Trai
     assert not {f"encoder.layer.{i}.output.dense" for i in range(2)} & names
 
 
-def test_without_the_extras_the_adapters_alone_are_trained(config: TrainConfig) -> None:
-    train(replace(config, adapter_extras=False))
-    assert changed(config) == {
-        f"encoder.layer.{i}.attention.{part}"
-        for i in range(2)
-        for part in ("self.query", "self.key", "self.value", "output.dense")
-    }
-
-
 def test_adapters_begin_as_nothing(base: Path, config: TrainConfig) -> None:
     network: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
     before = network(TOKENS[:, :40])[0]
@@ -173,8 +164,6 @@ def test_settings_that_cannot_be_are_refused(config: TrainConfig) -> None:
     wrong: dict[str, dict[str, Any]] = {
         "max_tokens is 48 with window 96: expected 96 or more": {"max_tokens": 48},
         "attention_group is 1: expected 2 or more": {"attention_group": 1},
-        "kept_positions without window": {"window": None, "kept_positions": 8},
-        "adapter_extras false without adapter_rank": {"adapter_rank": 0, "adapter_extras": False},
     }  # fmt: skip
     for message, settings in wrong.items():
         with pytest.raises(ConfigError, match=message):

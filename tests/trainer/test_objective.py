@@ -131,7 +131,7 @@ def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
     [
         {"hard_negative_weight": 2.0},
         {"prefix_weights": (1.0, 3.0)},
-        {"layers_per_step": 1, "layer_distillation": 0.2},
+        {"layers_per_step": 1},
     ],
 )
 def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
@@ -163,28 +163,28 @@ def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)
 
 
-def test_layers_are_drawn_below_the_last_and_weighed(base: Path) -> None:
-    objective = contrastive(base, layers_per_step=5, layer_weight=0.7, layer_distillation=0.2)
+def test_layers_are_drawn_below_the_last(base: Path) -> None:
+    objective = contrastive(base, layers_per_step=5)
     assert objective.layers(0) == (1, 2)  # the tiny network has two
     batch = [Row(f"a{i}", f"b{i}") for i in range(4)]
     a, b, none = rows(0, 4, 2), rows(1, 4, 2), rows(2, 0, 2)
     both = functional.normalize(torch.cat([a, b], dim=1), dim=-1)
-    expected = info_nce(cosines(a[1], b[1])) + 0.7 * info_nce(cosines(a[0], b[0]))
-    expected += 0.2 * layer_distillation(both[0], both[1])
+    expected = info_nce(cosines(a[1], b[1])) + info_nce(cosines(a[0], b[0]))
+    expected += layer_distillation(both[0], both[1])
     found = objective.loss([a, b, none], batch, 0)
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     assert contrastive(base).layers(0) == ()
 
 
 def test_several_layers_share_a_weight_and_learn_from_the_last(base: Path) -> None:
-    objective = contrastive(base, layers_per_step=2, layer_weight=0.7, layer_distillation=0.2)
+    objective = contrastive(base, layers_per_step=2)
     batch = [Row(f"a{i}", f"b{i}") for i in range(4)]
     a, b, none = rows(0, 4, 3), rows(1, 4, 3), rows(2, 0, 3)
     both = functional.normalize(torch.cat([a, b], dim=1), dim=-1)
     expected = info_nce(cosines(a[2], b[2]))
     for layer in (0, 1):
-        expected += 0.7 / 2 * info_nce(cosines(a[layer], b[layer]))
-        expected += 0.2 * layer_distillation(both[layer], both[2])
+        expected += info_nce(cosines(a[layer], b[layer])) / 2
+        expected += layer_distillation(both[layer], both[2])
     found = objective.loss([a, b, none], batch, 0)
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
 

@@ -142,19 +142,6 @@ def test_share_scales(base: Path) -> None:
         torch.testing.assert_close(found, whole[1][name] / 2, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("fixed", [False, True])
-def test_one_mask_for_both_views_or_one_each(base: Path, fixed: bool) -> None:
-    model_passes = passes(base, fixed_dropout=fixed, chunk_tokens=24)
-    seen: list[Tensor] = []
-
-    def keep(found: list[Tensor]) -> Tensor:
-        seen.extend(x.detach() for x in found)
-        return nested(found)
-
-    backward(model_passes, [View(TEXTS, "query"), View(TEXTS, "document")], (), 3, keep, 1.0)
-    assert torch.equal(seen[0], seen[1]) is fixed
-
-
 def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
     model_passes = passes(base)
     model_passes.training_model.eval()

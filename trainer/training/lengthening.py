@@ -26,6 +26,7 @@ from searchengine.trainer.training.train_config import TrainConfig
 # The ways of computing rotary angles that a further factor can be multiplied into.
 SCALABLE = ("default", "linear")
 ADAPTER = "default"  # peft's name for the only one
+ADAPTER_ALPHA = 16.0  # the product of an adapter is scaled by α / rank
 # Names of the modules around a linear layer of the attention, in lower case.
 ATTENTION = ("attention", "attn")
 
@@ -62,11 +63,7 @@ def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
 
 def _stretched(network: Any, window: int, positions: int, kept: int | None) -> Any:
     """A network of the same class and weights for `window` tokens instead of `positions`."""
-    explicit, kept = kept, positions // 2 if kept is None else kept
-    if kept >= positions:
-        raise ModelError(
-            f"kept_positions is {kept}: expected less than {positions}, the network's positions"
-        )
+    kept = positions // 2 if kept is None else kept
     config = copy.deepcopy(network.config)
     offset = position_offset(config.to_dict())
     config.max_position_embeddings = window + offset
@@ -92,11 +89,6 @@ def _stretched(network: Any, window: int, positions: int, kept: int | None) -> A
             f"window: a {config.model_type} network has neither learned positions nor rotary ones "
             "that this program knows; leave it out"
         )
-    if explicit and not tables:
-        raise ModelError(
-            f"kept_positions is {explicit}: a {config.model_type} network has rotary positions, "
-            "and all of them are stretched; leave it out"
-        )
     for name in tables:
         weights[name] = interpolated(weights[name], window + offset, kept + offset)
     longer.load_state_dict(weights)
@@ -120,7 +112,7 @@ def interpolated(table: Tensor, rows: int, kept: int = 0) -> Tensor:
 def add_adapters(network: Any, config: TrainConfig) -> None:
     """Put adapters beside the linear layers of the attention, in place; freeze the rest.
 
-    With `adapter_extras` embeddings and norms stay trainable. The network's output is as before.
+    Embeddings and norms stay trainable (LoRA⁺). The network's output is as before.
     Raises ConfigError for a network whose attention cannot be identified.
     """
     import peft
@@ -137,17 +129,16 @@ def add_adapters(network: Any, config: TrainConfig) -> None:
         )
     adapters = peft.LoraConfig(
         r=config.adapter_rank,
-        lora_alpha=config.adapter_alpha,
+        lora_alpha=ADAPTER_ALPHA,
         target_modules=targets,
         lora_dropout=0.0,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         peft.LoraModel(network, adapters, ADAPTER)  # changes the network itself
-    if config.adapter_extras:
-        for module in network.modules():
-            if isinstance(module, nn.Embedding) or "norm" in type(module).__name__.lower():
-                module.requires_grad_(True)
+    for module in network.modules():
+        if isinstance(module, nn.Embedding) or "norm" in type(module).__name__.lower():
+            module.requires_grad_(True)
 
 
 def merge_adapters(network: Any) -> None:

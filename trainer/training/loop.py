@@ -64,6 +64,7 @@ from searchengine.trainer.training.training_model import TrainingModel
 
 # A checkpoint is written at least this often, however long an update takes.
 CHECKPOINT_SECONDS = 600
+MAX_GRAD_NORM = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +300,7 @@ def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
     if run.scaler is not None:
         wrapped: Any = run.optimizer
         run.scaler.unscale_(wrapped.optimizer)
-    norm = torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm).item()
+    norm = torch.nn.utils.clip_grad_norm_(trainable, MAX_GRAD_NORM).item()
     check_finite(run, {"loss": total})
     if run.scaler is None or run.scaler.get_scale() < 1:  # then no scale is to blame
         check_finite(run, {"norm of the gradient": norm})

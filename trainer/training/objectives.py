@@ -134,7 +134,7 @@ class Contrastive(PrefixObjective):
         for at in range(len(anchors) - 1):
             truncated, full = (torch.cat([v[layer] for v in vectors]) for layer in (at, -1))
             distance = layer_distillation(normalize(truncated, dim=-1), normalize(full, dim=-1))
-            total = total + self.config.layer_distillation * distance
+            total = total + distance
         size = max(1, _COSINES_AT_ONCE // contrast.vectors.shape[1])
         blocks = [slice(start, start + size) for start in range(0, count, size)]
         for block in blocks:
@@ -165,13 +165,13 @@ class Contrastive(PrefixObjective):
 
     def _of_anchors(self, contrast: Contrast, block: slice, step: int, anchors: Tensor) -> Tensor:
         """InfoNCE of a block of anchors (L, b, D) among all candidates, nested."""
-        config, labels = self.config, contrast.labels[block]
+        labels = contrast.labels[block]
         bias = self._text_bias(contrast, block)
         total = anchors.new_zeros(())
         for layer in reversed(range(len(anchors))):
             value = self._nested(anchors[layer], contrast.vectors[layer], labels, bias, step)
             if layer < len(anchors) - 1:
-                value = config.layer_weight * value / (len(anchors) - 1)
+                value = value / (len(anchors) - 1)
             total = total + value
         return total
 

@@ -176,24 +176,21 @@ class Passes:
 
     def _plan(self, views: Sequence[View], seed: int) -> list[Pass]:
         """Passes of texts with the same prompt."""
-        groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        groups: dict[int, list[tuple[int, int]]] = {}
         ids = []
         for v, view in enumerate(views):
             prompt = self._prompt[view.role]
             known = view.ids
             ids.append(self._ids([prompt + t for t in view.texts]) if known is None else known)
-            # One mask for both views of a text needs passes of the same shape and seed.
-            mask_group = v if self.config.fixed_dropout else 0
-            group = (self._ids.prompt_tokens(prompt), mask_group)
-            groups.setdefault(group, []).extend((v, row) for row in range(len(view.texts)))
+            group = groups.setdefault(self._ids.prompt_tokens(prompt), [])
+            group.extend((v, row) for row in range(len(view.texts)))
         passes: list[Pass] = []
-        for (prompt_tokens, _), places in groups.items():
+        for prompt_tokens, places in groups.items():
             lengths = [len(ids[v][row]) for v, row in places]
-            for n, chosen in enumerate(token_budget_batches(lengths, self._budget)):
+            for chosen in token_budget_batches(lengths, self._budget):
                 members = [places[i] for i in chosen]
                 padded = self._ids.pad([ids[v][row] for v, row in members], prompt_tokens)
-                number = n if self.config.fixed_dropout else len(passes)
-                passes.append(Pass(Batch.of(padded, self.device), members, seed + number))
+                passes.append(Pass(Batch.of(padded, self.device), members, seed + len(passes)))
         return passes
 
     def _run(self, item: Pass, layers: Sequence[int], encoder: EncoderCopy | None = None) -> Tensor:

@@ -116,7 +116,7 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
     if config.prompts:
         model = replace(model, prompts={**model.prompts, **config.prompts})
     if config.window is not None:
-        model = lengthened(model, config.window, config.kept_positions)
+        model = lengthened(model, config.window)
     model, projection = with_pooling(model, config.pooling, config.seed)
     dims = config.prefixes or default_prefixes(model, config.nested)
     if dims[0] != model.module.dim:
@@ -184,8 +184,7 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
 def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
     """Refuse sentences as their own positives if no dropout tells the two views apart."""
     alone = examples.has(Kind.SENTENCE)
-    equal_views = config.fixed_dropout or config.dropout == 0
-    if not alone or config.augment is not Augment.NONE or equal_views:
+    if not alone or config.augment is not Augment.NONE or config.dropout == 0:
         return
     network: Any = model.module.transformer
     inputs = _sample_inputs(model)

@@ -86,8 +86,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             **_NLI,
             "prefixes_per_step": 1,
             "layers_per_step": 1,
-            "layer_weight": 1.0,
-            "layer_distillation": 1.0,
         },
         # CoSENT (doi 10.1109/TASLP.2024.3402087) as sentence-transformers' example trains it on
         # STS-B: a scale of 20, batches of 16, four epochs; the rate of Reimers & Gurevych, arXiv
@@ -115,7 +113,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "max_tokens": 2048,
             "attention_group": 512,
             "adapter_rank": 8,
-            "adapter_alpha": 16.0,
             "dropout": 0.0,
             "batch_size": 16,
             "epochs": 1,

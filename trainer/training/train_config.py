@@ -71,7 +71,6 @@ DEFAULTS = {
     "query_prompt": "the base's",
     "document_prompt": "the base's",
     "window": "the base's",
-    "kept_positions": "half of the base's",
     "prefixes": "the base model's; else its width and 512, 256, 128, 64 below it",
     "prefix_weights": "1 each",
 }
@@ -83,12 +82,9 @@ CARD = {
     "document_prompt": "Prompt of documents: {!r}",
     "pooling": "Pooling: {}",
     "dropout": "Dropout {}",
-    "fixed_dropout": "One dropout mask for a sentence and its positive",
     "window": "Window lengthened to {} tokens by position interpolation",
-    "kept_positions": "Positions not stretched: {}",
     "attention_group": "Shifted sparse attention in training, groups of {} tokens",
     "adapter_rank": "Low-rank adapters of the attention, rank {}, merged",
-    "adapter_extras": "Embeddings and norms were not trained",
     "mlm_weight": "Masked-language-model loss, weight {}",
     "mlm_probability": "Share of tokens masked: {}",
     "hard_negative_weight": "An anchor's own negatives weigh {}",
@@ -97,14 +93,12 @@ CARD = {
     "prefix_weights": "Weights of the prefixes: {}",
     "prefixes_per_step": "Prefixes drawn for each update: {}",
     "layers_per_step": "Encoders of fewer layers drawn for each update: {}",
-    "layer_weight": "Weight of the loss of encoders of fewer layers: {}",
-    "layer_distillation": "Layer distillation, weight {}",
 }
 # Settings that are for one objective alone.
 OF_OBJECTIVES = {
     **dict.fromkeys(
         (
-            "augment", "fixed_dropout", "hard_negative_weight", "layers_per_step", "queue_size",
+            "augment", "hard_negative_weight", "layers_per_step", "queue_size",
         ),
         Objective.CONTRASTIVE,
     ),
@@ -137,18 +131,12 @@ class TrainConfig:
         pooling: Pooling, instead of the base model's: `cls` with a tanh layer that is kept,
             `cls-before-pooler` with one in training only, `mean`
         dropout: Dropout rate of the whole network; 0 for none
-        fixed_dropout: One dropout mask for both views of a sentence
         window: Tokens that the trained model reads; above the base's positions these are
             [interpolated](special-encoders.md#longer-texts)
-        kept_positions: Learned positions that stay as they are in a longer window, so that short
-            texts keep their vectors; the others are stretched over the rest. 0: all are
-            stretched, as rotary ones always are
         attention_group: Tokens in a group of shifted sparse attention, for texts longer than that
             in training; 0: full attention
         adapter_rank: Rank of low-rank adapters ([LoRA](https://arxiv.org/abs/2106.09685)) of the
             attention, trained in place of the network and merged in the end; 0: train all weights
-        adapter_alpha: α of the adapters, which are scaled by α / rank
-        adapter_extras: Train embeddings and norms beside the adapters (LoRA⁺)
         objective: Task: tell pairs from other texts, predict the labels of texts, or order pairs
             by their scores
         temperature: Temperature, by which cosines are divided
@@ -169,9 +157,6 @@ class TrainConfig:
             ([why](training.md#the-rotation-at-the-start))
         layers_per_step: Number of random truncated encoders (first layers only) for every update;
             then `Encoder.truncate(layers=n)` still works
-        layer_weight: Weight of the loss of truncated encoders
-        layer_distillation: Weight of the KL divergence of a truncated encoder's vectors from the
-            full encoder's
         batch_size: Examples that are each other's negatives, over all processes
         accumulation: Batches per update
         gradient_cache: [Gradient caching](https://arxiv.org/abs/2101.06983): memory that does not
@@ -184,7 +169,6 @@ class TrainConfig:
         learning_rate: Peak learning rate
         warmup_ratio: Share of the updates in which the rate rises
         weight_decay: Weight decay of AdamW, except for biases and norms
-        max_grad_norm: Maximum norm of an update's gradient
         seed: Seed of all random choices: order, prefixes, layers, held-out examples, dropout
         precision: `bf16` or `fp16`: autocast with float32 weights, in fp16 with a scaled loss, for
             GPUs that only emulate bf16; `fp32`; `auto`: `bf16` where the hardware computes it
@@ -213,15 +197,11 @@ class TrainConfig:
     document_prompt: str | None = None
     pooling: Pooler = Pooler.BASE
     dropout: BelowOne | None = None
-    fixed_dropout: bool = False
 
     # Longer texts: LongLoRA, arXiv 2309.12307.
     window: Annotated[int, at_least(3)] | None = None
-    kept_positions: NotNegativeInt | None = None
     attention_group: NotNegativeInt = 0
     adapter_rank: NotNegativeInt = 0
-    adapter_alpha: Positive = 16.0
-    adapter_extras: bool = True
 
     # Objective: what is learnt, and settings of several objectives.
     objective: Objective = Objective.CONTRASTIVE
@@ -245,8 +225,6 @@ class TrainConfig:
     prefixes_per_step: NotNegativeInt = 0
     rotate: bool = True
     layers_per_step: NotNegativeInt = 0
-    layer_weight: NotNegative = 1.0
-    layer_distillation: NotNegative = 1.0
 
     # Optimisation: batches, optimizer and schedule.
     batch_size: Annotated[int, at_least(2)] = 32
@@ -259,7 +237,6 @@ class TrainConfig:
     learning_rate: Positive = 5e-5
     warmup_ratio: BelowOne = 0.1
     weight_decay: NotNegative = 0.01
-    max_grad_norm: Positive = 1.0
     seed: Annotated[int, SEED] = 0
     precision: Annotated[Precision, TRAINING] = Precision.AUTO
 
@@ -330,10 +307,6 @@ class TrainConfig:
              "nested would train prefixes behind the layer that is dropped"),
             (self.queue_size and self.layers_per_step, "queue_size has no layers_per_step"),
             (self.mlm_weight and not self.mlm_probability, "mlm_weight with mlm_probability 0"),
-            (self.window is None and self.kept_positions is not None,
-             "kept_positions without window"),
-            (not self.adapter_rank and not self.adapter_extras,
-             "adapter_extras false without adapter_rank"),
             (labels and self.query_prompt is not None,
              "labelled texts get the document_prompt, so no query_prompt would be learnt"),
         )  # fmt: skip
