@@ -58,7 +58,7 @@ from searchengine.encoders.loading import (
     load_given,
     load_new,
 )
-from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
+from searchengine.encoders.protocol import NoEncoder, TextEncoder
 from searchengine.encoders.questions import encoded
 from searchengine.errors import (
     CollectionError,
@@ -308,8 +308,7 @@ class SearchEngine:
     @property
     def encodes(self) -> bool:
         """Whether documents are encoded: not if they must come with vectors."""
-        fingerprint = self.collection.settings["encoder"]["fingerprint"]
-        return self._encoder.argument is not None or fingerprint != NO_ENCODER
+        return self._encoder.encodes(self.collection.settings)
 
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""

@@ -37,11 +37,7 @@ def is_url(source: object) -> bool:
 
 
 class _Passing(EndpointError):
-    """A failure after which the same request may succeed, in `wait` seconds or later."""
-
-    def __init__(self, problem: str, wait: float = 0.0) -> None:
-        super().__init__(problem)
-        self.wait = wait
+    """A failure after which the same request may succeed: the problem, and seconds to wait."""
 
 
 @dataclass(eq=False, repr=False)
@@ -160,7 +156,7 @@ class HttpEncoder(FunctionEncoder):
             try:
                 return self._answer(client, texts)
             except _Passing as error:
-                problem, wait = str(error), error.wait
+                problem, wait = error.args
             except EndpointError as error:
                 # Not `from error`: a traceback would show the key that an answer repeats.
                 raise EndpointError(f"{self.url}/embeddings {error}") from None
@@ -189,7 +185,7 @@ class HttpEncoder(FunctionEncoder):
                     if len(content) > limit:
                         raise EndpointError(f"answered with more than {limit >> 20} MiB")
         except httpx2.RequestError as error:
-            raise _Passing(f"does not answer ({str(error) or type(error).__name__})") from None
+            raise _Passing(f"does not answer ({str(error) or type(error).__name__})", 0) from None
         try:
             answer = json.loads(content)
         except (ValueError, RecursionError):

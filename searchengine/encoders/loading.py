@@ -235,8 +235,8 @@ class CollectionEncoder:
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise EncoderMismatch if an encoder that is not held built a state of the collection."""
-        if self._present is not None:
-            self._loaded_for(settings)
+        if self._present is not None and self._built(settings["encoder"]) is None:
+            self._check(self._present, settings["encoder"])
 
     def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> object:
         """Hold another encoder too, until `settle` gets what this returns.
@@ -261,20 +261,23 @@ class CollectionEncoder:
 
     def _loaded_for(self, settings: Mapping[str, Any] | None) -> QuestionEncoder:
         identity = (self._collection.settings if settings is None else settings)["encoder"]
-        path, advice = self._collection.path, ""
+        path = self._collection.path
         with self._loading:
             if self._closed:
                 raise CollectionError(f"{path} is closed; open it again")
             if (built := self._built(identity)) is not None:
                 return built
-            if (present := self._present) is None:
-                present = QuestionEncoder(load_built_by(identity, path, self.runtime), self.runtime)
-            elif self.argument is None:  # it did build the collection
-                advice = "another process has changed the encoder since then; open the collection "
-                advice += "again"
-            check_built_by(present.encoder, identity, path, advice)
-            self._present = present
-            return present
+            if (held := self._present) is None:
+                held = QuestionEncoder(load_built_by(identity, path, self.runtime), self.runtime)
+            self._check(held, identity)
+            self._present = held
+            return held
+
+    def _check(self, held: QuestionEncoder, identity: Mapping[str, Any]) -> None:
+        advice = ""
+        if self.argument is None and held is self._present:  # it did build the collection
+            advice = "another process has changed the encoder since then; open the collection again"
+        check_built_by(held.encoder, identity, self._collection.path, advice)
 
     def _built(self, identity: Mapping[str, Any]) -> QuestionEncoder | None:
         """The encoder held that built a state."""
