@@ -80,14 +80,8 @@ def load(path: Path = LIBRARY) -> Any:
     try:
         library = ctypes.CDLL(str(path))
         library.encoder_level.restype = ctypes.c_char_p
-        library.encoder_level.argtypes = [ctypes.c_int]
-        library.encoder_run.restype = ctypes.c_int
-        network, texts = ctypes.POINTER(CNetwork), ctypes.POINTER(CTexts)
-        library.encoder_run.argtypes = [ctypes.c_int, network, texts, ctypes.c_int]
         library.wordpiece_new.restype = _POINTER
-        library.wordpiece_new.argtypes = [ctypes.POINTER(CWordPiece)]
         library.wordpiece_free.argtypes = [_POINTER]
-        library.wordpiece_run.restype = ctypes.c_int
         arrays = (_POINTER, ctypes.c_int, ctypes.c_int, _POINTER, _POINTER, ctypes.c_int)
         library.wordpiece_run.argtypes = [_POINTER, ctypes.c_char_p, *arrays]
     except (OSError, AttributeError):  # another platform's library, or one of another version
