@@ -10,16 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from tiny_model import write_bert
+from transformers import BertModel
 
 from searchengine.indexer.native import compiler
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.bert import read_bert
+from searchengine.trainer.model.head import apply_head
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.native import library, weights
-from searchengine.trainer.runtimes.calibration import apply_head, quantize
+from searchengine.trainer.runtimes.calibration import quantize
 
 LENGTHS = (1, 2, 3, 5, 16, 47, 48, 63, 64, 65, 130)
 WIDTH, HEADS, INNER, TOKENS = 96, 2, 208, 50
@@ -134,8 +137,54 @@ def test_it_computes_what_numpy_computes_of_the_same_weights(
     level = library.levels().index("scalar")
     lengths = np.array([len(text) for text in texts], np.int32)
     cls, means = library.encode(network, np.concatenate(texts), lengths, 1, level)
-    ours = apply_head(bert, {"cls": cls, "mean": means})
+    ours = apply_head(bert.head, np.concatenate([cls, means], axis=1))
     assert np.einsum("nd,nd->n", ours, exact).min() > least
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("width", "heads", "inner", "activation"),
+    [
+        (256, 4, 512, "gelu"),
+        (288, 9, 592, "gelu_new"),
+        (352, 22, 704, "gelu"),
+        (640, 5, 640, "gelu"),
+    ],
+)
+def test_networks_of_other_shapes_are_near_torch(
+    width: int, heads: int, inner: int, activation: str, tmp_path: Path
+) -> None:
+    """Heads of 64, 32, 16 and 128 channels, both forms of GELU, all poolings, 1,024 positions."""
+    folder = write_bert(
+        tmp_path / "model",
+        hidden_size=width,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+        hidden_act=activation,
+        max_position_embeddings=1024,
+        initializer_range=0.05,
+    )
+    exact = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    bert, random = read_bert(Source.find(folder)), np.random.default_rng(width)
+    limit = exact.config.vocab_size
+    texts = [random.integers(0, limit, length, np.int32) for length in (1, 7, 32, 33, 300, 1024)]
+    lengths = np.array([len(text) for text in texts], np.int32)
+    arrays, _ = quantize(bert, texts[1:5], library.digit_bits())
+    network = weights.network(arrays, 2, heads, bert.network.epsilon, library.digit_bits())
+    ours = library.encode(network, np.concatenate(texts), lengths, 2, maxima=True)
+    with torch.no_grad():
+        hidden = [exact(torch.tensor(text[None]).long())[0][0].numpy() for text in texts]
+    for text, tokens in enumerate(hidden):
+        pooled = tokens[0], tokens.mean(axis=0), tokens.max(axis=0)
+        for rows, vector in zip(ours, pooled, strict=True):
+            row = rows[text]
+            cosine = row @ vector / np.linalg.norm(row) / np.linalg.norm(vector)
+            assert cosine > 0.9995, len(tokens)
+    for level in range(1, len(library.levels()) - 1):  # the scalar one would take minutes
+        if library.digit_bits(level) == library.digit_bits():
+            again = library.encode(network, np.concatenate(texts), lengths, 2, level, maxima=True)
+            for rows, others in zip(ours, again, strict=True):
+                np.testing.assert_array_equal(rows, others)
 
 
 @needs_kernel
