@@ -39,8 +39,13 @@ MODULES = {
     "searchengine/cli/training/logs.py": "train",
     "trainer/evaluation/labels.py": "train",
     "trainer/evaluation/mteb.py": "mteb",
-    "trainer/model/": "train",
-    "trainer/runtimes/": "train",
+    "trainer/model/card.py": "train",
+    "trainer/model/model_folder.py": "train",
+    "trainer/model/modules.py": "train",
+    "trainer/model/network.py": "train",
+    "trainer/model/saving.py": "train",
+    "trainer/model/torch_model.py": "train",
+    "trainer/runtimes/torch_runtime.py": "train",
     "trainer/training/": "train",
 }
 """File, or folder → the extra whose packages it imports at its head."""
@@ -53,6 +58,8 @@ FUNCTIONS = {
     "searchengine/corpus/text_files.py": "formats",
     "searchengine/measure/": "plots",
     "trainer/encoder.py": "train",
+    "trainer/model/fingerprint.py": "train",
+    "trainer/runtimes/": "train",
     "trainer/training/example_files.py": "datasets",
 }
 """File or folder → the extras whose packages and modules it imports within functions."""
