@@ -462,7 +462,6 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
     ("starter", ("evaluate", "sts", "sts.tsv")),
     ("starter", ("mine", "pairs.tsv", "--out", "x.tsv")),
     ("starter", ("reindex", "notes.index", "--encoder", "starter")),
-    ("multilingual", ("index", "notes", "x.index", "--encoder", "multilingual")),
     ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "torch")),
     ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--precision", "fp32")),
     ("formats", ("index", "papers/whale.pdf", "x.index", "--encoder", "static")),
