@@ -78,8 +78,9 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path) -> Any:
     """A JSON file of a model folder; ModelError names the file if it is not one."""
+    text = read_text(path)
     try:
-        return json.loads(read_text(path))
+        return json.loads(text)
     except ValueError as error:
         raise ModelError(f"{path} cannot be read as JSON: {error}") from error
 

@@ -58,21 +58,14 @@ def multilingual_folder() -> Path:
 def _weights() -> bytes:
     """The file of the package, checked. Raises ModelError."""
     spec = find_spec(PACKAGE)
+    install = install_line("multilingual")
     if spec is None or spec.origin is None:
-        raise ModelError(
-            f"the multilingual encoder is not installed: {install_line('multilingual')}"
-        )
+        raise ModelError(f"the multilingual encoder is not installed: {install}")
     path = Path(spec.origin).with_name(FILE)
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ModelError(
-            f"the weights of the multilingual encoder cannot be read ({error}): "
-            f"{install_line('multilingual')} again"
-        ) from error
+        raise ModelError(f"{path} cannot be read ({error}): {install} again") from error
     if hashlib.sha256(data).hexdigest() != SHA256:
-        raise ModelError(
-            f"{path} must be that of {PACKAGE} 0.3.0, which has the SHA-256 {SHA256[:8]}…: "
-            f"{install_line('multilingual')} again"
-        )
+        raise ModelError(f"{path} must be that of {PACKAGE} 0.3.0: {install} again")
     return data
