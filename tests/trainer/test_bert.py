@@ -92,6 +92,7 @@ READ: dict[str, tuple[dict[str, Any], list[Change]]] = {
     "mean": ({}, [pooled("mean", head=(None,))]),
     "cls, three layers": ({"num_hidden_layers": 3}, [pooled("cls")]),
     "four heads of 16": ({"num_attention_heads": 4}, [pooled("cls", head=(None,))]),
+    "maxima beside the others": ({"hidden_act": "gelu_new"}, [pooled("cls", "max", "mean")]),
     "wider": ({"hidden_size": 96, "intermediate_size": 160}, []),
     "tanh": ({"hidden_act": "gelu_new"}, []),
     "cls and mean, a head": (

@@ -71,8 +71,9 @@ class NativeRuntime:
             )
         if lengths.min(initial=1) < 1 or lengths.max(initial=1) > longest:
             raise ModelError(f"a text must have 1 to {longest} tokens, got {lengths.max()}")
-        cls, means = encode(self._network, tokens, lengths, threads())
-        pooled = {"cls": cls, "mean": means}
+        maxima = "max" in self._bert.pooling
+        found = encode(self._network, tokens, lengths, threads(), maxima=maxima)
+        pooled = dict(zip(("cls", "mean", "max"), found, strict=False))
         vectors = np.concatenate([pooled[mode] for mode in self._bert.pooling], axis=1)
         return apply_head(self._bert.head, vectors)
 
