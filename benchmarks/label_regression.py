@@ -24,8 +24,8 @@ import torch
 from few_shot import read
 from record import DATA, over_seeds, record
 
+from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.head import cross_validated_c
 
 EACH, JUDGED, KEPT, DRAWS = (5, 10, 20), 60, 100, 10

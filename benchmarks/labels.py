@@ -31,10 +31,10 @@ from few_shot import Labelled, write
 from record import DATA, over_seeds, record
 from reports import folder
 
+from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.labels import classify
 from searchengine.trainer.evaluation.significance import compare
-from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.head import best_c, fit_classifier
 from searchengine.trainer.training.loop import train

@@ -37,6 +37,7 @@ MODULES = {
     "searchengine/server/": "serve",
     "searchengine/cli/training/display.py": "train",
     "searchengine/cli/training/logs.py": "train",
+    "trainer/classifier.py": "train",
     "trainer/evaluation/labels.py": "train",
     "trainer/evaluation/mteb.py": "mteb",
     "trainer/model/card.py": "train",

@@ -18,11 +18,43 @@ from typing import Any, Self
 
 from safetensors import SafetensorError
 
+from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError
 
 CHECKSUMS = "checksums.json"
 # A file changed this recently (ns) may change again within one tick of the clock: it is read again.
 SETTLED = 1_000_000_000
+
+
+def read_text(path: Path) -> str:
+    """A text file of a model folder; ModelError names the file if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ModelError(f"{path} is missing: the model folder is incomplete") from None
+    except PermissionError as error:
+        raise ModelError(f"{path}: {FORBIDDEN}") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file of a model folder; ModelError names the file if it is not one."""
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ModelError(f"{path} cannot be read as JSON: {error}") from error
+
+
+def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """A JSON object; {} for an optional file that is not there."""
+    if optional and not path.is_file():
+        return {}
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds a {type(value).__name__}: expected an object")
+    return value
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine.cli import cli
+from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.card import (
     DOCUMENTS,
@@ -25,7 +26,6 @@ from searchengine.trainer.model.card import (
     read_base_card,
 )
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.model.source import starter_folder
 from searchengine.trainer.training.outcome import summary
 from searchengine.trainer.training.train_config import TrainConfig

@@ -9,10 +9,10 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from searchengine.trainer.classifier import C, Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.labels import accuracy, classify
-from searchengine.trainer.model.modules import C, Classifier
 from searchengine.trainer.training import loop, outcome
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.train_config import TrainConfig

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from searchengine.trainer.model.modules import Classifier
+from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.training.head import with_linear_head

@@ -7,10 +7,10 @@ from statistics import NormalDist
 
 import torch
 
+from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.significance import CONFIDENCE
-from searchengine.trainer.model.modules import Classifier
 
 LabelledText = tuple[str, str]  # text, label
 

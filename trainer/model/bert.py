@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.files import read_object, read_text
 from searchengine.trainer.model.head import (
     ACTIVATIONS,
     IDENTITY,
@@ -34,9 +35,7 @@ from searchengine.trainer.model.layout import (
     model_stages,
     pooling_modes,
     position_offset,
-    read_object,
     read_settings,
-    read_text,
     require_safetensors,
     transformer_settings,
 )

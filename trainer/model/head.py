@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.layout import WEIGHTS, read_object, require_safetensors
+from searchengine.trainer.files import read_object
+from searchengine.trainer.model.layout import WEIGHTS, require_safetensors
 from searchengine.trainer.model.tensors import Tensors
 
 Array = NDArray[np.float32]

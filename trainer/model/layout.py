@@ -1,6 +1,5 @@
 """The JSON files of a model folder, checked; read without torch."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.files import read_json, read_object
 
 WEIGHTS = "model.safetensors"
 MODULES = "modules.json"
@@ -62,37 +61,6 @@ PUBLISHED: tuple[tuple[str, Mapping[str, str]], ...] = (
         {"query": "search_query: ", "document": "search_document: "},
     ),
 )
-
-
-def read_text(path: Path) -> str:
-    """A text file of a model folder; ModelError names the file if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ModelError(f"{path} is missing: the model folder is incomplete") from None
-    except PermissionError as error:
-        raise ModelError(f"{path}: {FORBIDDEN}") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file of a model folder; ModelError names the file if it is not one."""
-    text = read_text(path)
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ModelError(f"{path} cannot be read as JSON: {error}") from error
-
-
-def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """A JSON object; {} for an optional file that is not there."""
-    if optional and not path.is_file():
-        return {}
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds a {type(value).__name__}: expected an object")
-    return value
 
 
 def require_safetensors(place: Path) -> None:

@@ -8,21 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
-
-from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.classifier import Classifier, read_classifier
+from searchengine.trainer.files import read_object
 from searchengine.trainer.model.head import cut, head_width, read_head
 from searchengine.trainer.model.layout import (
-    WEIGHTS,
     max_tokens,
     model_stages,
     pooling_modes,
-    read_object,
     read_settings,
     transformer_settings,
 )
 from searchengine.trainer.model.modules import (
-    Classifier,
     Pooling,
     PoolingMode,
     SentenceModule,
@@ -31,9 +27,7 @@ from searchengine.trainer.model.modules import (
 from searchengine.trainer.model.network import read_transformer
 from searchengine.trainer.model.tokens import check_settings
 
-# Not read by sentence-transformers: the history of training, and the classifier.
-HISTORY = "training.json"
-CLASSIFIER = "classifier"
+HISTORY = "training.json"  # of training; sentence-transformers does not read it
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +75,6 @@ def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
         tokenizer,
         max_tokens=max_tokens(settings, tokenizer.model_max_length, transformer.config.to_dict()),
         history=read_object(folder / HISTORY, optional=True),
-        classifier=_read_classifier(folder),
+        classifier=read_classifier(folder),
         **stated,
     )
-
-
-def _read_classifier(folder: Path) -> Classifier | None:
-    path = folder / CLASSIFIER / "config.json"
-    config = read_object(path, optional=True)
-    if not config:
-        return None
-    labels, dims = config.get("labels"), config.get("dims")
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise ModelError(f"{path}: expected labels as strings")
-    if not isinstance(dims, list) or not all(type(dim) is int and dim > 0 for dim in dims):
-        raise ModelError(f"{path}: expected dims, the prefix lengths that it was trained for")
-    classifier = Classifier(dims, labels)
-    try:
-        classifier.load_state_dict(load_file(folder / CLASSIFIER / WEIGHTS))
-    except Exception as error:
-        raise ModelError(f"{path.parent} does not fit its config: {first_line(error)}") from error
-    return classifier.eval()

@@ -6,7 +6,6 @@ Source of the recipe: Reimers & Gurevych, arXiv 1908.10084.
 """
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,9 +18,6 @@ from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.model import head
 from searchengine.trainer.model.head import Head
 from searchengine.trainer.model.tokens import Padded
-
-# Of the fit: inverse strength of L2 on trained unit vectors, and the most steps of L-BFGS.
-C, ITERATIONS = 10.0, 100
 
 
 class PoolingMode(StrEnum):
@@ -262,71 +258,3 @@ def lowered(module: Module, dtype: torch.dtype, device: torch.device) -> Module:
                 values = nn.Parameter(values, requires_grad=False)
             copies[id(tensor)] = values
     return copy.deepcopy(module, copies).eval().to(device)
-
-
-class Classifier(nn.Module):
-    """A linear layer for each prefix length of the vectors.
-
-    labels: the names of the classes, in the order of the logits.
-    """
-
-    def __init__(self, dims: Sequence[int], labels: Sequence[str], seed: int = 0):
-        super().__init__()
-        self.labels = tuple(labels)
-        self.dims = tuple(dims)
-        self.layers = nn.ModuleDict({str(dim): nn.Linear(dim, len(labels)) for dim in dims})
-        generator = torch.Generator().manual_seed(seed)
-        for layer in self._linear:
-            nn.init.normal_(layer.weight, std=0.02, generator=generator)
-            nn.init.zeros_(layer.bias)
-
-    @property
-    def _linear(self) -> list[nn.Linear]:
-        return [cast(nn.Linear, layer) for layer in self.layers.values()]
-
-    def fit(self, vectors: Tensor, labels: Sequence[str], c: float = C) -> None:
-        """Become the logistic regression of labels on each prefix of vectors (n, D), by L-BFGS.
-
-        c: inverse strength of the L2 penalty, which is scikit-learn's C on unit vectors.
-        """
-        place = {label: i for i, label in enumerate(self.labels)}
-        for dim, layer in zip(self.dims, self._linear, strict=True):
-            x = self._unit(vectors.to(layer.weight), dim)
-            targets = torch.tensor([place[label] for label in labels], device=x.device)
-            _fit(layer, x, targets, dim / (2 * c * len(x)))  # weights are √D smaller than of x / √D
-
-    def forward(self, vectors: Tensor, dim: int | None = None) -> Tensor:
-        """Logits (n, labels) of the first `dim` dimensions of vectors (n, D), of all by default.
-
-        Raises ConfigError for a prefix length without a layer.
-        """
-        dim = vectors.shape[-1] if dim is None else dim
-        if dim not in self.dims:
-            raise ConfigError(
-                f"labels of {dim} dimensions: the classifier was trained for "
-                f"{', '.join(map(str, self.dims))}"
-            )
-        return cast(Tensor, self.layers[str(dim)](self._unit(vectors, dim)))
-
-    @staticmethod
-    def _unit(vectors: Tensor, dim: int) -> Tensor:
-        return prefix(vectors, dim) * math.sqrt(dim)
-
-
-def _fit(layer: nn.Linear, x: Tensor, targets: Tensor, penalty: float) -> None:
-    """Fit a layer to inputs (n, D) and classes (n,). penalty: of the squared weights."""
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    solver = torch.optim.LBFGS(
-        layer.parameters(), max_iter=ITERATIONS, line_search_fn="strong_wolfe"
-    )
-
-    def loss() -> Tensor:
-        solver.zero_grad()
-        value = nn.functional.cross_entropy(layer(x), targets)
-        value = value + penalty * layer.weight.square().sum()
-        torch.autograd.backward(value)
-        return value
-
-    solver.step(loss)  # type: ignore[no-untyped-call]
-    solver.zero_grad()

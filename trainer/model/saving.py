@@ -10,6 +10,7 @@ from huggingface_hub import HfApi
 from huggingface_hub import errors as hub
 from safetensors.torch import save_file
 
+from searchengine.trainer.classifier import write_classifier
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import new_folder, write_json
 from searchengine.trainer.model.card import card
@@ -21,7 +22,7 @@ from searchengine.trainer.model.layout import (
     WEIGHTS,
     lowercases,
 )
-from searchengine.trainer.model.model_folder import CLASSIFIER, HISTORY, Model
+from searchengine.trainer.model.model_folder import HISTORY, Model
 from searchengine.trainer.model.modules import (
     Dense,
     Pooling,
@@ -77,15 +78,7 @@ def _write_files(model: Model, folder: Path) -> None:
     if model.history:
         write_json(folder / HISTORY, dict(model.history))
     if model.classifier is not None:
-        (folder / CLASSIFIER).mkdir()
-        write_json(
-            folder / CLASSIFIER / "config.json",
-            {
-                "labels": list(model.classifier.labels),
-                "dims": list(model.classifier.dims),
-            },
-        )
-        save_file(model.classifier.state_dict(), folder / CLASSIFIER / WEIGHTS)
+        write_classifier(model.classifier, folder)
     (folder / "README.md").write_text(card(model), encoding="utf-8")
 
 

@@ -14,13 +14,8 @@ from pathlib import Path
 
 from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError, pip_line
-from searchengine.trainer.files import file_state
-from searchengine.trainer.model.layout import (
-    MODULES,
-    listed_modules,
-    read_object,
-    require_safetensors,
-)
+from searchengine.trainer.files import file_state, read_object
+from searchengine.trainer.model.layout import MODULES, listed_modules, require_safetensors
 from searchengine.trainer.model.multilingual import (
     MULTILINGUAL,
     multilingual_folder,

@@ -15,12 +15,12 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.files import read_object
 from searchengine.trainer.model.layout import (
     MODULES,
     TOKENIZER,
     WEIGHTS,
     listed_modules,
-    read_object,
     read_settings,
     require_safetensors,
 )

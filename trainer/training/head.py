@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from searchengine.trainer.classifier import C, Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.modules import C, Classifier, Dense, Normalize, SentenceModule
+from searchengine.trainer.model.modules import Dense, Normalize, SentenceModule
 from searchengine.trainer.training.example_files import texts_without_label
 from searchengine.trainer.training.examples import Examples
 

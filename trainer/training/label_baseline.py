@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.labels import LabelledText
 from searchengine.trainer.evaluation.significance import compare
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.training.examples import Examples

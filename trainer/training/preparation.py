@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.errors import ConfigError, DataError, ModelError
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.modules import Batch, Classifier, Dense
+from searchengine.trainer.model.modules import Batch, Dense
 from searchengine.trainer.model.network import first_layers
 from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.model.source import Source
