@@ -99,7 +99,7 @@ def peer_sides(python: str, exported: Path) -> dict[str, dict[str, Any]]:
     """The sides of encoding_peers.py, their files exported."""
     import encoding_peers
 
-    from searchengine.trainer.model.source import starter_folder
+    from searchengine.trainer.sources.source import starter_folder
 
     where = {"python": python, "model": str(starter_folder()), "exported": str(exported)}
     with Side(str(PEERS), tool="export", **where) as side:
@@ -357,7 +357,7 @@ def theirs(device: str, dtype: str | None = None) -> tuple[Callable[..., Any], d
     """sentence-transformers with its defaults, but for the number type where one is named."""
     from sentence_transformers import SentenceTransformer
 
-    from searchengine.trainer.model.source import starter_folder
+    from searchengine.trainer.sources.source import starter_folder
 
     options = {"dtype": dtype} if dtype else {}
     model = SentenceTransformer(str(starter_folder()), device=device, model_kwargs=options)

@@ -96,7 +96,7 @@ def theirs(data: Path, most: int | None) -> Timed:
     """Seconds for encode with its defaults on the same texts."""
     from sentence_transformers import SentenceTransformer
 
-    from searchengine.trainer.model.source import starter_folder
+    from searchengine.trainer.sources.source import starter_folder
 
     texts = read(data, most)
     model = SentenceTransformer(str(starter_folder()))
@@ -110,7 +110,7 @@ def txtai(data: Path, most: int | None, **settings: Any) -> Timed:
     """Seconds to index and save the same texts with txtai's defaults, but for these settings."""
     from txtai import Embeddings
 
-    from searchengine.trainer.model.source import starter_folder
+    from searchengine.trainer.sources.source import starter_folder
 
     texts = read(data, most)
     embeddings = Embeddings(path=str(starter_folder()), content=True, **settings)

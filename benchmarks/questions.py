@@ -215,7 +215,7 @@ def build_txtai(work: Path, texts: list[str]) -> None:
     """
     from txtai import Embeddings
 
-    from searchengine.trainer.model.source import starter_folder
+    from searchengine.trainer.sources.source import starter_folder
 
     embeddings = Embeddings(path=str(starter_folder()), content=True)
     vectors = np.load(work / "vectors.npy")
@@ -322,7 +322,7 @@ def sentence_transformers(work: Path) -> Any:
     import torch
     from sentence_transformers import SentenceTransformer, util
 
-    from searchengine.trainer.model.source import starter_folder
+    from searchengine.trainer.sources.source import starter_folder
 
     model = SentenceTransformer(str(starter_folder()))
     matrix = torch.from_numpy(np.load(work / "vectors.npy"))

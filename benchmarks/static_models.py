@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.model.source import starter_folder
+from searchengine.trainer.sources.source import starter_folder
 
 OURS, THEIRS, STARTER = "static model", "sentence-transformers", "starter"
 SHARE = {STARTER: 20}  # it encodes one text in 20 of the others'

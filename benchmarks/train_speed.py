@@ -141,7 +141,7 @@ def train_theirs(data: Path, steps: int, batch: int, nested: bool, bf16: bool) -
     from torch.utils.data import SequentialSampler
     from transformers import TrainerCallback
 
-    from searchengine.trainer.model.source import starter_folder
+    from searchengine.trainer.sources.source import starter_folder
 
     watch = Watch()
     found: list[torch.Tensor] = []

@@ -104,9 +104,9 @@ from searchengine.query.request import (
     split,
 )
 from searchengine.query.typing_errors import Searched, searched, tell
-from searchengine.trainer.model.multilingual import MULTILINGUAL
-from searchengine.trainer.model.source import default_encoder
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
+from searchengine.trainer.sources.multilingual import MULTILINGUAL
+from searchengine.trainer.sources.source import default_encoder
 from searchengine.upkeep import copies, reindex, stats, tuning, verify
 from searchengine.upkeep.reindex import Preview
 from searchengine.upkeep.repair import repair

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import UNLIMITED, Ids, check_texts
 from searchengine.trainer.reading import integer
 from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle, share_handle
 from searchengine.trainer.runtimes.runtime import prefetched, run_batches
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.sources.source import Source, Starter
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which the native runtime does without
     from searchengine.trainer.model.model_folder import Model

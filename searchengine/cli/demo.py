@@ -45,7 +45,7 @@ def run_demo(folder: Path) -> None:
 
     A model or collection that is already there is used again.
     """
-    from searchengine.trainer.model.source import starter_folder
+    from searchengine.trainer.sources.source import starter_folder
 
     sample = sample_folder()
     model, collection = folder / "model", folder / "demo.index"

@@ -26,9 +26,9 @@ from searchengine.encoders.protocol import (
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing
 from searchengine.trainer.errors import TrainerError
-from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_folder
-from searchengine.trainer.model.source import Starter
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
+from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_folder
+from searchengine.trainer.sources.source import Starter
 
 EncoderArgument = MinimalEncoder | str | Path | Function
 """A model folder, a hub name, "starter", a URL with a model (HttpEncoder.from_source), an encoder,

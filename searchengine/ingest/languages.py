@@ -26,7 +26,7 @@ from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.trainer.errors import install_line
-from searchengine.trainer.model.multilingual import MULTILINGUAL, multilingual_installed
+from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_installed
 
 _SAMPLE = 64  # texts of a block that are looked at
 TEXTS = 1024

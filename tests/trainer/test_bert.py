@@ -16,10 +16,10 @@ from tiny_model import write_bert, write_json, write_modules
 from searchengine.trainer.encoder import Encoder, Role
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.bert import OtherModelError, read_bert
-from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import Description, TokenIds
 from searchengine.trainer.model.torch_model import describe, read
 from searchengine.trainer.native.library import levels
+from searchengine.trainer.sources.source import Source
 
 TEXTS = ["a whale sings", "", "x", "the DOG sleeps in the house near the sea " * 9, "고래 🐋 ½"]
 ROLES: tuple[Role | None, ...] = ("query", "document", None)

@@ -26,7 +26,7 @@ from searchengine.trainer.model.card import (
     read_base_card,
 )
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.source import starter_folder
+from searchengine.trainer.sources.source import starter_folder
 from searchengine.trainer.training.outcome import summary
 from searchengine.trainer.training.train_config import TrainConfig
 

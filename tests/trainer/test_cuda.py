@@ -11,11 +11,11 @@ import transformers
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import MemoryWarning, ModelError
 from searchengine.trainer.model.modules import Batch, Normalize, Pooling, SentenceModule, lowered
-from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import Ids, TokenIds, Tokenization
 from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import TorchRuntime, pick_device
+from searchengine.trainer.sources.source import Source
 from tests.tiny_model import WORDS, write_sentence_transformer
 
 TEXTS = ["the dog sleeps", "a", "two big whales near the sea " * 9, "", "red blue"]

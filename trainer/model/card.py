@@ -12,9 +12,9 @@ from typing import Any
 from huggingface_hub import ModelCardData, metadata_load
 
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.names import NAMES, STARTER
-from searchengine.trainer.model.source import Starter, may_be_hub_name
 from searchengine.trainer.reading import HUB
+from searchengine.trainer.sources.names import NAMES, STARTER
+from searchengine.trainer.sources.source import Starter, may_be_hub_name
 
 # What the packaged encoder is called where models are published.
 QUESTION = "how do whales sleep"

@@ -1,5 +1,6 @@
 """The JSON files of a model folder, checked; read without torch."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,10 @@ MODEL_CONFIG = "config_sentence_transformers.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
 TOKENIZER = "tokenizer.json"
 LIBRARY = "sentence_transformers."
+# Files of a model folder that may name Python code in it.
+CONFIGS, ADAPTER = ("config.json", "tokenizer_config.json"), "adapter_config.json"
+# Of a network whose tokenizer is that of transformers or tokenizers: files of which it has one.
+VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")
 PLAIN = Path()  # in place of the folder of a module that a plain folder does not have
 # Of unit rows all three put the same documents first; of others only the cosine is ours.
 UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")
@@ -118,6 +123,41 @@ def listed_modules(folder: Path) -> list[tuple[str, Path]]:
     return modules
 
 
+def remote_code(folder: Path) -> list[str]:
+    """The classes in the folder's own code that its configs name, as transformers names them.
+
+    Found without running the code, in the folder and in the folders of its modules.
+    """
+    classes: set[str] = set()
+    for path in (path for name in CONFIGS for path in (folder / name, *folder.glob(f"*/{name}"))):
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # whoever needs the file says what is wrong with it
+            continue
+        auto_map = config.get("auto_map") if isinstance(config, dict) else None
+        for value in auto_map.values() if isinstance(auto_map, dict) else ():
+            # A tokenizer has two: a slow and a fast one, each perhaps null.
+            names = value if isinstance(value, list) else [value]
+            classes.update(str(name) for name in names if name)
+    return sorted(classes)
+
+
+def _require_complete(place: Path) -> None:
+    """Raise ModelError for a network without its configuration, weights or tokenizer.
+
+    transformers takes one without a tokenizer, and makes a tokenizer that knows no words.
+    """
+    if not (place / ADAPTER).is_file():
+        read_object(place / CONFIGS[0])
+        require_safetensors(place)
+        vocabularies = (path for name in VOCABULARIES for path in place.glob(name))
+        if not any(vocabularies) and not remote_code(place):
+            raise ModelError(
+                f"{place} has no tokenizer ({', '.join(VOCABULARIES)}): the model folder is "
+                "incomplete"
+            )
+
+
 def model_stages(folder: Path) -> list[tuple[str, Path]]:
     """(kind, folder) of each module: Transformer, Pooling, then Dense and Normalize.
 
@@ -132,8 +172,10 @@ def model_stages(folder: Path) -> list[tuple[str, Path]]:
                 f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, "
                 "Pooling, then any of Dense and Normalize"
             )
+        _require_complete(stages[0][1])
         return stages
     if (folder / "config.json").is_file():
+        _require_complete(folder)
         return [("Transformer", folder), ("Pooling", PLAIN), ("Normalize", PLAIN)]
     if (folder / "checkpoint").is_dir():
         raise ModelError(

@@ -17,8 +17,7 @@ from tokenizers.normalizers import Sequence as Steps
 from torch import nn
 
 from searchengine.trainer.errors import ModelError, first_line
-from searchengine.trainer.model.layout import lowercases, require_safetensors
-from searchengine.trainer.model.source import remote_code
+from searchengine.trainer.model.layout import ADAPTER, lowercases, remote_code
 
 # Encoder halves of encoder-decoder networks, which AutoModel would load whole.
 ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
@@ -39,8 +38,7 @@ os.register_at_fork(after_in_child=_unlock)
 
 def _read_config(place: Path, trust: bool) -> Any:
     """The configuration of a network, as transformers reads it; arguments as below."""
-    require_safetensors(place)
-    if (place / "adapter_config.json").is_file():
+    if (place / ADAPTER).is_file():
         raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
     code = remote_code(place)
     if trust and code:

@@ -28,7 +28,7 @@ from searchengine.trainer.model.modules import (
     Pooling,
 )
 from searchengine.trainer.model.network import quiet
-from searchengine.trainer.model.source import CHECKPOINT
+from searchengine.trainer.sources.source import CHECKPOINT
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
 MODULE_TYPE = "sentence_transformers.models.{}"

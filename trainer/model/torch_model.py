@@ -8,11 +8,11 @@ from searchengine.trainer.model.bert import WIDE_DIMS, scales
 from searchengine.trainer.model.model_folder import Model, read_model
 from searchengine.trainer.model.modules import Pooling, PoolingMode, torch_head
 from searchengine.trainer.model.network import first_layers
-from searchengine.trainer.model.source import Source, Starter
 from searchengine.trainer.model.tokens import (
     Description,
     Tokenization,
 )
+from searchengine.trainer.sources.source import Source, Starter
 
 
 def read(source: Source) -> Model:

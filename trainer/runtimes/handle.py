@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 
 from searchengine.trainer.errors import ModelError, require
 from searchengine.trainer.model.bert import Bert, OtherModelError, read_bert
-from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.static_model import static_place
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.native.library import kernel
@@ -33,6 +32,7 @@ from searchengine.trainer.runtimes.runtime_config import (
     choose,
 )
 from searchengine.trainer.runtimes.static_runtime import StaticHandle
+from searchengine.trainer.sources.source import Source
 
 if TYPE_CHECKING:
     from searchengine.trainer.model.model_folder import Model

@@ -8,12 +8,12 @@ import numpy as np
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model import fingerprint
-from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.static_model import StaticModel, read_static
 from searchengine.trainer.model.tokens import Ids, TokenIds
 from searchengine.trainer.native.wordpiece import FastTokenIds
 from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
+from searchengine.trainer.sources.source import Source
 
 BLOCK = 256
 """Tokens summed in float32; their sums are added in float64. A longer sum has a larger error."""

@@ -18,8 +18,8 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.labels import LabelledText
 from searchengine.trainer.evaluation.significance import compare
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.torch_model import read
+from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.head import rotate_head, sample_texts, with_linear_head
 from searchengine.trainer.training.preparation import default_prefixes

@@ -13,7 +13,7 @@ from searchengine.trainer.errors import TrainingWarning
 from searchengine.trainer.evaluation.significance import compare
 from searchengine.trainer.model.card import read_base_card
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.source import Source
+from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import restore as restore_attention
 from searchengine.trainer.training.batches import BatchPlan

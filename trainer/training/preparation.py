@@ -14,11 +14,11 @@ from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Batch, Dense
 from searchengine.trainer.model.network import first_layers
 from searchengine.trainer.model.saving import check_replaceable
-from searchengine.trainer.model.source import Source
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
 from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
+from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.attention import use_groups, use_plain
 from searchengine.trainer.training.dropout import set_dropout, use_dropout

@@ -99,7 +99,7 @@ def train(
     Example:
         searchengine train data/pairs.tsv --out my-model
     """
-    from searchengine.trainer.model.source import check_installed
+    from searchengine.trainer.sources.source import check_installed
 
     require("train", "training", *TRAINING)  # before the seconds that torch takes to start
     if plots is not None:

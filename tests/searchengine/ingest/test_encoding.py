@@ -30,7 +30,7 @@ from searchengine.measure.bench_data import collection_dataset
 from searchengine.measure.operating_points import Grid
 from searchengine.measure.retrieval import measure, task
 from searchengine.measure.rounds import Bench, Settings
-from searchengine.trainer.model import multilingual
+from searchengine.trainer.sources import multilingual
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:

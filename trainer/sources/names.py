@@ -6,7 +6,7 @@ this table.
 
 from typing import NamedTuple
 
-from searchengine.trainer.model.multilingual import MULTILINGUAL, PACKAGE
+from searchengine.trainer.sources.multilingual import MULTILINGUAL, PACKAGE
 
 
 class NamedEncoder(NamedTuple):

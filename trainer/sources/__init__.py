@@ -1,0 +1,1 @@
+"""Where models come from: folders, the model hub by name, and packages."""
