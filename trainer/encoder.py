@@ -282,9 +282,10 @@ class Encoder:
         refused with a ModelError.
         """
         model = self.model  # says what to install where torch is missing
+        from searchengine.trainer.card import card
         from searchengine.trainer.model.saving import write_model
 
-        write_model(model, Path(path))
+        write_model(model, Path(path), card(model))
 
     def push_to_hub(
         self,
@@ -300,6 +301,9 @@ class Encoder:
         of `hf auth login` or of the variable HF_TOKEN. Raises ModelError.
         """
         model = self.model  # says what to install where torch is missing
+        from searchengine.trainer.card import card
         from searchengine.trainer.model.saving import push_model
 
-        return push_model(model, repository, private=private, message=message, token=token)
+        return push_model(
+            model, card(model), repository, private=private, message=message, token=token
+        )

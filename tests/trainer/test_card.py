@@ -16,15 +16,15 @@ from click.testing import CliRunner
 from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine.cli import cli
-from searchengine.trainer.classifier import Classifier
-from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.model.card import (
+from searchengine.trainer.card import (
     DOCUMENTS,
     QUESTION,
     card,
     hub_name,
     read_base_card,
 )
+from searchengine.trainer.classifier import Classifier
+from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.sources.source import starter_folder
 from searchengine.trainer.training.outcome import summary

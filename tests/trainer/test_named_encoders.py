@@ -22,9 +22,9 @@ from tiny_model import write_sentence_transformer
 from searchengine import Encoder, SearchEngine
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.layout import published_prompts
-from searchengine.trainer.model.multilingual import MULTILINGUAL
-from searchengine.trainer.model.names import LEAF, NAMES, STARTER
-from searchengine.trainer.model.source import PACKAGE, starter_folder
+from searchengine.trainer.sources.multilingual import MULTILINGUAL
+from searchengine.trainer.sources.names import LEAF, NAMES, STARTER
+from searchengine.trainer.sources.source import PACKAGE, starter_folder
 
 LEAF_ID = NAMES[LEAF].hub
 

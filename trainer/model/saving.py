@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from searchengine.trainer.classifier import write_classifier
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import new_folder, write_json
-from searchengine.trainer.model.card import card
 from searchengine.trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
@@ -34,8 +33,8 @@ from searchengine.trainer.sources.source import CHECKPOINT
 MODULE_TYPE = "sentence_transformers.models.{}"
 
 
-def write_model(model: Model, path: Path) -> None:
-    """Write `model` to the folder `path`, replacing a model that is there.
+def write_model(model: Model, path: Path, readme: str) -> None:
+    """Write `model` and its README to the folder `path`, replacing a model that is there.
 
     Everything goes to a folder beside it that is renamed at the end: an interrupted save leaves the
     old model or none. ModelError where `path` is something else than a model or an empty folder.
@@ -43,6 +42,7 @@ def write_model(model: Model, path: Path) -> None:
     check_replaceable(path)
     with new_folder(path, keep=CHECKPOINT) as new:
         _write_files(model, new)
+        (new / "README.md").write_text(readme, encoding="utf-8")
 
 
 def check_replaceable(path: Path) -> None:
@@ -79,7 +79,6 @@ def _write_files(model: Model, folder: Path) -> None:
         write_json(folder / HISTORY, dict(model.history))
     if model.classifier is not None:
         write_classifier(model.classifier, folder)
-    (folder / "README.md").write_text(card(model), encoding="utf-8")
 
 
 def _write_transformer(model: Model, place: Path) -> None:
@@ -129,7 +128,13 @@ def remove_folder(path: Path) -> None:
 
 
 def push_model(
-    model: Model, repository: str, *, private: bool, message: str, token: str | None
+    model: Model,
+    readme: str,
+    repository: str,
+    *,
+    private: bool,
+    message: str,
+    token: str | None,
 ) -> str:
     """Upload a model as one commit of a repository, which is created if need be; returns its URL.
 
@@ -138,7 +143,7 @@ def push_model(
     api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
-        write_model(model, folder)
+        write_model(model, folder, readme)
         try:
             address = api.create_repo(repository, private=private, exist_ok=True)
             api.upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message=message)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from searchengine.trainer.card import read_base_card
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
 from searchengine.trainer.evaluation.significance import compare
-from searchengine.trainer.model.card import read_base_card
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import checkpoint
