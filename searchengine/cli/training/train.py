@@ -99,7 +99,7 @@ def train(
     Example:
         searchengine train data/pairs.tsv --out my-model
     """
-    from searchengine.trainer.sources.source import check_installed
+    from searchengine.trainer.sources.source import Source
 
     require("train", "training", *TRAINING)  # before the seconds that torch takes to start
     if plots is not None:
@@ -110,7 +110,8 @@ def train(
     elif config is None:
         raise click.UsageError("Missing argument 'FILES...': name them, or a --config with them.")
     settings = read_config(config, overrides, preset, assignments)
-    check_installed(settings.base)
+    if not resume:  # before torch is loaded
+        Source.find(settings.base, trust_remote_code=settings.trust_remote_code)
     from searchengine.cli.training.display import train_with_progress
 
     train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs, plots=plots)
