@@ -23,6 +23,13 @@ from record import DATA, SEARCHENGINE, record, run_json, spread
 
 QUESTION = "do statins lower cholesterol in old patients"
 SEARCH = "searchengine search"
+ANSWER = """
+import sys
+from searchengine import SearchEngine
+with SearchEngine.open(sys.argv[1]) as engine:
+    engine.search(sys.argv[2], 1)
+"""
+PEAK = 'print(next(line.split()[1] for line in open("/proc/self/status") if "VmHWM" in line))'
 PEERS = ("sentence_transformers", "txtai")
 
 
@@ -34,14 +41,17 @@ def main(data: Path, repeats: int, documents: int) -> None:
     """Run each in turn, in fresh processes."""
     with tempfile.TemporaryDirectory() as scratch:
         collection = index_scifact(data, Path(scratch), documents)
-        times = measure(commands(collection), repeats)
+        timed = commands(collection)
+        times = measure(timed, repeats)
+        peak = subprocess.check_output([*_python(ANSWER + PEAK), collection, QUESTION], text=True)
     figures = {}
     for name, found in times.items():
         ratios = [seconds / ours for seconds, ours in zip(found, times[SEARCH], strict=True)]
         figures[name] = {"seconds": spread(found), f"ratio to {SEARCH}": spread(ratios)}
         middle, ratio = spread(found)["median"], spread(ratios)["median"]
         click.echo(f"{name:32} {middle:7.3f} s {ratio:6.2f} × {SEARCH}")
-    record("startup", figures)
+    click.echo(f"{int(peak) / 1024:.0f} MiB at most, from the import to the first answer")
+    record("startup", {**figures, "peak MiB": round(int(peak) / 1024)})
 
 
 def index_scifact(data: Path, scratch: Path, documents: int) -> Path:
@@ -59,6 +69,7 @@ def commands(collection: Path) -> dict[str, list[str]]:
     timed = {
         SEARCH: search,
         f"{SEARCH} --mode text": [*search, "--mode", "text"],
+        "import to first answer": [*_python(ANSWER), str(collection), QUESTION],
         "searchengine --help": [SEARCHENGINE, "--help"],
         "import searchengine": _python("import searchengine"),
         "import searchengine.engine": _python("import searchengine.engine"),
