@@ -45,7 +45,6 @@ MODULES = {
     "trainer/model/modules.py": "train",
     "trainer/model/network.py": "train",
     "trainer/model/saving.py": "train",
-    "trainer/model/torch_model.py": "train",
     "trainer/runtimes/torch_runtime.py": "train",
     "trainer/training/": "train",
 }

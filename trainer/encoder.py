@@ -267,7 +267,7 @@ class Encoder:
                 f"layers is {layers!r}: expected 1 to {self.layers}, the layers of the network"
             )
         if self._handle.source is None:
-            from searchengine.trainer.model.torch_model import truncate_layers
+            from searchengine.trainer.model.model_folder import truncate_layers
 
             return Encoder._from_handle(
                 ModelHandle(config, truncate_layers(self.model, number), None), self.source

@@ -9,6 +9,7 @@ the last change of status (ctime).
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -166,3 +167,9 @@ def write_at_once(path: Path, content: bytes) -> None:
     except BaseException:
         os.unlink(scratch)
         raise
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder of ours and everything in it; nothing to do if it is not there."""
+    if path.exists():
+        shutil.rmtree(path)

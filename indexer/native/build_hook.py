@@ -10,9 +10,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 WAYS_OUT = (
-    "Install a C++ compiler (`apt install g++` on Debian and Ubuntu, `dnf install gcc-c++` on "
-    "Fedora, `xcode-select --install` on macOS) and try again; or set SEARCHENGINE_KERNEL=faiss to "
-    "do without: faiss then searches, more slowly, and torch encodes"
+    "Install a C++ compiler (`apt install g++`, `dnf install gcc-c++`, `xcode-select --install`), "
+    "and try again; or set SEARCHENGINE_KERNEL=faiss: faiss then searches, slower, torch encodes"
 )
 
 
@@ -29,10 +28,8 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is ther
         if self.target_name != "wheel" or os.environ.get("SEARCHENGINE_KERNEL") == "faiss":
             return
         sys.path.insert(0, self.root)
-        try:
-            from searchengine.indexer.native.compiler import ENCODER, LIBRARY, compile_kernel
-        finally:
-            sys.path.remove(self.root)
+        from searchengine.indexer.native.compiler import ENCODER, LIBRARY, compile_kernel
+
         with ThreadPoolExecutor() as pool:
             problems = list(filter(None, pool.map(compile_kernel, (LIBRARY, ENCODER))))
         if problems:
@@ -40,6 +37,6 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is ther
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"
-        for library in (LIBRARY, ENCODER):
-            place = library.relative_to(Path(self.root)).as_posix()
-            build_data["artifacts"].append(f"/{place}")
+        root = Path(self.root)
+        places = (library.relative_to(root).as_posix() for library in (LIBRARY, ENCODER))
+        build_data["artifacts"] += [f"/{place}" for place in places]

@@ -17,15 +17,7 @@ LIBRARY = Path(__file__).with_name("kernel.so")
 ENCODER = Path(__file__).parents[2] / "trainer" / "native" / "kernel.so"
 """The kernel that runs networks; its sources are beside it, too."""
 
-FLAGS = (
-    "-O3",
-    "-std=c++17",
-    "-fPIC",
-    "-shared",
-    "-pthread",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-)
+FLAGS = "-O3 -std=c++17 -fPIC -shared -pthread -ffp-contract=off -fno-math-errno".split()
 """No -march: functions name their instruction sets, and the library chooses when it is loaded.
 No fused multiply-add: scores are the same on every processor."""
 

@@ -107,14 +107,15 @@ class Languages:
         name = self.encoder.source or store.settings()["encoder"].get("name", "")
         share = sum(language.share for language in unread.values())
         changes = self._may_change and share > MOSTLY
-        if changes:
-            message = (
+        default = None if store.settings().get(CHOSEN) else default_for(unread)
+        message = (
+            _message(name, unread, default)
+            if not changes
+            else (
                 f"{_in_words(unread)}, which the encoder {name} does not read well: encoding by "
                 f"{MULTILINGUAL} instead (--encoder {name} keeps that one)"
             )
-        else:
-            default = None if store.settings().get(CHOSEN) else default_for(unread)
-            message = _message(name, unread, default)
+        )
         warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)
         return changes
 
@@ -234,19 +235,16 @@ def reads(encoder: TextEncoder, texts: Sequence[str], *, parts: bool) -> bool:
         return _latin_tokens(encoder, texts) <= _PER_LATIN_LETTER or all(
             reads(encoder, [text], parts=parts) for text, parts in _OTHER_SCRIPTS
         )
-    if _tokens_per_letter(encoder, texts, _is_other_letter) > (
-        _PER_SYLLABLE if parts else _PER_LETTER
-    ):
-        return False
-    return _unknown_tokens(encoder, texts) <= _UNKNOWN
+    per_letter = _tokens_per_letter(encoder, texts, _is_other_letter)
+    is_whole = per_letter <= (_PER_SYLLABLE if parts else _PER_LETTER)
+    return is_whole and _unknown_tokens(encoder, texts) <= _UNKNOWN
 
 
 def _unknown_tokens(encoder: TextEncoder, texts: Sequence[str]) -> float:
     """Share of the tokens that the vocabulary does not have: all of them get the same vector."""
     spans = encoder.token_spans(texts)
-    tokens = [text[a:b] for text, of in zip(texts, spans, strict=True) for a, b in of.tolist()]
-    tokens = [token for token in tokens if token.strip()]
-    if not tokens:
+    parts = (text[a:b] for text, of in zip(texts, spans, strict=True) for a, b in of.tolist())
+    if not (tokens := [token for token in parts if token.strip()]):
         return 0.0
     vectors = encoder.encode([_UNKNOWN_SIGN, *tokens[:: len(tokens) // _COMPARED + 1]])
     return float((vectors[1:] @ vectors[0] > _SAME_VECTOR).mean())

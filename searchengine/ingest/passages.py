@@ -28,8 +28,7 @@ Offsets = npt.NDArray[np.integer[Any]]
 BATCH = 4096
 """Passages encoded in one call, so that a huge document stays bounded too."""
 UNLIMITED_ROOM = 512
-"""Tokens of a passage where the encoder reads any number: a mean of many says little of any. As
-many as Model2Vec reads."""
+"""Tokens of a passage where the encoder reads any number, as many as Model2Vec reads."""
 _MIN_ROOM = 4  # tokens that an encoder must read to fit a title and a text
 _SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # by code point
 

@@ -77,12 +77,6 @@ class CollectionSettings:
             if fields.get("rotation") == RotationKind.BLOCKS and not fields.get("blocks"):
                 fields["blocks"] = _required_blocks(encoder)
             config = SegmentConfig(**fields)
-        for name, width in (("prefix", config.prefix), *(("stage", w) for w, _ in config.stages)):
-            if width > encoder.dim:
-                raise CollectionError(
-                    f"the {name} must be at most {encoder.dim} wide, as the encoder's vectors, "
-                    f"got {width}"
-                )
         config.check_width(encoder.dim)  # now, not when the first documents are encoded
         cut = None
         if isinstance(passages, PassageConfig):

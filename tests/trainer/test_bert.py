@@ -16,8 +16,8 @@ from tiny_model import write_bert, write_json, write_modules
 from searchengine.trainer.encoder import Encoder, Role
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.bert import OtherModelError, read_bert
+from searchengine.trainer.model.model_folder import describe, read
 from searchengine.trainer.model.tokens import Description, TokenIds
-from searchengine.trainer.model.torch_model import describe, read
 from searchengine.trainer.native.library import levels
 from searchengine.trainer.sources.source import Source
 

@@ -10,9 +10,9 @@ import transformers
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import MemoryWarning, ModelError
+from searchengine.trainer.model.model_folder import read
 from searchengine.trainer.model.modules import Batch, Normalize, Pooling, SentenceModule, lowered
 from searchengine.trainer.model.tokens import Ids, TokenIds, Tokenization
-from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import TorchRuntime, pick_device
 from searchengine.trainer.sources.source import Source

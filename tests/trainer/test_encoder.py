@@ -552,10 +552,10 @@ def test_interrupted_save_leaves_the_old_model(
     encoder = Encoder.load(tiny)
     encoder.save(tmp_path / "out")
 
-    def interrupted(_: object) -> str:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(searchengine.trainer.model.saving, "card", interrupted)
+    monkeypatch.setattr(searchengine.trainer.model.saving, "write_json", interrupted)
     for name in ("out", "new"):
         with pytest.raises(KeyboardInterrupt):
             encoder.save(tmp_path / name)

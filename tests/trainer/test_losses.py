@@ -11,7 +11,6 @@ from torch import Tensor
 
 import searchengine.indexer.arrays
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.model.modules import prefix
 from searchengine.trainer.training.losses import (
     cosines,
     info_nce,
@@ -19,6 +18,7 @@ from searchengine.trainer.training.losses import (
     matryoshka,
     nested_cosines,
     plain_cosines,
+    prefix,
     supervised_contrastive,
 )
 

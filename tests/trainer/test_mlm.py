@@ -26,7 +26,7 @@ def model_and_batch(base: Path, probability: float = 0.15) -> tuple[MaskedLangua
     language = MaskedLanguageModel(network, model.tokenizer, probability, seed=1)
     ids = TokenIds(Tokenization.of(model.tokenizer, 24))
     texts = [" ".join(WORDS[i : i + 8]) for i in range(24)] * 8
-    return language, Batch.of(ids.pad(ids(texts)), torch.device("cpu"))
+    return language, Batch.of(ids(texts), ids.pad_id, torch.device("cpu"))
 
 
 def loss(language: MaskedLanguageModel, batch: Batch) -> torch.Tensor:

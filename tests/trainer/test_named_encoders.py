@@ -21,9 +21,8 @@ from tiny_model import write_sentence_transformer
 
 from searchengine import Encoder, SearchEngine
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.layout import published_prompts
 from searchengine.trainer.sources.multilingual import MULTILINGUAL
-from searchengine.trainer.sources.names import LEAF, NAMES, STARTER
+from searchengine.trainer.sources.names import LEAF, NAMES, STARTER, published_prompts
 from searchengine.trainer.sources.source import PACKAGE, starter_folder
 
 LEAF_ID = NAMES[LEAF].hub

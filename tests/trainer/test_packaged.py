@@ -9,7 +9,7 @@ import pytest
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.bert import read_bert
-from searchengine.trainer.model.torch_model import describe, read
+from searchengine.trainer.model.model_folder import describe, read
 from searchengine.trainer.native.library import levels
 from searchengine.trainer.sources.source import Source, Starter
 from tests.trainer.test_bert import comparable

@@ -173,7 +173,7 @@ from pathlib import Path
 from transformers import BertModel
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.model.torch_model import read
+from searchengine.trainer.model.model_folder import read
 from searchengine.trainer.training.processes import LONGEST_WAIT
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.loop import train

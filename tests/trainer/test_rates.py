@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from searchengine.trainer.classifier import Classifier
-from searchengine.trainer.model.torch_model import read
+from searchengine.trainer.model.model_folder import read
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training.head import with_linear_head
 from searchengine.trainer.training.preparation import make_optimizer

@@ -40,9 +40,9 @@ from searchengine.trainer.model.layout import (
     remote_code,
     transformer_settings,
 )
-from searchengine.trainer.model.tensors import Tensors
 from searchengine.trainer.model.tokens import Description, Tokenization
 from searchengine.trainer.sources.source import Source, Starter
+from searchengine.trainer.tensors import Tensors
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 POOLING = ("cls", "max", "mean")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import read_object
 from searchengine.trainer.model.layout import WEIGHTS, require_safetensors
-from searchengine.trainer.model.tensors import Tensors
+from searchengine.trainer.tensors import Tensors
 
 Array = NDArray[np.float32]
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model import head
 from searchengine.trainer.model.head import Head
-from searchengine.trainer.model.tokens import Padded
+from searchengine.trainer.model.tokens import Ids
 
 
 class PoolingMode(StrEnum):
@@ -140,18 +141,6 @@ def torch_head(head: Head) -> list[HeadLayer]:
     return [Normalize() if layer is None else Dense.of(layer) for layer in head]
 
 
-def prefix(x: Tensor, dim: int) -> Tensor:
-    """The first `dim` dimensions of each row at unit length; zero rows stay zero. (n, dim)"""
-    check_lengths([dim], x.shape[-1])
-    return nn.functional.normalize(x[..., :dim], dim=-1)
-
-
-def check_lengths(dims: Sequence[int], width: int) -> None:
-    """ConfigError for a prefix length that vectors of this width do not have."""
-    if wrong := [dim for dim in dims if not 1 <= dim <= width]:
-        raise ConfigError(f"prefix length {wrong[0]}: expected 1 to {width}, the vectors' width")
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Padded token ids ready for a forward pass.
@@ -165,10 +154,17 @@ class Batch:
     prompt_tokens: int = 0
 
     @classmethod
-    def of(cls, batch: Padded, device: torch.device) -> Self:
-        """On a device."""
-        ids, mask = torch.from_numpy(batch.ids), torch.from_numpy(batch.mask)
-        return cls(ids.to(device), mask.to(device), batch.prompt_tokens)
+    def of(
+        cls, rows: Sequence[Ids], pad_id: int, device: torch.device, prompt_tokens: int = 0
+    ) -> Self:
+        """Rows of ids, padded on the right."""
+        ids = np.full((len(rows), max(1, *map(len, rows))), pad_id, np.int64)
+        mask = np.zeros_like(ids)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)], mask[i, : len(row)] = row, 1
+        return cls(
+            torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device), prompt_tokens
+        )
 
 
 class SentenceModule(nn.Module):

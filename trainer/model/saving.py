@@ -1,7 +1,6 @@
 """Model folders, written so that sentence-transformers, mteb and others load them; and uploaded."""
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -119,12 +118,6 @@ def _pooling_config(pooling: Pooling) -> dict[str, Any]:
         modes = [str(mode) for mode in pooling.modes]
         config = {"embedding_dimension": pooling.width, "pooling_mode": modes}
     return {**config, "include_prompt": pooling.include_prompt}
-
-
-def remove_folder(path: Path) -> None:
-    """Remove a folder of ours and everything in it; nothing to do if it is not there."""
-    if path.exists():
-        shutil.rmtree(path)
 
 
 def push_model(

@@ -24,8 +24,8 @@ from searchengine.trainer.model.layout import (
     read_settings,
     require_safetensors,
 )
-from searchengine.trainer.model.tensors import Tensors
 from searchengine.trainer.model.tokens import UNLIMITED, Description, Tokenization
+from searchengine.trainer.tensors import Tensors
 
 KIND, NORMALIZE = "StaticEmbedding", "Normalize"
 MODEL2VEC, MODEL2VEC_TABLE = "model2vec", "embeddings"

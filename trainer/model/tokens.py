@@ -55,19 +55,6 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Padded:
-    """Token ids as a forward pass takes them, padded on the right.
-
-    ids, mask: (B, T) int64, 1 in the mask on real tokens. prompt_tokens: number of leading tokens
-    of every row that are a prompt and are not pooled.
-    """
-
-    ids: NDArray[np.int64]
-    mask: NDArray[np.int64]
-    prompt_tokens: int = 0
-
-
 def _encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Any]:
     """Texts without special tokens."""
     try:
@@ -230,16 +217,6 @@ class TokenIds:
             yield start, gap.start()
             start = gap.start()
         yield start, len(text)
-
-    def pad(self, rows: Sequence[Ids], prompt_tokens: int = 0) -> Padded:
-        """Rows of ids as one right-padded batch."""
-        width = max(1, max(len(row) for row in rows))
-        ids = np.full((len(rows), width), self.pad_id, dtype=np.int64)
-        mask = np.zeros((len(rows), width), dtype=np.int64)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = row
-            mask[i, : len(row)] = 1
-        return Padded(ids, mask, prompt_tokens)
 
 
 def check_settings(

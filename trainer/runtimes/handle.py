@@ -65,7 +65,7 @@ class ModelHandle:
         if self._bert is not None:
             self.description = self._bert.description
         else:
-            from searchengine.trainer.model.torch_model import describe
+            from searchengine.trainer.model.model_folder import describe
 
             self.description = describe(self.model)
         self.tokens: TokenIds = FastTokenIds(self.description.tokens)
@@ -81,7 +81,7 @@ class ModelHandle:
         with self._lock:
             if self._model is None:
                 require("train", "the torch module of a model", "torch", "transformers")
-                from searchengine.trainer.model.torch_model import read
+                from searchengine.trainer.model.model_folder import read
 
                 assert self.source is not None
                 self._model = read(self.source)

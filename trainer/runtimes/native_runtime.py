@@ -19,7 +19,6 @@ from searchengine.trainer.files import user_cache, write_at_once
 from searchengine.trainer.model import fingerprint
 from searchengine.trainer.model.bert import Bert
 from searchengine.trainer.model.head import apply_head
-from searchengine.trainer.model.tensors import Tensors
 from searchengine.trainer.model.tokens import Ids, TokenIds
 from searchengine.trainer.native import weights
 from searchengine.trainer.native.library import digit_bits, encode, levels, threads
@@ -32,6 +31,7 @@ from searchengine.trainer.runtimes.calibration import (
 from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 from searchengine.trainer.sources.source import Source
+from searchengine.trainer.tensors import Tensors, aligned
 
 _log = logging.getLogger(__name__)
 FORMAT = 3  # of the file, and of the sample texts
@@ -174,5 +174,6 @@ class _Kept:
                 "refused": refused,
                 "sha256": hashlib.sha256(data[start:]).hexdigest(),
             }
+            data = save(dict(arrays), {"record": json.dumps(record)})
             with suppress(OSError):
-                write_at_once(self.path, save(dict(arrays), {"record": json.dumps(record)}))
+                write_at_once(self.path, aligned(data))

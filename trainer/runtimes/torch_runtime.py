@@ -138,7 +138,7 @@ class TorchRuntime:
         return np.concatenate([*parts])
 
     def _compute(self, rows: Sequence[Ids], prompt_tokens: int) -> Vectors:
-        batch = Batch.of(self._tokens.pad(rows, prompt_tokens), self.device)
+        batch = Batch.of(rows, self._tokens.pad_id, self.device, prompt_tokens)
         with self._lock, torch.inference_mode():
             module = self._running
             if module.training or module.transformer.training:

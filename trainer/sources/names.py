@@ -1,9 +1,12 @@
-"""The encoders that have a short name, and what is published about them.
+"""The encoders that have a short name, and what is published about them and others.
 
 Revisions, dimensions, sizes and licences are those of mteb's model metadata. docs/encoding.md shows
 this table.
 """
 
+import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from searchengine.trainer.sources.multilingual import MULTILINGUAL, PACKAGE
@@ -100,3 +103,42 @@ NAMES = {
         package=PACKAGE,
     ),
 }
+
+# What models were trained with, by their cards, while their folders name no prompts. Patterns of
+# their names in small letters, without the owner.
+_PASSAGES = "Represent this sentence for searching relevant passages: "
+_WEB = "Given a web search query, retrieve relevant passages that answer the query"
+PUBLISHED: tuple[tuple[str, Mapping[str, str]], ...] = (
+    (
+        r"(multilingual-)?e5-(small|base|large)(-v2|-unsupervised)?",
+        {"query": "query: ", "document": "passage: "},
+    ),
+    (
+        r"multilingual-e5-large-instruct|e5-mistral-7b-instruct",
+        {"query": f"Instruct: {_WEB}\nQuery: "},
+    ),
+    (r"qwen3-embedding-(0\.6|4|8)b", {"query": f"Instruct: {_WEB}\nQuery:"}),
+    (r"bge-(small|base|large)-en(-v1\.5)?", {"query": _PASSAGES}),
+    (r"bge-(small|base|large)-zh(-v1\.5)?", {"query": "为这个句子生成表示以用于检索相关文章："}),
+    (r"mxbai-embed-large-v1|uae-large-v1", {"query": _PASSAGES}),
+    (r"snowflake-arctic-embed-(xs|s|m|l|m-long|m-v1\.5)|mdbr-leaf-ir", {"query": _PASSAGES}),
+    (r"snowflake-arctic-embed-[ml]-v2\.0", {"query": "query: "}),
+    (
+        r"nomic-embed-text-(v1|v1\.5|v2-moe)|modernbert-embed-base",
+        {"query": "search_query: ", "document": "search_document: "},
+    ),
+)
+
+
+def hub_name(folder: Path) -> str:
+    """The name of a model folder, without the owner; in the hub's cache, that of the model."""
+    place = folder.resolve()
+    if place.parent.name == "snapshots":  # models--OWNER--NAME/snapshots/REVISION
+        return place.parent.parent.name.rpartition("--")[2]
+    return place.name
+
+
+def published_prompts(name: str) -> Mapping[str, str]:
+    """The prompts that a published model wants, where its folder does not name them; or {}."""
+    found = (known for pattern, known in PUBLISHED if re.fullmatch(pattern, name.lower()))
+    return next(found, {})

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from searchengine.trainer.errors import ConfigError, TrainingError
-from searchengine.trainer.files import read_object, sync_files, write_json
-from searchengine.trainer.model.saving import remove_folder
+from searchengine.trainer.files import read_object, remove_folder, sync_files, write_json
 from searchengine.trainer.training.train_config import TrainConfig
 
 Weights = dict[str, Tensor]

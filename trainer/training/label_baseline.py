@@ -17,8 +17,7 @@ from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.labels import LabelledText
 from searchengine.trainer.evaluation.significance import compare
-from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.torch_model import read
+from searchengine.trainer.model.model_folder import Model, read
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.head import rotate_head, sample_texts, with_linear_head

@@ -22,9 +22,9 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import MemoryWarning, TrainingError
+from searchengine.trainer.files import remove_folder
 from searchengine.trainer.model import fingerprint
-from searchengine.trainer.model.saving import remove_folder
-from searchengine.trainer.model.torch_model import describe
+from searchengine.trainer.model.model_folder import describe
 from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch

@@ -21,13 +21,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.model.modules import check_lengths, prefix
 
 # A row shorter than this is taken for this long: a zero row stays zero, and its gradient finite.
 EPSILON = 1e-12
 ScoreLoss = Callable[[Tensor], Tensor]
 # From two sets of vectors and prefix lengths to the scores that a loss gets for each length.
 PrefixScores = Callable[[Tensor, Tensor, Sequence[int]], list[Tensor]]
+
+
+def prefix(x: Tensor, dim: int) -> Tensor:
+    """The first `dim` dimensions of each row at unit length; zero rows stay zero. (n, dim)"""
+    check_lengths([dim], x.shape[-1])
+    return functional.normalize(x[..., :dim], dim=-1)
+
+
+def check_lengths(dims: Sequence[int], width: int) -> None:
+    """ConfigError for a prefix length that vectors of this width do not have."""
+    if wrong := [dim for dim in dims if not 1 <= dim <= width]:
+        raise ConfigError(f"prefix length {wrong[0]}: expected 1 to {width}, the vectors' width")
 
 
 def cosines(a: Tensor, c: Tensor) -> Tensor:

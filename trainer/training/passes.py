@@ -189,8 +189,9 @@ class Passes:
             lengths = [len(ids[v][row]) for v, row in places]
             for chosen in token_budget_batches(lengths, self._budget):
                 members = [places[i] for i in chosen]
-                padded = self._ids.pad([ids[v][row] for v, row in members], prompt_tokens)
-                passes.append(Pass(Batch.of(padded, self.device), members, seed + len(passes)))
+                rows = [ids[v][row] for v, row in members]
+                batch = Batch.of(rows, self._ids.pad_id, self.device, prompt_tokens)
+                passes.append(Pass(batch, members, seed + len(passes)))
         return passes
 
     def _run(self, item: Pass, layers: Sequence[int], encoder: EncoderCopy | None = None) -> Tensor:

@@ -10,12 +10,11 @@ from torch import nn
 
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.errors import ConfigError, DataError, ModelError
-from searchengine.trainer.model.model_folder import Model
+from searchengine.trainer.model.model_folder import Model, read
 from searchengine.trainer.model.modules import Batch, Dense
 from searchengine.trainer.model.network import first_layers
 from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
-from searchengine.trainer.model.torch_model import read
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.sources.source import Source
@@ -204,7 +203,7 @@ def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
 def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
     """A sentence, as the network takes it."""
     ids = TokenIds(Tokenization.of(model.tokenizer, model.max_tokens))
-    batch = Batch.of(ids.pad(ids(["two views of one sentence"])), torch.device("cpu"))
+    batch = Batch.of(ids(["two views of one sentence"]), ids.pad_id, torch.device("cpu"))
     return {"input_ids": batch.ids, "attention_mask": batch.mask}
 
 

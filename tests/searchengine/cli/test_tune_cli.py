@@ -178,7 +178,7 @@ def test_recipes_of_index(
         ("--code pq --prefix 10", "prefix must be a multiple of 4 for the code pq, got 10"),
         ("--funnel 16:50", "stages must be wider than the prefix of 32"),
         ("--funnel 16-50", "expected WIDTH:KEEP separated by commas, got '16-50'"),
-        ("--funnel 64:50", "the stage must be at most 32 wide, as the encoder's vectors, got 64"),
+        ("--funnel 64:50", "stages 64 is wider than the vectors (32); set it to 32 or less"),
         ("--structure tree", "'tree' is not one of 'flat', 'ivf', 'hnsw'"),
     ],
 )

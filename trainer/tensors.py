@@ -76,3 +76,14 @@ class Tensors:
     def float32(self, name: str) -> NDArray[np.float32]:
         """The tensor as float32, mapped where it is stored so. Raises KeyError and ModelError."""
         return self[name].astype(np.float32, copy=False)
+
+
+def aligned(data: bytes) -> bytes:
+    """The same file, its unsigned bytes from a multiple of 64 on: the length of a cache line."""
+    size = int.from_bytes(data[:8], "little")
+    entries = json.loads(data[8 : 8 + size])
+    weights = (entry for entry in entries.values() if entry.get("dtype") == "U8")
+    first = min((entry["data_offsets"][0] for entry in weights), default=0)
+    padding = -(8 + size + first) % 64
+    start = (size + padding).to_bytes(8, "little")
+    return start + data[8 : 8 + size] + b" " * padding + data[8 + size :]
