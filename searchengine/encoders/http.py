@@ -3,14 +3,12 @@
 encoder = HttpEncoder("https://api.openai.com/v1", "text-embedding-3-small", dimensions=512)
 """
 
-import json
 import os
-import random
 import weakref
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
-from itertools import count
 from threading import Event
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -22,13 +20,16 @@ from searchengine.encoders.protocol import OnBatch, Role, Vectors
 from searchengine.errors import EndpointError
 
 _HOME = "https://api.openai.com/"  # the key in OPENAI_API_KEY belongs to it
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _READABLE = "/:@ "  # characters of a source that need no escape
-FIRST_WAIT, MAX_WAIT = 0.5, 20.0
-"""Seconds before the first repetition, doubled for each further one, and their maximum."""
+BATCH = 32  # texts per request
+CONCURRENCY = 4  # requests at a time
+TRIES = 6  # requests before a failure that may pass is reported
+TIMEOUT = 60.0  # seconds to wait for an answer
+FIRST_WAIT, MAX_WAIT = 1.0, 20.0
+"""Maximum seconds before the first repetition, doubled for each further one, and of all."""
 MAX_RETRY_AFTER = 120.0
 """Maximum seconds to wait because an answer's Retry-After says so."""
-BYTES_PER_TEXT = 1 << 20
-"""Maximum size of an answer: 4,096 dimensions in JSON take a tenth of it."""
 
 
 def is_url(source: object) -> bool:
@@ -36,7 +37,7 @@ def is_url(source: object) -> bool:
     return isinstance(source, str) and source.lower().startswith(("http://", "https://"))
 
 
-class _Passing(EndpointError):
+class _TemporaryError(EndpointError):
     """A failure after which the same request may succeed: the problem, and seconds to wait."""
 
 
@@ -53,10 +54,6 @@ class HttpEncoder(FunctionEncoder):
         dimensions: width to ask the server for; None: as the model has it.
         key_env: environment variable that holds the key; without it none is sent.
         query_prompt, document_prompt: text in front of each question and document.
-        batch: texts per request.
-        concurrency: requests at a time.
-        max_retries: repetitions of a request that fails for a while (429, 5xx, no connection).
-        timeout: seconds to wait for an answer, at most a day.
 
     Raises EndpointError.
     """
@@ -68,10 +65,6 @@ class HttpEncoder(FunctionEncoder):
     key_env: str = "OPENAI_API_KEY"
     query_prompt: str = ""
     document_prompt: str = ""
-    batch: int = 32
-    concurrency: int = 4
-    max_retries: int = 5
-    timeout: float = 60.0
 
     tolerance = 0.1
     error = EndpointError
@@ -83,9 +76,10 @@ class HttpEncoder(FunctionEncoder):
                 f"{self.url} needs the name of a model, for example {self.url}#nomic-embed-text, "
                 f"got {self.model!r}"
             )
-        for name in ("dimensions", "batch", "concurrency", "max_retries", "timeout"):
-            if (value := getattr(self, name)) is not None or name != "dimensions":
-                setattr(self, name, _number(name, value))
+        if (width := self.dimensions) is not None:
+            if not str(width).isdecimal() or int(width) < 1:
+                raise EndpointError(f"dimensions must be a whole number from 1, got {width!r}")
+            self.dimensions = int(width)  # a source has it as text
         question = None if self.query_prompt == self.document_prompt else self.encode
         super().__init__(self.encode, self.model, self.dimensions, query=question)
 
@@ -129,83 +123,76 @@ class HttpEncoder(FunctionEncoder):
         """Host that computes the vectors."""
         return urlsplit(self.url).netloc
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).from_source, (self.source,)
-
     def _call(self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None) -> Any:
         prompt = self.query_prompt if role == "query" else self.document_prompt
         texts = [prompt + text for text in texts]
-        parts = [texts[i : i + self.batch] for i in range(0, len(texts), self.batch)]
+        batches = [texts[i : i + BATCH] for i in range(0, len(texts), BATCH)]
         client, stop = self._client, Event()
-        with ThreadPoolExecutor(self.concurrency, "encode") as pool:
-            work = [pool.submit(self._vectors, client, part, stop) for part in parts]
+        with ThreadPoolExecutor(CONCURRENCY, "encode") as pool:
+            futures = [pool.submit(self._vectors, client, batch, stop) for batch in batches]
             try:
-                for future in as_completed(work):
-                    number = len(future.result())
+                for future in as_completed(futures):
+                    count = len(future.result())
                     if on_batch is not None:
-                        on_batch(number)
-            except BaseException:
+                        on_batch(count)
+            finally:  # after a failure nobody sleeps through a long wait
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        return [vector for future in work for vector in future.result()]
+        return np.concatenate([future.result() for future in futures])
 
     def _vectors(self, client: Any, texts: list[str], stop: Event) -> Vectors:
         """The vectors (n, D) of a batch. Raises EndpointError, also once `stop` is set."""
-        for tries in count(1):
-            try:
-                return self._answer(client, texts)
-            except _Passing as error:
-                problem, wait = error.args
-            except EndpointError as error:
-                # Not `from error`: a traceback would show the key that an answer repeats.
-                raise EndpointError(f"{self.url}/embeddings {error}") from None
-            # So that those who failed together do not come back together.
-            pause = min(MAX_WAIT, FIRST_WAIT * 2 ** (tries - 1)) * random.uniform(0.5, 1)
-            if tries > self.max_retries or stop.wait(max(wait, pause)):
-                times = f" {tries} times" if tries > 1 else ""
-                raise EndpointError(
-                    f"{self.url}/embeddings {problem}{times}; check that it runs, or try again "
-                    "with a lower concurrency"
-                )
-        raise AssertionError("the loop ends by itself")
+        import tenacity
 
-    def _answer(self, client: Any, texts: list[str]) -> Vectors:
-        """The vectors of one request. Raises EndpointError without the URL."""
+        backoff = tenacity.wait_random_exponential(FIRST_WAIT, MAX_WAIT)
+
+        def wait(state: Any) -> float:
+            return max(backoff(state), float(state.outcome.exception().args[1]))
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_TemporaryError),
+            wait=wait,
+            stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_when_event_set(stop),
+            sleep=tenacity.sleep_using_event(stop),
+            reraise=True,
+        )
+        try:
+            return retrying(self._request, client, texts)
+        except _TemporaryError as error:
+            times = retrying.statistics["attempt_number"]
+            raise EndpointError(
+                f"{self.title} {error.args[0]}, {times} times; check that it runs, or try later"
+            ) from None
+
+    def _request(self, client: Any, texts: list[str]) -> Vectors:
+        """The vectors of one request. Raises EndpointError."""
         import httpx2
 
         body: dict[str, Any] = {"model": self.model, "input": texts, "encoding_format": "float"}
         if self.dimensions is not None:
             body["dimensions"] = self.dimensions
-        content, limit = bytearray(), (len(texts) + 1) * BYTES_PER_TEXT
         try:
-            with client.stream("POST", f"{self.url}/embeddings", json=body) as response:
-                for chunk in response.iter_bytes():
-                    content += chunk
-                    if len(content) > limit:
-                        raise EndpointError(f"answered with more than {limit >> 20} MiB")
+            response = client.post(f"{self.url}/embeddings", json=body)
         except httpx2.RequestError as error:
-            raise _Passing(f"does not answer ({str(error) or type(error).__name__})", 0) from None
-        try:
-            answer = json.loads(content)
-        except (ValueError, RecursionError):
-            answer = None
-        status, message = response.status_code, self._message(answer)
+            raise _TemporaryError(f"does not answer ({type(error).__name__}: {error})", 0) from None
+        status, advice = response.status_code, "correct the URL, the model or the texts"
         if status == 200:
-            try:
-                return _parsed(answer, len(texts))
-            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
-                wanted = f"{len(texts)} embeddings of one width, as OpenAI defines them"
-                raise EndpointError(f"must answer with {wanted}{message}") from None
-        if (status in (408, 409, 429) or status >= 500) and b'"insufficient_quota' not in content:
+            with suppress(*_MALFORMED):
+                return _parsed(response.json(), len(texts))
+            advice = f"expected {len(texts)} embeddings of one width, as OpenAI defines them"
+        elif status in (401, 403):
+            advice = f"check the key in {self.key_env}"
+            if not self._sends_key:
+                advice += f", which goes only to hosts that you name: --encoder '{self.source}'"
+        text = " ".join(response.text.split())
+        if key := self._key():
+            text = text.replace(key, "…")  # first: cut off in the middle, it would be missed
+        problem = f"answered {status} ({text[:300]})"
+        if status in (408, 409, 429) or status >= 500:
             wait = response.headers.get("retry-after", "0")
             seconds = float(wait) if wait.replace(".", "").isdecimal() else MAX_WAIT  # or a date
-            raise _Passing(f"answered {status}{message}", min(seconds, MAX_RETRY_AFTER))
-        advice = "correct the URL, the model or the texts"
-        if status in (401, 403):
-            named = f", which goes only to hosts that you name: --encoder '{self.source}'"
-            advice = f"check the key in {self.key_env}{'' if self._sends_key else named}"
-        raise EndpointError(f"answered {status}{message}; {advice}")
+            raise _TemporaryError(problem, min(seconds, MAX_RETRY_AFTER))
+        raise EndpointError(f"{self.title} {problem}; {advice}")
 
     @cached_property
     def _client(self) -> Any:
@@ -214,11 +201,11 @@ class HttpEncoder(FunctionEncoder):
         key = self._key()
         if not (key.isascii() and key.isprintable() and " " not in key):
             raise EndpointError(
-                f"{self.url} needs a key of ASCII letters, digits and punctuation, but the value "
-                f"of the environment variable {self.key_env} has other characters; set it again"
+                f"the environment variable {self.key_env} must hold a key of ASCII letters, "
+                f"digits and punctuation, to be sent to {self.url}; set it again"
             )
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        client = httpx2.Client(headers=headers, timeout=self.timeout)
+        client = httpx2.Client(headers=headers, timeout=TIMEOUT)
         weakref.finalize(self, client.close)
         return client
 
@@ -226,53 +213,29 @@ class HttpEncoder(FunctionEncoder):
         """The key to send, or "". Only the client keeps it."""
         return os.environ.get(self.key_env, "").strip() if self._sends_key else ""
 
-    def _message(self, answer: Any) -> str:
-        """The server's message in an answer, in parentheses and without the key, or nothing."""
-        try:
-            error = answer["error"]
-            message = " ".join(str(error if isinstance(error, str) else error["message"]).split())
-        except (LookupError, TypeError):
-            return ""
-        key = self._key()  # hidden first: cut off in the middle, it would not be recognized
-        return f" ({(message.replace(key, '…') if key else message)[:300]})"
 
-
-def _parsed(answer: Any, number: int) -> Vectors:
-    """The vectors (number, D) of an answer, in the order of its `index`."""
+def _parsed(answer: Any, count: int) -> Vectors:
+    """The vectors (count, D) of an answer, in the order of its `index`."""
     rows = answer["data"]
     order = [row.get("index", i) for i, row in enumerate(rows)]
     with np.errstate(over="ignore"):  # values beyond float32 become infinity
         vectors = np.array([row["embedding"] for row in rows], np.float32)
-    if vectors.ndim != 2 or sorted(order) != [*range(number)] or not np.isfinite(vectors).all():
-        raise ValueError("not as many vectors, each with its number")
+    if vectors.ndim != 2 or sorted(order) != [*range(count)] or not np.isfinite(vectors).all():
+        raise ValueError("not as many vectors, each with its index")
     return vectors[np.argsort(order)]
-
-
-def _number(name: str, value: Any) -> float:
-    """A setting that is a number, also written as a text. Raises EndpointError."""
-    kind, least = (float, 0.001) if name == "timeout" else (int, int(name != "max_retries"))
-    try:
-        number = kind(value) if isinstance(value, str) else value
-        if type(number) in (int, kind) and least <= number <= 86_400:  # seconds: a day
-            return float(number) if kind is float else int(number)
-    except ValueError:
-        pass
-    whole = "" if kind is float else "whole "
-    raise EndpointError(f"{name} must be a {whole}number from {least} to 86400, got {value!r}")
 
 
 def _checked_url(url: object) -> str:
     """The URL without the slash at its end. Raises EndpointError."""
+    text = str(url)
     try:
-        parts = urlsplit(str(url))
-        valid = is_url(url) and bool(parts.hostname) and (parts.port or 1) > 0
-        valid = valid and not (parts.username is not None or parts.query or parts.fragment)
+        valid = is_url(url) and bool(urlsplit(text).hostname) and urlsplit(text).port != 0
     except ValueError:  # the port, or brackets of an address
         valid = False
-    if not valid:
+    if not valid or not {*text}.isdisjoint("@?#"):
         raise EndpointError(
             "expected a URL such as https://api.openai.com/v1 or http://localhost:11434/v1, with "
             "no password, ? or #: it is stored with the collection; put the key into an "
             "environment variable (key_env)"
         )
-    return str(url).rstrip("/").removesuffix("/embeddings")
+    return text.rstrip("/").removesuffix("/embeddings")

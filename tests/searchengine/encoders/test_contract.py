@@ -64,10 +64,8 @@ def function(folder: Path) -> Iterator[Case]:
 
 def endpoint(folder: Path) -> Iterator[Case]:
     with EmbeddingServer(lengths) as server:
-        source = f"{server.url}#words&batch=2"
-        yield Case(
-            lambda: source, lambda: setattr(server, "encode", other_lengths), True, "words&batch=2"
-        )
+        source = f"{server.url}#words"
+        yield Case(lambda: source, lambda: setattr(server, "encode", other_lengths), True, "words")
 
 
 def sentence_transformer(folder: Path) -> Iterator[Case]:

@@ -1,7 +1,6 @@
 """An encoder behind a URL, against a real server on loopback that fails in every way."""
 
 import json
-import pickle
 import time
 import traceback
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddingServer]:
 @pytest.fixture
 def encoder(server: EmbeddingServer) -> HttpEncoder:
     """Probed, so that the server's next request is the test's."""
-    encoder = HttpEncoder(server.url, "words", max_retries=2)
+    encoder = HttpEncoder(server.url, "words")
     assert encoder.dim == 8
     server.requests.clear()
     return encoder
@@ -50,12 +49,15 @@ def failure(encoder: HttpEncoder, texts: list[str] | None = None) -> str:
 # ------------------------------------------------------------------------------------- requests
 
 
-def test_batches_in_order_and_not_too_many_at_once(server: EmbeddingServer) -> None:
+def test_batches_in_order_and_not_too_many_at_once(
+    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "BATCH", 7)
     server.delay, done = 0.02, []
-    encoder = HttpEncoder(server.url, "words", batch=7, concurrency=3)
+    encoder = HttpEncoder(server.url, "words")
     vectors = encoder.encode(TEXTS, role="document", on_batch=done.append)
     assert np.abs(vectors - WordLengths(8).encode(TEXTS)).max() < 1e-6
-    assert 1 < server.most <= 3
+    assert 1 < server.most <= 4
     assert sum(done) == 100 and max(len(each["input"]) for each in server.requests) == 7
     assert encoder.encode([]).shape == (0, 8)
 
@@ -77,11 +79,6 @@ def test_what_is_sent(server: EmbeddingServer) -> None:
     assert set(server.keys) == {None}
 
 
-def test_the_probe_is_cut_into_batches_too(server: EmbeddingServer) -> None:
-    assert HttpEncoder(server.url, "words", batch=3).dim == 8
-    assert sorted(len(body["input"]) for body in server.requests) == [1, 3]
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -100,9 +97,12 @@ def test_a_passing_failure_is_repeated(
     assert len(server.requests) == 3
 
 
-def test_a_late_answer_is_requested_again(server: EmbeddingServer) -> None:
+def test_a_late_answer_is_requested_again(
+    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a slow machine the right answer may come late too: hence more tries than faults."""
-    encoder = HttpEncoder(server.url, "words", max_retries=8, timeout=0.4)
+    monkeypatch.setattr(http, "TIMEOUT", 0.4)
+    encoder = HttpEncoder(server.url, "words")
     assert encoder.dim == 8
     server.requests.clear()
     server.faults.extend([Fault(delay=0.8)] * 2)
@@ -123,10 +123,11 @@ def test_retry_after_is_waited_for(server: EmbeddingServer, encoder: HttpEncoder
 
 def test_one_clear_error_at_the_end(server: EmbeddingServer, encoder: HttpEncoder) -> None:
     busy = json.dumps({"error": {"message": "too many\n requests", "type": "x"}}).encode()
-    server.faults.extend([Fault(429, busy)] * 3)
+    server.faults.extend([Fault(429, busy)] * 6)
     message = failure(encoder)
-    assert "answered 429 (too many requests) 3 times; check that it runs, or try" in message
-    assert len(server.requests) == 3
+    assert "answered 429" in message and "too many" in message
+    assert "6 times; check that it runs, or try later" in message
+    assert len(server.requests) == 6
 
 
 @pytest.mark.parametrize(
@@ -134,12 +135,11 @@ def test_one_clear_error_at_the_end(server: EmbeddingServer, encoder: HttpEncode
     [
         (
             Fault(400, b'{"error": {"message": "model not found"}}'),
-            r"400 \(model not found\); ",
+            r"400 .*model not found.*; correct the URL, the model",
         ),
-        (Fault(401, b'{"error": "no"}'), r"401 \(no\); check the key in OPENAI_API_KEY"),
-        (Fault(404, b"<html>"), "answered 404; correct the URL"),
-        (Fault(307, headers={"Location": "http://x/"}), "answered 307; correct the URL"),
-        (Fault(429, b'{"error": {"code": "insufficient_quota"}}'), "answered 429"),
+        (Fault(401, b'{"error": "no"}'), "401 .*no.*; check the key in OPENAI_API_KEY"),
+        (Fault(404, b"<html>"), "answered 404 .*; correct the URL"),
+        (Fault(307, headers={"Location": "http://x/"}), "answered 307 .*; correct the URL"),
         (Fault(400, b"x" * (1 << 20)), "answered 400"),
     ],
 )
@@ -164,24 +164,24 @@ def indices(*numbers: Any) -> Any:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (rows([1.0] * 8), "must answer with 2 embeddings"),
-        (rows(*[[1.0] * 8] * 3), "must answer with 2 embeddings"),
-        (indices(0, 0), "must answer with 2 embeddings"),
-        (indices(0, 2), "must answer with 2 embeddings"),
-        (indices(0, [1]), "must answer with 2 embeddings"),
+        (rows([1.0] * 8), "expected 2 embeddings"),
+        (rows(*[[1.0] * 8] * 3), "expected 2 embeddings"),
+        (indices(0, 0), "expected 2 embeddings"),
+        (indices(0, 2), "expected 2 embeddings"),
+        (indices(0, [1]), "expected 2 embeddings"),
         (rows([1.0] * 8, [1.0] * 7), "2 embeddings of one width"),
         (rows([1.0] * 5, [1.0] * 5), r"of shape \(2, 8\) for 2 texts, got \(2, 5\)"),
-        (rows([1.0] * 8, [1e300] * 8), "must answer with 2 embeddings"),
-        (rows([1.0] * 8, [float("nan")] * 8), "must answer with 2 embeddings"),
-        (rows([1.0] * 8, [[1.0]] * 8), "must answer with 2 embeddings"),
-        (rows([1.0] * 8, [None] * 8), "must answer with 2 embeddings"),
-        (rows([1.0] * 8, [10**400] * 8), "must answer with 2 embeddings"),
-        (rows([1.0] * 8, "QUJD"), "must answer with 2 embeddings"),
+        (rows([1.0] * 8, [1e300] * 8), "expected 2 embeddings"),
+        (rows([1.0] * 8, [float("nan")] * 8), "expected 2 embeddings"),
+        (rows([1.0] * 8, [[1.0]] * 8), "expected 2 embeddings"),
+        (rows([1.0] * 8, [None] * 8), "expected 2 embeddings"),
+        (rows([1.0] * 8, [10**400] * 8), "expected 2 embeddings"),
+        (rows([1.0] * 8, "QUJD"), "expected 2 embeddings"),
         (rows([], []), r"of shape \(2, 8\) for 2 texts, got \(2, 0\)"),
-        (lambda _: {"data": 5}, "must answer with 2 embeddings"),
-        (lambda _: {"data": [5, 6]}, "must answer with 2 embeddings"),
-        (lambda _: {"error": "x"}, r"must answer with 2 embeddings .* defines them \(x\)"),
-        (lambda _: [1], "must answer with 2 embeddings"),
+        (lambda _: {"data": 5}, "expected 2 embeddings"),
+        (lambda _: {"data": [5, 6]}, "expected 2 embeddings"),
+        (lambda _: {"error": "x"}, "error.* expected 2 embeddings"),
+        (lambda _: [1], "expected 2 embeddings"),
     ],
 )
 def test_a_wrong_answer_is_refused(
@@ -196,47 +196,38 @@ def test_a_wrong_answer_is_refused(
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
 def test_what_is_not_json(server: EmbeddingServer, encoder: HttpEncoder, content: bytes) -> None:
     server.faults.append(Fault(content=content))
-    assert "must answer with 1 embeddings" in failure(encoder)
+    assert "expected 1 embeddings" in failure(encoder)
 
 
 def test_an_error_in_an_answer_of_200(server: EmbeddingServer, encoder: HttpEncoder) -> None:
     server.faults.append(Fault(content=b'{"error": {"message": "the model\\n is loading"}}'))
-    assert failure(encoder).endswith("as OpenAI defines them (the model is loading)")
-
-
-def test_a_huge_answer_is_not_read(
-    server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "BYTES_PER_TEXT", 1 << 19)
-    server.faults.append(Fault(content=b"x" * (1 << 21)))
-    assert "answered with more than 1 MiB" in failure(encoder)
+    assert "is loading" in failure(encoder)
 
 
 def test_nobody_listens(server: EmbeddingServer, encoder: HttpEncoder) -> None:
-    gone = HttpEncoder("http://127.0.0.1:9/v1", "m", max_retries=1)
-    assert "does not answer" in failure(gone) and " 2 times" in failure(gone)
+    message = failure(HttpEncoder("http://127.0.0.1:9/v1", "m"))
+    assert "does not answer (ConnectError" in message and " 6 times" in message
 
 
 def test_after_one_failure_the_others_stop(
     server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not every batch is sent, and nobody sleeps through a long wait."""
-    monkeypatch.setattr(http, "FIRST_WAIT", 20)
-    encoder = HttpEncoder(server.url, "words", batch=1, concurrency=2)
-    assert encoder.dim == 8
-    server.requests.clear()
-    server.faults.extend([Fault(500), Fault(400, delay=0.1)])
+    monkeypatch.setattr(http, "BATCH", 1)
+    busy = Fault(500, headers={"Retry-After": "30"})
+    server.faults.extend([busy] * 3 + [Fault(400, delay=0.3)])
     begin = time.monotonic()
     assert "answered 400" in failure(encoder, TEXTS)
     assert time.monotonic() - begin < 5 and len(server.requests) < 10
 
 
-def test_a_failure_changes_nothing(server: EmbeddingServer, tmp_path: Path) -> None:
-    encoder = HttpEncoder(server.url, "words", max_retries=0)
+def test_a_failure_changes_nothing(
+    server: EmbeddingServer, encoder: HttpEncoder, tmp_path: Path
+) -> None:
     with SearchEngine.create(tmp_path / "c", encoder) as engine:
         engine.add([{"_id": "1", "text": "a bee"}])
-        server.faults.append(Fault(500))
-        with pytest.raises(EndpointError, match="answered 500; check that it runs"):
+        server.faults.extend([Fault(500)] * 6)
+        with pytest.raises(EndpointError, match=r"answered 500 .*; check that it runs"):
             engine.add([{"_id": "2", "text": "bees"}])
         assert list(engine.keys()) == ["1"]
         engine.add([{"_id": "2", "text": "bees"}])
@@ -260,13 +251,9 @@ def test_a_failure_changes_nothing(server: EmbeddingServer, tmp_path: Path) -> N
         ({"url": "https://me:secret@h/v1"}, "with no password"),
         ({"url": "https://h/v1?key=secret"}, r"with no password, \? or #"),
         ({"model": " "}, "needs the name of a model"),
-        ({"dimensions": 0}, "dimensions must be a whole number from 1 to 86400, got 0"),
-        ({"batch": 1.5}, "batch must be a whole number from 1 to 86400, got 1.5"),
-        ({"timeout": "x"}, "timeout must be a number from 0.001 to 86400, got 'x'"),
-        ({"timeout": float("inf")}, "timeout must be a number from 0.001 to 86400, got inf"),
-        ({"timeout": 1e10}, "timeout must be a number from"),
-        ({"timeout": float("nan")}, "timeout must be a number from"),
-        ({"max_retries": True}, "max_retries must be a whole number from 0"),
+        ({"dimensions": 0}, "dimensions must be a whole number from 1, got 0"),
+        ({"dimensions": 1.5}, "dimensions must be a whole number from 1, got 1.5"),
+        ({"dimensions": True}, "dimensions must be a whole number from 1, got True"),
     ],
 )
 def test_wrong_settings(arguments: dict[str, Any], message: str) -> None:
@@ -280,21 +267,22 @@ def test_wrong_settings(arguments: dict[str, Any], message: str) -> None:
     [
         "https://h/v1#m",
         "https://h/v1#BAAI/bge:latest&dimensions=256",
-        "http://h:8/v1#a%26b%23c&query_prompt=query: &document_prompt=%26 %3D&batch=9&timeout=2.5",
+        "http://h:8/v1#a%26b%23c&key_env=K&query_prompt=query: &document_prompt=%26 %3D",
     ],
 )
 def test_a_source_is_read_back(source: str) -> None:
     encoder = load_given(source)
     assert isinstance(encoder, HttpEncoder) and encoder.source == source
-    again = pickle.loads(pickle.dumps(encoder))
-    assert again.source == source and again.query_prompt == encoder.query_prompt
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ("https://h/v1", "needs the name of a model"),
-        ("https://h/v1#m&size=3", "'size' is not a setting; choose from batch, concurrency"),
+        (
+            "https://h/v1#m&size=3",
+            "'size' is not a setting; choose from dimensions, document",
+        ),
         (
             "https://h/v1#m&dimensions=x",
             "dimensions must be a whole number .*, got 'x'",
@@ -303,8 +291,7 @@ def test_a_source_is_read_back(source: str) -> None:
             "https://h/v1#m&dimensions=1e3",
             "dimensions must be a whole number .*, got '1e3'",
         ),
-        ("https://h/v1#m&timeout=x", "timeout must be a number from .*, got 'x'"),
-        ("https://h/v1#m&timeout=inf", "timeout must be a number from"),
+        ("https://h/v1#m&batch=9", "'batch' is not a setting"),
     ],
 )
 def test_a_wrong_source(source: str, message: str) -> None:
@@ -321,9 +308,9 @@ def test_the_key_is_neither_stored_nor_shown(
     with SearchEngine.create(tmp_path / "c", encoder) as engine:
         engine.add([{"_id": "1", "text": "a bee"}])
         server.faults.append(Fault(401, b'{"error": "bad key sk-secret-123"}'))
-        with pytest.raises(EndpointError, match=r"bad key …\); check the key"):
+        with pytest.raises(EndpointError, match=r"bad key ….*; check the key"):
             engine.search("bees")
-        texts = [repr(encoder), str(vars(encoder)), caplog.text, str(pickle.dumps(encoder))]
+        texts = [repr(encoder), str(vars(encoder)), caplog.text]
     assert set(server.keys) == {"Bearer sk-secret-123"}
     files = [path.read_bytes() for path in (tmp_path / "c").rglob("*") if path.is_file()]
     assert not any(b"sk-secret" in content for content in files)
@@ -344,7 +331,7 @@ def test_a_key_that_no_header_may_have(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", key)
     message = failure(HttpEncoder(server.url, "words"))
-    assert "variable OPENAI_API_KEY has other characters" in message and "secret" not in message
+    assert "variable OPENAI_API_KEY must hold a key of ASCII" in message and "secret" not in message
     assert not server.requests
 
 
@@ -422,7 +409,7 @@ def test_from_the_command_line(server: EmbeddingServer, tmp_path: Path) -> None:
     corpus = tmp_path / "c.jsonl"
     lines = [{"_id": str(i), "text": text} for i, text in enumerate(TEXTS)]
     corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    source = f"{server.url}#words&dimensions=6&batch=16"
+    source = f"{server.url}#words&dimensions=6"
     assert run_json("index", corpus, tmp_path / "c", "--encoder", source)["added"] == 100
     assert all(body["dimensions"] == 6 for body in server.requests)
     hits = run_json("search", tmp_path / "c", "a bee", "-k", "1", "--mode", "vector")["hits"]
@@ -439,7 +426,7 @@ def test_from_the_command_line(server: EmbeddingServer, tmp_path: Path) -> None:
     )
     server.faults.extend([Fault(500)] * 9)
     done = run("search", tmp_path / "c", "a bee")
-    assert done.returncode == 2 and "answered 500 6 times" in done.stderr
+    assert done.returncode == 2 and "answered 500 (), 6 times" in done.stderr
     server.faults.extend([Fault(500)] * 9)
     assert "answered 500" in run("info", tmp_path / "c").stdout
 
