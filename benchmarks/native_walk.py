@@ -33,7 +33,7 @@ from searchengine.indexer.native.library import KERNEL, description
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.threads import threads
 from searchengine.indexer.tuning.points import recall
-from searchengine.trainer.runtimes.runtime_config import processor_name
+from searchengine.trainer.processor import processor_name
 
 if TYPE_CHECKING:
     from search_speed import System

@@ -58,7 +58,7 @@ FUNCTIONS = {
     "searchengine/corpus/text_files.py": "formats",
     "searchengine/measure/": "plots",
     "trainer/encoder.py": "train",
-    "trainer/model/fingerprint.py": "train",
+    "trainer/fingerprint.py": "train",
     "trainer/runtimes/": "train",
     "trainer/training/example_files.py": "datasets",
 }

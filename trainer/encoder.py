@@ -5,10 +5,11 @@ vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) fl
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import UNLIMITED, Ids, check_texts
 from searchengine.trainer.reading import integer
-from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle, share_handle
-from searchengine.trainer.runtimes.runtime import prefetched, run_batches
+from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle
+from searchengine.trainer.runtimes.runtime import run_batches
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
+from searchengine.trainer.sharing import share_handle
 from searchengine.trainer.sources.source import Source, Starter
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which the native runtime does without
@@ -26,6 +28,8 @@ if TYPE_CHECKING:  # both are torch, which takes seconds and which the native ru
     from searchengine.trainer.model.modules import SentenceModule
 
 Role = Literal["query", "document"]
+Item = TypeVar("Item")
+END = object()
 # The prompt names that serve a role, in order; what sentence-transformers tries as well.
 ROLE_PROMPTS: Mapping[str, tuple[str, ...]] = {
     "query": ("query",),
@@ -307,3 +311,12 @@ class Encoder:
         return push_model(
             model, card(model), repository, private=private, message=message, token=token
         )
+
+
+def prefetched(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items; each is computed in a thread while the one before it is used."""
+    with ThreadPoolExecutor(1) as thread:
+        upcoming = thread.submit(next, items, END)
+        while (item := upcoming.result()) is not END:
+            upcoming = thread.submit(next, items, END)
+            yield item  # type: ignore[misc]

@@ -20,7 +20,7 @@ from searchengine.measure.bench_data import Dataset
 from searchengine.measure.operating_points import Grid, Searcher, Searchers
 from searchengine.measure.results import Kind, Results, Row, Spread
 from searchengine.trainer.evaluation.significance import intervals
-from searchengine.trainer.runtimes.runtime_config import processor_name
+from searchengine.trainer.processor import processor_name
 
 TIMED = 100
 """Queries timed one at a time in a round."""

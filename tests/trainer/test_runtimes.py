@@ -23,6 +23,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Ids
 from searchengine.trainer.native import library
+from searchengine.trainer.processor import cpu_has_native_bf16
 from searchengine.trainer.runtimes import native_runtime, runtime_config
 from searchengine.trainer.runtimes.native_runtime import NativeRuntime
 from searchengine.trainer.runtimes.runtime import Vectors, token_budget_batches
@@ -31,7 +32,6 @@ from searchengine.trainer.runtimes.runtime_config import (
     RuntimeConfig,
     RuntimeKind,
     choose,
-    cpu_has_native_bf16,
 )
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 

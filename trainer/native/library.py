@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIBRARY = Path(__file__).with_name("kernel.so")
-
 # The levels that add two products of bytes in 16 bits, and their bits of a digit without its sign.
 NARROW = {"avx512bw": 6, "avx2": 6}
 WIDE = 7
@@ -110,9 +109,7 @@ def digit_bits(level: int = 0) -> int:
 
 def threads() -> int:
     """The number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def encode(
@@ -123,14 +120,11 @@ def encode(
     level: int = 0,
     maxima: bool = False,
 ) -> tuple[NDArray[np.float32], ...]:
-    """The first token's vector of each text, the means of all and, if asked for, their maxima.
+    """The first token's vector of each text, the means and, if asked for, the maxima of all tokens.
 
-    Returns:
-        (B, width) float32 each.
-
-    tokens: of all texts, one behind another; each must be one of the network's. lengths: (B,), at
-    least 1 and at most the network's positions. Raises MemoryError, and ValueError for digits that
-    the level does not compute with.
+    (B, width) float32 each. tokens: of all texts, one behind another; each must be one of the
+    network's. lengths: (B,), at least 1 and at most the network's positions. Raises MemoryError,
+    and ValueError for digits that the level does not compute with.
     """
     shape = (len(lengths), network.width)
     pooled = tuple(np.empty(shape, np.float32) for _ in range(3 if maxima else 2))

@@ -132,8 +132,6 @@ def network(
     """
 
     def at(name: str) -> int:
-        if not arrays[name].flags.c_contiguous:
-            raise ValueError(f"{name} is not contiguous")
         return int(arrays[name].ctypes.data)
 
     def linear(name: str) -> CLinear:

@@ -25,92 +25,66 @@ class FastTokenIds(TokenIds):
         if len(texts) < FEW or self._vocabulary is None:
             return super().__call__(texts)
         plain = [i for i, text in enumerate(texts) if text.isascii()]
-        found = self._vocabulary.ids([texts[i] for i in plain], self.max_tokens)
+        found = self._ascii([texts[i] for i in plain])
         ids = {i: row for i, row in zip(plain, found, strict=True) if row is not None}
         others = [i for i in range(len(texts)) if i not in ids]
         if others:
-            rows = super().__call__([texts[i] for i in others])
-            ids.update(zip(others, rows, strict=True))
+            ids.update(zip(others, super().__call__([texts[i] for i in others]), strict=True))
         return [ids[i] for i in range(len(texts))]
 
     @cached_property
-    def _vocabulary(self) -> "_Pieces | None":
-        if load() is None or self._side != "right":
+    def _vocabulary(self) -> Any:
+        """The vocabulary in the library; None where the library cannot read by it."""
+        if (library := load()) is None or self._side != "right":
             return None
-        return _Pieces.of(json.loads(self._state))
-
-
-class _Pieces:
-    """A vocabulary in the compiled library."""
-
-    def __init__(self, vocabulary: CWordPiece):
-        self._library = load()
-        self._made = self._library.wordpiece_new(ctypes.byref(vocabulary))
-        if not self._made:
+        pieces = _pieces(json.loads(self._state))
+        if pieces is None:
+            return None
+        vocabulary = library.wordpiece_new(ctypes.byref(pieces))
+        if not vocabulary:
             raise MemoryError("not enough memory for a vocabulary")
-        finalize(self, self._library.wordpiece_free, self._made)
+        finalize(self, library.wordpiece_free, vocabulary)
+        return vocabulary
 
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "_Pieces | None":
-        """state: of `tokenizers`; None if it is not one of BERT's kind, or does more."""
-        model, normalizer = state["model"], state["normalizer"] or {}
-        cut = state["pre_tokenizer"] or {}
-        around = _around(state["post_processor"])
-        if (
-            model["type"] != "WordPiece"
-            or model["continuing_subword_prefix"] != "##"
-            or any(normalizer.get(name) != value for name, value in NORMALIZER.items())
-            or cut.get("type") != "BertPreTokenizer"
-            or around is None
-        ):
-            return None
-        added = [token["content"] for token in state["added_tokens"]]
-        if any(token["normalized"] for token in state["added_tokens"]) or "" in added:
-            return None
-        vocabulary: dict[str, int] = model["vocab"]
-        tokens = [token.encode() for token in [*vocabulary, *added]]
-        lengths = np.array([len(token) for token in tokens], np.int32)
-        ids = np.array([*vocabulary.values(), *[0] * len(added)], np.int32)
-        return cls(
-            CWordPiece(
-                b"".join(tokens),
-                lengths.ctypes.data,
-                ids.ctypes.data,
-                len(tokens),
-                len(added),
-                vocabulary[model["unk_token"]],
-                model["max_input_chars_per_word"],
-                *around,
-            )
-        )
-
-    def ids(self, texts: Sequence[str], most: int) -> list[Ids | None]:
-        """The ids of ASCII texts, int32, at most `most` each; None for a text that it cannot read.
-
-        Raises MemoryError.
-        """
+    def _ascii(self, texts: Sequence[str]) -> list[Ids | None]:
+        """The ids of ASCII texts; None for a text that the library cannot read."""
         joined = "".join(texts).encode("ascii")
-        starts = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum([len(text) for text in texts], out=starts[1:])
+        starts = np.cumsum([0, *map(len, texts)], dtype=np.int64)
         ids = np.empty(len(joined) + 2 * len(texts), np.int32)
         lengths = np.empty(len(texts), np.int32)
-        failed = self._library.wordpiece_run(
-            self._made,
-            joined,
-            starts.ctypes.data,
-            len(texts),
-            min(most, LONGEST),
-            ids.ctypes.data,
-            lengths.ctypes.data,
-            threads(),
-        )
-        if failed:
+        places = (starts.ctypes.data, len(texts), min(self.max_tokens, LONGEST))
+        results = (ids.ctypes.data, lengths.ctypes.data, threads())
+        if load().wordpiece_run(self._vocabulary, joined, *places, *results):
             raise MemoryError("not enough memory for the texts of a batch")
-        places = (starts[:-1] + 2 * np.arange(len(texts))).tolist()
+        firsts = (starts[:-1] + 2 * np.arange(len(texts))).tolist()
         return [
-            ids[at : at + length] if length >= 0 else None
-            for at, length in zip(places, lengths.tolist(), strict=True)
+            ids[first : first + length] if length >= 0 else None
+            for first, length in zip(firsts, lengths.tolist(), strict=True)
         ]
+
+
+def _pieces(state: dict[str, Any]) -> CWordPiece | None:
+    """The vocabulary of a tokenizer as JSON; None if it is not one of BERT's kind, or does more."""
+    model, normalizer = state["model"], state["normalizer"] or {}
+    around, added = _around(state["post_processor"]), state["added_tokens"]
+    if (
+        model["type"] != "WordPiece"
+        or model["continuing_subword_prefix"] != "##"
+        or any(normalizer.get(name) != value for name, value in NORMALIZER.items())
+        or (state["pre_tokenizer"] or {}).get("type") != "BertPreTokenizer"
+        or around is None
+        or any(token["normalized"] or not token["content"] for token in added)
+    ):
+        return None
+    vocabulary: dict[str, int] = model["vocab"]
+    tokens = [*map(str.encode, vocabulary), *(token["content"].encode() for token in added)]
+    lengths = np.array([*map(len, tokens)], np.int32)
+    ids = np.array([*vocabulary.values(), *[0] * len(added)], np.int32)
+    joined, places = b"".join(tokens), (lengths.ctypes.data, ids.ctypes.data)
+    unknown, longest = vocabulary[model["unk_token"]], model["max_input_chars_per_word"]
+    pieces = CWordPiece(joined, *places, len(tokens), len(added), unknown, longest, *around)
+    pieces.arrays = lengths, ids  # for as long as it is read
+    return pieces
 
 
 def _around(processor: dict[str, Any] | None) -> tuple[int, int] | None:

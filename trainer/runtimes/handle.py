@@ -5,11 +5,9 @@ without it.
 """
 
 import os
-from collections.abc import Hashable
 from functools import cached_property
-from threading import Lock, RLock
+from threading import RLock
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from searchengine.trainer.errors import ModelError, require
 from searchengine.trainer.model.bert import Bert, OtherModelError, read_bert
@@ -17,12 +15,7 @@ from searchengine.trainer.model.static_model import static_place
 from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.native.library import kernel
 from searchengine.trainer.native.wordpiece import FastTokenIds
-from searchengine.trainer.runtimes.native_runtime import (
-    InaccurateError,
-    known_fingerprint,
-    native_runtime,
-    obstacle,
-)
+from searchengine.trainer.runtimes import native_runtime
 from searchengine.trainer.runtimes.runtime import Runtime
 from searchengine.trainer.runtimes.runtime_config import (
     Choice,
@@ -54,11 +47,11 @@ class ModelHandle:
         self._process = os.getpid()
         self._runtime: Runtime | None = None
         self._bert: Bert | None = None
-        self.choice = Choice(RuntimeKind.TORCH, "the model is in memory")
+        self.choice = Choice(RuntimeKind.TORCH, Precision(config.precision), "it is in memory")
         if source is not None:
             try:
                 self._bert = read_bert(source)
-                reason = obstacle(self._bert, source)
+                reason = native_runtime.obstacle(self._bert, source)
             except OtherModelError as error:
                 reason = str(error)
             self.choice = choose(config, reason, kernel())
@@ -89,10 +82,10 @@ class ModelHandle:
 
     @cached_property
     def fingerprint(self) -> str:
-        """See searchengine.trainer.model.fingerprint."""
+        """See searchengine.trainer.fingerprint."""
         if self._bert is not None and self.source is not None:
-            return known_fingerprint(self._bert, self.source)
-        from searchengine.trainer.model import fingerprint
+            return native_runtime.known_fingerprint(self._bert, self.source)
+        from searchengine.trainer import fingerprint
 
         return fingerprint.of_model(self.model, self.description)
 
@@ -117,19 +110,18 @@ class ModelHandle:
         if self.choice.kind is RuntimeKind.NATIVE:
             assert self._bert is not None and self.source is not None
             try:
-                return native_runtime(self._bert, self.tokens, self.source)
-            except InaccurateError as error:
+                return native_runtime.start(self._bert, self.tokens, self.source)
+            except native_runtime.InaccurateError as error:
                 self.choice = choose(self.config, str(error), kernel())  # or an error
         from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
-        precision = Precision(self.config.precision)
-        return TorchRuntime(self.model.module, self.tokens, precision, self.config.device)
+        precision, device = self.choice.precision, self.config.device
+        return TorchRuntime(self.model.module, self.tokens, precision, device)
 
     @property
     def runs_on(self) -> str:
         """Runtime and precision, and why they were chosen; known without starting them."""
-        named = Precision.INT8 if self.choice.kind is RuntimeKind.NATIVE else self.config.precision
-        precision = named if self._runtime is None else self._runtime.precision
+        precision = (self._runtime or self.choice).precision
         return f"{self.choice.kind} {precision} ({self.choice.reason})"
 
 
@@ -142,30 +134,3 @@ def open_handle(config: RuntimeConfig, source: Source) -> Handle:
     return (
         ModelHandle(config, None, source) if table is None else StaticHandle(config, source, table)
     )
-
-
-_shared: WeakValueDictionary[Hashable, Handle] = WeakValueDictionary()
-_sharing = Lock()  # held while a model is opened, so that two callers never read it twice
-
-
-def share_handle(config: RuntimeConfig, source: Source) -> Handle:
-    """As `open_handle`, but one handle serves all callers in this process, until none holds it.
-
-    A model whose files have changed since is opened anew. Nobody may train its module.
-    """
-    key = (config, source, source.state())
-    with _sharing:
-        handle = _shared.get(key)
-        if handle is None:
-            handle = _shared[key] = open_handle(config, source)
-        return handle
-
-
-def _share_no_longer() -> None:
-    """In a forked child: the threads of the runtimes and the lock are the parent's."""
-    global _sharing
-    _sharing = Lock()
-    _shared.clear()
-
-
-os.register_at_fork(after_in_child=_share_no_longer)

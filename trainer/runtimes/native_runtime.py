@@ -14,9 +14,9 @@ import numpy as np
 from filelock import FileLock
 from safetensors.numpy import save
 
+from searchengine.trainer import fingerprint
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import user_cache, write_at_once
-from searchengine.trainer.model import fingerprint
 from searchengine.trainer.model.bert import Bert
 from searchengine.trainer.model.head import apply_head
 from searchengine.trainer.model.tokens import Ids, TokenIds
@@ -87,7 +87,7 @@ def obstacle(bert: Bert, source: Source) -> str:
     return str(_Kept(source).record.get("refused", "")) if levels() else ""
 
 
-def native_runtime(bert: Bert, tokens: TokenIds, source: Source) -> NativeRuntime:
+def start(bert: Bert, tokens: TokenIds, source: Source) -> NativeRuntime:
     """The runtime of a model, whose weights are rounded unless that was done before.
 
     One process at a time rounds them; the others wait, and take what it kept. Raises

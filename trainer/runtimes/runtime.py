@@ -1,8 +1,7 @@
 """The interface of a runtime, and the batches of texts that the encoder gives it."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +10,6 @@ from searchengine.trainer.model.tokens import Ids
 from searchengine.trainer.runtimes.runtime_config import Precision
 
 Vectors = NDArray[np.float32]
-Item = TypeVar("Item")
-END = object()
 # The least length of a text in a padded batch, relative to the longest: at worst half is padding.
 MIN_LENGTH_RATIO = 0.5
 
@@ -69,12 +66,3 @@ def token_budget_batches(
         batch.append(i)
     if batch:
         yield batch
-
-
-def prefetched(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items; each is computed in a thread while the one before it is used."""
-    with ThreadPoolExecutor(1) as thread:
-        upcoming = thread.submit(next, items, END)
-        while (item := upcoming.result()) is not END:
-            upcoming = thread.submit(next, items, END)
-            yield item  # type: ignore[misc]

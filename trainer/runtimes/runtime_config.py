@@ -4,13 +4,10 @@ Imports no runtime, and little else: it is read before it is known that anything
 """
 
 import os
-import platform
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TypeVar
 
 from searchengine.trainer.errors import ModelError, install_line
@@ -86,9 +83,10 @@ class RuntimeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The runtime of a model, and why it was chosen."""
+    """The runtime of a model, its precision, AUTO until torch has started, and the reason."""
 
     kind: RuntimeKind
+    precision: Precision
     reason: str
 
 
@@ -103,7 +101,9 @@ def choose(config: RuntimeConfig, obstacle: str, kernel: str) -> Choice:
     Raises ModelError where the native runtime was asked for and cannot run the model, or torch is
     needed and not installed.
     """
-    native = Choice(RuntimeKind.NATIVE, f"a BERT network on a processor, by {kernel}")
+    native = Choice(
+        RuntimeKind.NATIVE, Precision.INT8, f"a BERT network on a processor, by {kernel}"
+    )
     if not obstacle and not kernel:
         obstacle = "the native kernel is not compiled: install searchengine with a C++ compiler"
     if config.runtime is RuntimeKind.NATIVE or config.precision is Precision.INT8:
@@ -111,22 +111,21 @@ def choose(config: RuntimeConfig, obstacle: str, kernel: str) -> Choice:
             raise ModelError(f"the native runtime cannot run this model: {obstacle}")
         return native
     if config.runtime is RuntimeKind.TORCH:
-        return _torch("it was asked for")
-    if config.precision is not Precision.AUTO:
-        return _torch(f"{config.precision} was asked for")
-    if config.device not in (None, "cpu"):
-        return _torch(f"the device {config.device} was asked for")
-    if config.device is None and has_gpu():
-        return _torch("there is a GPU")
-    return _torch(obstacle) if obstacle else native
-
-
-def _torch(reason: str) -> Choice:
+        reason = "it was asked for"
+    elif config.precision is not Precision.AUTO:
+        reason = f"{config.precision} was asked for"
+    elif config.device not in (None, "cpu"):
+        reason = f"the device {config.device} was asked for"
+    elif config.device is None and has_gpu():
+        reason = "there is a GPU"
+    elif not obstacle:
+        return native
+    else:
+        reason = obstacle
     if missing := [name for name in ("torch", "transformers") if find_spec(name) is None]:
-        raise ModelError(
-            f"this needs {' and '.join(missing)}, because {reason}: {install_line('train')}"
-        )
-    return Choice(RuntimeKind.TORCH, reason)
+        names = " and ".join(missing)
+        raise ModelError(f"this needs {names}, because {reason}: {install_line('train')}")
+    return Choice(RuntimeKind.TORCH, Precision(config.precision), reason)
 
 
 def _named(name: str, value: str, kinds: type[Kind]) -> Kind:
@@ -159,24 +158,3 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available() or torch.backends.mps.is_available()
-
-
-def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this processor multiplies bfloat16 in hardware (AVX512-BF16, AMX or Arm's)."""
-    with suppress(OSError):  # not Linux
-        flags = _read(cpuinfo).split()
-        return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
-    return False
-
-
-def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, from the system; "unknown" if it gives none."""
-    with suppress(OSError):  # not Linux
-        for line in _read(cpuinfo).splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
-
-
-def _read(cpuinfo: Path) -> str:
-    return cpuinfo.read_text(encoding="utf-8", errors="replace")

@@ -6,8 +6,8 @@ from typing import NoReturn
 
 import numpy as np
 
+from searchengine.trainer import fingerprint
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model import fingerprint
 from searchengine.trainer.model.static_model import StaticModel, read_static
 from searchengine.trainer.model.tokens import Ids, TokenIds
 from searchengine.trainer.native.wordpiece import FastTokenIds

@@ -17,12 +17,9 @@ import torch
 from searchengine.trainer.errors import MemoryWarning, ModelError
 from searchengine.trainer.model.modules import Batch, SentenceModule, lowered
 from searchengine.trainer.model.tokens import Ids, TokenIds
+from searchengine.trainer.processor import cpu_has_native_bf16
 from searchengine.trainer.runtimes.runtime import Vectors
-from searchengine.trainer.runtimes.runtime_config import (
-    Precision,
-    RuntimeKind,
-    cpu_has_native_bf16,
-)
+from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to fit the cache.
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}

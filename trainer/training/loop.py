@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from searchengine.trainer import fingerprint
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import MemoryWarning, TrainingError
 from searchengine.trainer.files import remove_folder
-from searchengine.trainer.model import fingerprint
 from searchengine.trainer.model.model_folder import describe
 from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
