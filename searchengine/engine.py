@@ -54,7 +54,6 @@ from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.loading import (
     CollectionEncoder,
     EncoderArgument,
-    load,
     load_given,
     load_new,
 )
@@ -649,7 +648,7 @@ class SearchEngine:
                     if not request.by_words:
                         raise  # by words, only the way out by vectors needs it
                 except EncoderMismatch:
-                    if not self._encoder.is_past(settings):
+                    if settings["encoder"] == self.collection.settings["encoder"]:
                         raise
                     continue  # reindexed meanwhile
                 vector = None if vectors is None else vectors[0]
@@ -749,7 +748,7 @@ class SearchEngine:
                 try:
                     encoder = self._encoder.questions(settings)
                 except EncoderMismatch:
-                    if not self._encoder.is_past(settings):
+                    if settings["encoder"] == self.collection.settings["encoder"]:
                         raise
                     continue  # reindexed meanwhile
                 vectors = encoder.encode(request.to_encode([each.to_encode for each in asked]))
@@ -1132,7 +1131,7 @@ class SearchEngine:
 
     repair = staticmethod(repair)
     copy = staticmethod(copies.copy)
-    load_encoder = staticmethod(load)
+    load_encoder = staticmethod(load_given)
 
     def backup(self, path: str | Path) -> None:
         """Copy the last commit to a new folder, while others read and write."""

@@ -687,7 +687,7 @@ def _former_reader() -> Iterator[None]:
 
     def load(self: CollectionEncoder, settings: Any = None) -> Any:
         held = self._present
-        return self._loaded_for(settings).encoder if held is None else held.encoder
+        return self.questions(settings).encoder if held is None else held.encoder
 
     with mock.patch.object(CollectionEncoder, "load", load):
         yield

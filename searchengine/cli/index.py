@@ -795,7 +795,7 @@ def encode(
     """
     from searchengine.corpus.documents import explaining
     from searchengine.corpus.files import Unread, count_records, read_corpus
-    from searchengine.encoders.loading import load
+    from searchengine.encoders.loading import load_given
     from searchengine.ingest.passages import PassageReader
     from searchengine.ingest.settings import CollectionSettings
     from searchengine.ingest.supplied import write_vectors
@@ -805,7 +805,7 @@ def encode(
         raise CorpusError(f"{output} is inside the corpus {corpus}; choose a folder elsewhere")
     malformed, unread = LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
-    loaded = load(encoder, runtime)
+    loaded = load_given(encoder, runtime)
     cut = CollectionSettings.for_encoder(loaded, passages=True if wanted is None else wanted)
     reader = PassageReader(loaded, cut.passages)
     documents = read_corpus(corpus, on_bad, columns=columns, unread=unread, choice=choice)

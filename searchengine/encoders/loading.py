@@ -6,12 +6,11 @@ or refreshes meanwhile never has the vectors of one and the encoder of the other
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, cast
-from weakref import WeakMethod
+from weakref import proxy
 
 from searchengine.encoders.functions import Function, FunctionEncoder, SentenceTransformerEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
@@ -28,35 +27,26 @@ from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_folder
-from searchengine.trainer.sources.source import Starter
 
 EncoderArgument = MinimalEncoder | str | Path | Function
 """A model folder, a hub name, "starter", a URL with a model (HttpEncoder.from_source), an encoder,
 a SentenceTransformer, or a function."""
 
 
-def load(source: str | Path, runtime: RuntimeConfig | None = None) -> TextEncoder:
-    """Load a trainer.encoder.Encoder; or the encoder of a URL.
-
-    Engines of one process share the model of a folder while any of them is open. Imports the
-    trainer, which not every command needs. Raises trainer.errors.ModelError, and EndpointError for
-    a URL.
-    """
-    if is_url(source):
-        return HttpEncoder.from_source(str(source))
-    from searchengine.trainer.encoder import Encoder
-
-    return Encoder.load(source, **asdict(runtime or RuntimeConfig()), shared=True)
-
-
 def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -> TextEncoder:
     """The encoder that a caller names or passes.
 
-    A SentenceTransformer, a function, and an object with dim, fingerprint and encode are wrapped.
-    Raises searchengine.trainer.errors.ModelError, and CollectionError for anything else.
+    Engines of one process share the model of a folder while any of them is open. A
+    SentenceTransformer, a function, and an object with dim, fingerprint and encode are wrapped.
+    Raises searchengine.trainer.errors.ModelError, EndpointError for a URL, and CollectionError for
+    anything else.
     """
+    if is_url(encoder):
+        return HttpEncoder.from_source(str(encoder))
     if isinstance(encoder, str | Path):
-        return load(encoder, runtime)
+        from searchengine.trainer.encoder import Encoder  # which not every command needs
+
+        return Encoder.load(encoder, **asdict(runtime or RuntimeConfig()), shared=True)
     kind = type(encoder)
     if all(hasattr(kind, member) for member in MEMBERS):
         return cast(TextEncoder, encoder)
@@ -96,24 +86,34 @@ def load_built_by(
     if identity["fingerprint"] == NO_ENCODER:
         return NoEncoder(identity["dim"], path)
     source = identity["source"]
-    if is_url(source):
-        return HttpEncoder.from_source(source, is_named=False)
     if source is None:
         raise EncoderMissing(
             f"{path} was built by {title(identity)}; pass it again: "
             "SearchEngine.open(path, encoder=…)"
         )
+    if is_url(source):
+        return HttpEncoder.from_source(source, is_named=False)
     try:
         if source == MULTILINGUAL:
             multilingual_folder()  # else the hub's would be fetched, whose vectors differ
-        return load(source, runtime)
+        return load_given(source, runtime)
     except TrainerError as error:
-        exists = source in (*Starter, MULTILINGUAL) or Path(source).is_dir()
-        advice = "; if it has moved, name its folder: --encoder PATH or encoder=…"
         raise EncoderMissing(
-            f"{path} was built by the encoder {source}, which cannot be loaded ({error})"
-            f"{'' if exists else advice}"
+            f"{path} was built by the encoder {source}, which cannot be loaded ({error}); if its "
+            "folder has moved, name it: --encoder PATH or encoder=…"
         ) from error
+
+
+def has_built(encoder: TextEncoder, identity: Mapping[str, Any]) -> bool:
+    """Whether a collection's settings name this encoder.
+
+    A collection without an encoder accepts any of the right width: the caller knows whose vectors
+    it holds.
+    """
+    dim, stored = identity["dim"], identity["fingerprint"]
+    if isinstance(encoder, FunctionEncoder) and stored != NO_ENCODER:
+        return encoder.matches(stored)
+    return bool(encoder.dim == dim and stored in (NO_ENCODER, encoder.fingerprint))
 
 
 def check_built_by(
@@ -121,35 +121,22 @@ def check_built_by(
 ) -> None:
     """Raise EncoderMismatch unless a collection's settings name this encoder.
 
-    A collection without an encoder accepts any of the right width: the caller knows whose vectors
-    it holds. `advice`: the way out, for the message; "": that of a collection.
+    `advice`: the way out, for the message; "": that of a collection.
     """
-    dim, stored, name = identity["dim"], identity["fingerprint"], identity.get("name")
-    if stored == NO_ENCODER:
-        if encoder.dim != dim:
-            raise EncoderMismatch(
-                f"{path} holds vectors of {dim} dimensions, got an encoder of {encoder.dim}; open "
-                "it with the encoder of its vectors, or without one"
-            )
-    elif name is not None and isinstance(encoder, FunctionEncoder):
-        if not encoder.matches(stored):
-            returns = "that name returns other vectors now"
-            got = returns if name == encoder.name else f"got {encoder.name!r}"
-            message = f"{path} was built by {title(identity)}, but {got}"
-            raise EncoderMismatch(f"{message}; {advice or _advice(encoder, path)}")
-    elif encoder.dim != dim or stored != encoder.fingerprint:
-        raise EncoderMismatch(
-            f"{path} was built by the encoder {identity['source'] or name or 'in memory'} "
-            f"({dim} wide, fingerprint {stored[:12]}), got one of {encoder.dim} with fingerprint "
-            f"{encoder.fingerprint[:12]}; {advice or _advice(encoder, path)}"
-        )
-
-
-def _advice(encoder: TextEncoder, path: Path | str) -> str:
-    return (
+    if has_built(encoder, identity):
+        return
+    named = identity["source"] or identity.get("name") or "in memory"
+    if isinstance(encoder, FunctionEncoder):
+        is_same = encoder.name == identity.get("name")
+        got = f"but {'that name returns other vectors now' if is_same else f'got {encoder.name!r}'}"
+    else:
+        named += f" ({identity['dim']} wide, fingerprint {identity['fingerprint'][:12]})"
+        got = f"got one of {encoder.dim} with fingerprint {encoder.fingerprint[:12]}"
+    advice = advice or (
         "open it with the encoder that built it, or encode its documents by the other one: "
         f"searchengine reindex {path} --encoder {encoder.source or 'MODEL'}"
     )
+    raise EncoderMismatch(f"{path} was built by the encoder {named}, {got}; {advice}")
 
 
 def title(identity: Mapping[str, Any]) -> str:
@@ -189,20 +176,15 @@ class CollectionEncoder:
         Raises EncoderMismatch if `encoder` did not build the collection.
         """
         self.argument, self.runtime = encoder, runtime
-        self._collection = collection
+        # Weak: a cycle would keep the model after the engine is gone.
+        self._collection: Encoded = proxy(collection)
         self._loading, self._closed = Lock(), False
         self._present: QuestionEncoder | None = None
         self._expected: tuple[QuestionEncoder, ...] = ()
         if encoder is not None:
             check_built_by(encoder, collection.settings["encoder"], collection.path)
             self._present = QuestionEncoder(encoder, runtime)
-        check = WeakMethod(self.check)  # a cycle would keep the model after the engine is gone
-
-        def accepts(settings: Mapping[str, Any]) -> None:
-            if (method := check()) is not None:
-                method(settings)
-
-        collection.accepts = accepts
+        collection.accepts = self.check
 
     def close(self) -> None:
         """Let go of all encoders. Loading one afterwards raises CollectionError."""
@@ -210,19 +192,25 @@ class CollectionEncoder:
             self._closed, self.argument, self._present, self._expected = True, None, None, ()
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
+        """The encoder of `questions`, for documents."""
+        return self.questions(settings).encoder
+
+    def questions(self, settings: Mapping[str, Any] | None = None) -> QuestionEncoder:
         """The encoder that built the state of these settings; None: the state shown.
 
         Raises EncoderMismatch if it is another one, CollectionError without it.
         """
-        return self._loaded_for(settings).encoder
-
-    def questions(self, settings: Mapping[str, Any] | None = None) -> QuestionEncoder:
-        """The same, for questions."""
-        return self._loaded_for(settings)
-
-    def is_past(self, settings: Mapping[str, Any]) -> bool:
-        """Whether the state shown now was built by another encoder, which must then be loaded."""
-        return bool(settings["encoder"] != self._collection.settings["encoder"])
+        settings = self._collection.settings if settings is None else settings
+        identity, path = settings["encoder"], self._collection.path
+        with self._loading:
+            if self._closed:
+                raise CollectionError(f"{path} is closed; open it again")
+            if (held := self._built(identity)) is None:
+                self.check(settings)
+                held = QuestionEncoder(load_built_by(identity, path, self.runtime), self.runtime)
+                check_built_by(held.encoder, identity, path)
+                self._present = held
+            return held
 
     def encodes(self, settings: Mapping[str, Any]) -> bool:
         """Whether there is an encoder; not if the vectors came with the documents, and no other."""
@@ -235,8 +223,12 @@ class CollectionEncoder:
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise EncoderMismatch if an encoder that is not held built a state of the collection."""
-        if self._present is not None and self._built(settings["encoder"]) is None:
-            self._check(self._present, settings["encoder"])
+        present = self._present
+        if present is not None and self._built(settings["encoder"]) is None:
+            advice = ""
+            if self.argument is None:  # it did build the collection
+                advice = "another process has changed it since then; open the collection again"
+            check_built_by(present.encoder, settings["encoder"], self._collection.path, advice)
 
     def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> object:
         """Hold another encoder too, until `settle` gets what this returns.
@@ -248,44 +240,20 @@ class CollectionEncoder:
             return self._expected[-1]
 
     def settle(self, expected: object) -> None:
-        """Hold the encoder that built the state shown, and those expected after it.
+        """Hold the encoder that built the state shown instead of the one before, and no more.
 
-        Another thread may have begun the next reindex meanwhile.
+        Those of later reindexes, which another thread may have begun meanwhile, are held too.
         """
         with self._loading:
             built = self._built(self._collection.settings["encoder"])
             if built is not None and built is not self._present:
                 self._present, self.argument, self.runtime = built, built.encoder, built.runtime
-            past = [i for i, held in enumerate(self._expected) if held in (built, expected)]
-            self._expected = self._expected[max(past, default=-1) + 1 :]
-
-    def _loaded_for(self, settings: Mapping[str, Any] | None) -> QuestionEncoder:
-        identity = (self._collection.settings if settings is None else settings)["encoder"]
-        path = self._collection.path
-        with self._loading:
-            if self._closed:
-                raise CollectionError(f"{path} is closed; open it again")
-            if (built := self._built(identity)) is not None:
-                return built
-            if (held := self._present) is None:
-                held = QuestionEncoder(load_built_by(identity, path, self.runtime), self.runtime)
-            self._check(held, identity)
-            self._present = held
-            return held
-
-    def _check(self, held: QuestionEncoder, identity: Mapping[str, Any]) -> None:
-        advice = ""
-        if self.argument is None and held is self._present:  # it did build the collection
-            advice = "another process has changed the encoder since then; open the collection again"
-        check_built_by(held.encoder, identity, self._collection.path, advice)
+            self._expected = tuple(held for held in self._expected if held is not expected)
 
     def _built(self, identity: Mapping[str, Any]) -> QuestionEncoder | None:
         """The encoder held that built a state."""
-        held = [] if self._present is None else [self._present]
-        if identity["fingerprint"] != NO_ENCODER:  # which suits any, and is of no reindex
-            held += self._expected
-        for each in held:
-            with suppress(EncoderMismatch):
-                check_built_by(each.encoder, identity, self._collection.path)
-                return each
-        return None
+        # Those expected first: `settle` moves one from there. Vectors that came with their
+        # documents are of no reindex.
+        expected = () if identity["fingerprint"] == NO_ENCODER else self._expected
+        held = [each for each in (self._present, *expected) if each is not None]
+        return next((each for each in held if has_built(each.encoder, identity)), None)

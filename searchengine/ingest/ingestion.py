@@ -108,7 +108,7 @@ def passage_reader(backend: Backend, encoder: CollectionEncoder) -> PassageReade
     try:
         return PassageReader(encoder.load(stored), settings.passages, stored)
     except EncoderMismatch:
-        if not encoder.is_past(stored):
+        if stored["encoder"] == backend.settings["encoder"]:
             raise
         return passage_reader(backend, encoder)  # reindexed meanwhile
 

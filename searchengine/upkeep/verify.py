@@ -257,7 +257,7 @@ def check_encoded(collection: Backend, encoder: CollectionEncoder, count: int) -
         try:
             reader = PassageReader(encoder.load(snapshot.settings), passages)
         except EncoderMismatch:
-            if not encoder.is_past(snapshot.settings):
+            if snapshot.settings["encoder"] == collection.settings["encoder"]:
                 raise
             return check_encoded(collection, encoder, count)  # reindexed meanwhile
         chosen, least = _chosen(snapshot, count), dict[str, float]()

@@ -696,11 +696,8 @@ def test_processes_that_wait_all_succeed(path: Path) -> None:
 
 
 def _make_and_add(path: Path, start: int, ready: Any) -> None:
-    from searchengine.encoders import loading as module
-
-    module.load = lambda *_: module.load_given(WordLengths())  # type: ignore[assignment]
     ready.wait()
-    with SearchEngine.open_or_create(path, "words", FLAT, wait=60) as engine:
+    with SearchEngine.open_or_create(path, WordLengths(), FLAT, wait=60) as engine:
         engine.add(documents(range(start, start + 3)))
 
 
