@@ -328,10 +328,6 @@ class SearchEngine:
         check_questions(texts)
         return encoded(self._encoder.load(), [*map(normalized, texts)], "document")
 
-    def question_vectors(self) -> dict[str, int]:
-        """How many vectors of questions came from the cache (`cached`) and how many did not."""
-        return self._encoder.counts()
-
     @property
     def default_mode(self) -> Mode:
         """The mode of a search for a text that names none."""

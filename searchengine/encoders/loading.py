@@ -216,11 +216,6 @@ class CollectionEncoder:
         """Whether there is an encoder; not if the vectors came with the documents, and no other."""
         return self.argument is not None or settings["encoder"]["fingerprint"] != NO_ENCODER
 
-    def counts(self) -> dict[str, int]:
-        """How many questions were answered from the cache, and how many were encoded."""
-        present = self._present
-        return {"cached": 0, "encoded": 0} if present is None else dict(present.counts)
-
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise EncoderMismatch if an encoder that is not held built a state of the collection."""
         present = self._present

@@ -13,8 +13,6 @@ from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 CACHE_SIZE = 1024
 """Questions in the cache: 3 MB of vectors with 768 dimensions."""
-MAX_CACHED_BATCH = 64
-"""A longer list of questions is encoded without the cache."""
 
 
 class QuestionEncoder:
@@ -22,29 +20,20 @@ class QuestionEncoder:
 
     Attributes:
         encoder, runtime: the encoder, and what it was loaded by.
-        counts: how many questions came from the cache ("cached"), and how many were encoded.
     """
 
     def __init__(self, encoder: TextEncoder, runtime: RuntimeConfig | None = None) -> None:
         self.encoder, self.runtime = encoder, runtime
-        self.counts = {"cached": 0, "encoded": 0}
         self._lock = Lock()
         self._cache: OrderedDict[str, Floats] = OrderedDict()
 
     def encode(self, questions: Sequence[str]) -> Floats:
         """Float32 (q, D). Raises QueryError for vectors that are zero or not finite."""
-        if len(questions) > MAX_CACHED_BATCH:
-            self.counts["encoded"] += len(questions)
-            return encoded(self.encoder, questions, "query")
         with self._lock:
             known = {text: self._cache[text] for text in questions if text in self._cache}
-            for text in known:
-                self._cache.move_to_end(text)
-            self.counts["cached"] += len(known)
-            self.counts["encoded"] += len(set(questions)) - len(known)
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
-            # Copies: a view would keep its whole batch.
             rows = encoded(self.encoder, missing, "query")
+            # Copies: a view would keep its whole batch.
             new = dict(zip(missing, map(np.copy, rows), strict=True))
             with self._lock:
                 self._cache.update(new)

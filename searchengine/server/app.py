@@ -122,7 +122,7 @@ async def _warm(here: State) -> None:
 
 
 async def _refresh(here: State) -> None:
-    """Show what other processes commit, and count. A worker stops, too, if its parent has died."""
+    """Show what other processes commit. A worker stops, too, if its parent has died."""
     started_by = multiprocessing.parent_process()
     while True:
         await asyncio.sleep(REFRESH)
@@ -131,7 +131,6 @@ async def _refresh(here: State) -> None:
                 await served.refresh()
             except Exception:  # the next look may succeed
                 _log.exception("%s was not refreshed", served.name)
-        here.count_vectors()
         if started_by is not None and os.getppid() != started_by.pid:
             signal.raise_signal(signal.SIGTERM)
 

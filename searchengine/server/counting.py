@@ -210,12 +210,6 @@ class Metrics:
             ("collection",),
             registry=registry,
         )
-        self._vectors = Counter(
-            "searchengine_question_vectors",
-            "Questions whose vector came from a cache, or was encoded.",
-            ("collection", "source"),
-            registry=registry,
-        )
         self.refresh_failures = Counter(
             "searchengine_refresh_failures",
             "Looks for new commits that failed.",
@@ -243,10 +237,6 @@ class Metrics:
             self._stage[name].observe(stage)
         self._stage["wait"].observe(max(0.0, seconds - working))
         self.together.observe(timing.questions)
-
-    def vectors(self, collection: str, source: str, number: int) -> None:
-        """Count questions: their vectors were `cached` or `encoded`."""
-        self._vectors.labels(collection, source).inc(number)
 
     def page(self, requests: int, collections: Iterable[tuple[str, bool, Stats | None]]) -> bytes:
         """The text that Prometheus reads.

@@ -73,7 +73,6 @@ class Served:
         self._writer = ThreadPoolExecutor(1, f"write {name}")
         self._refreshing = asyncio.Lock()
         self._retiring: dict[SearchEngine, asyncio.Task[None]] = {}
-        self._counted: dict[str, int] = {}  # vectors of questions at the last count
         self._failed = metrics.refresh_failures.labels(name)
 
     @property
@@ -245,7 +244,7 @@ class Served:
             fresh.close()
             raise
         _log.warning("%s has another encoder now", self.name)
-        former, self._engine, self._counted = self.engine, fresh, {}
+        former, self._engine = self.engine, fresh
         self._retiring[former] = asyncio.create_task(self._retire(former))
 
     async def _retire(self, former: SearchEngine) -> None:
@@ -255,13 +254,6 @@ class Served:
         await asyncio.get_running_loop().run_in_executor(self._writer, int)
         await asyncio.to_thread(former.close)
         del self._retiring[former]
-
-    def question_vectors(self) -> dict[str, int]:
-        """How many vectors of questions were cached, and encoded, since the last call."""
-        if self._engine is None:
-            return {}
-        before, self._counted = self._counted, self._engine.question_vectors()
-        return {source: number - before.get(source, 0) for source, number in self._counted.items()}
 
     def without_path(self, message: str) -> str:
         """A message for a client: the name of the collection in place of its folder or URL."""
@@ -307,12 +299,6 @@ class State:
                 "fewer questions at a time"
             )
         return body.options()
-
-    def count_vectors(self) -> None:
-        """Add to the metrics where the vectors of questions came from, since the last call."""
-        for served in self.collections.values():
-            for source, number in served.question_vectors().items():
-                self.metrics.vectors(served.name, source, number)
 
 
 def state(request: Request) -> State:

@@ -105,7 +105,6 @@ async def metrics(request: Request) -> Response:
         (served.name, served.problem is None, await _stats(served))
         for served in here.collections.values()
     ]
-    here.count_vectors()
     content = here.metrics.page(here.shared.requests(), gathered)
     return Compressible(content, headers={"Content-Type": CONTENT_TYPE})
 

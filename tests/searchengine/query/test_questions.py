@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from searchengine.encoders.questions import MAX_CACHED_BATCH, QuestionEncoder
+from searchengine.encoders.questions import CACHE_SIZE, QuestionEncoder
 from searchengine.errors import QueryError
 from tests.conftest import WordLengths
 
@@ -32,7 +32,17 @@ class Short(WordLengths):
         return super().encode(texts, role=role)[1:]
 
 
-@pytest.mark.parametrize("count", [2, MAX_CACHED_BATCH + 1])
+def test_the_oldest_are_forgotten() -> None:
+    encoder = WordLengths()
+    questions = QuestionEncoder(encoder)
+    many = [f"question {'a' * i}" for i in range(CACHE_SIZE + 1)]
+    questions.encode(many)
+    questions.encode(many[1:])
+    questions.encode(many[:1])
+    assert encoder.calls == [many, many[:1]]
+
+
+@pytest.mark.parametrize("count", [1, 2])
 def test_an_encoder_that_loses_vectors_is_told(count: int) -> None:
     with pytest.raises(QueryError, match=rf"for {count} questions, got \({count - 1}, 16\)"):
         QuestionEncoder(Short()).encode([f"question {i}" for i in range(count)])

@@ -351,7 +351,5 @@ def test_metrics_count_requests_and_stages(client: TestClient) -> None:
         "searchengine_questions_together_sum 3.0",
         'searchengine_documents{collection="words"} 3.0',
         'searchengine_segments{collection="words"} 1.0',
-        'searchengine_question_vectors_total{collection="words",source="cached"} 1.0',
-        'searchengine_question_vectors_total{collection="words",source="encoded"} 2.0',
     ):
         assert line in text
