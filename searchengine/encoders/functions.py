@@ -39,6 +39,7 @@ class FunctionEncoder(TextEncoder):
 
     Attributes:
         name: identifies the function, together with its vectors.
+        title: name in error messages.
         tolerance: maximum difference of two fingerprints' numbers.
         error: raised for what it returns.
     """
@@ -76,11 +77,7 @@ class FunctionEncoder(TextEncoder):
                 "FunctionEncoder(function, 'name')"
             )
         self.name, self._function, self._query, self._dim = name, function, query, dim
-
-    @property
-    def title(self) -> str:
-        """Name in error messages."""
-        return f"the function {self.name!r}"
+        self.title = f"the function {name!r}"
 
     @property
     def dim(self) -> int:
@@ -96,15 +93,14 @@ class FunctionEncoder(TextEncoder):
 
     def matches(self, fingerprint: str) -> bool:
         """Whether a fingerprint is this function's, up to rounding on another machine."""
-        (name, _, stored), (own_name, _, own) = (
-            text.rpartition("/") for text in (fingerprint, self.fingerprint)
-        )
-        try:
-            numbers, expected = ([float(n) for n in text.split()] for text in (stored, own))
-        except ValueError:
+        name, _, stored = fingerprint.rpartition("/")
+        own_name, _, own = self.fingerprint.rpartition("/")
+        if name != own_name:
             return False
-        alike = name == own_name and len(numbers) == len(expected)
-        return alike and bool(np.allclose(numbers, expected, rtol=0, atol=self.tolerance))
+        numbers, expected = (np.array(text.split(), np.float64) for text in (stored, own))
+        return numbers.shape == expected.shape and bool(
+            np.allclose(numbers, expected, rtol=0, atol=self.tolerance)
+        )
 
     def encode(
         self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
@@ -162,12 +158,7 @@ class SentenceTransformerEncoder(FunctionEncoder):
     """
 
     def __init__(self, model: Any, name: str | None = None) -> None:
-        """Wrap a model. `name`: by default that of its model card, or of its class.
-
-        Raises CollectionError for an object without encode.
-        """
-        if not callable(getattr(model, "encode", None)):
-            raise CollectionError(f"expected a SentenceTransformer, got {type(model).__name__}")
+        """Wrap a model. `name`: by default that of its model card, or of its class."""
         card = getattr(model, "model_card_data", None)
         named = getattr(card, "model_id", None) or getattr(card, "base_model", None)
         self.model = model

@@ -8,7 +8,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Event
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -21,7 +21,7 @@ from searchengine.errors import EndpointError
 
 _HOME = "https://api.openai.com/"  # the key in OPENAI_API_KEY belongs to it
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-_READABLE = "/:@ "  # characters of a source that need no escape
+_quoted = partial(quote, safe="/:@ ")  # in a source
 BATCH = 32  # texts per request
 CONCURRENCY = 4  # requests at a time
 TRIES = 6  # requests before a failure that may pass is reported
@@ -54,6 +54,8 @@ class HttpEncoder(FunctionEncoder):
         dimensions: width to ask the server for; None: as the model has it.
         key_env: environment variable that holds the key; without it none is sent.
         query_prompt, document_prompt: text in front of each question and document.
+        source: URL, model and the settings that are not the default ones; `from_source` reads it.
+        runs_on: host that computes the vectors.
 
     Raises EndpointError.
     """
@@ -68,6 +70,7 @@ class HttpEncoder(FunctionEncoder):
 
     tolerance = 0.1
     error = EndpointError
+    source, runs_on = "", ""
 
     def __post_init__(self) -> None:
         self.url, self._sends_key = _checked_url(self.url), True
@@ -82,6 +85,11 @@ class HttpEncoder(FunctionEncoder):
             self.dimensions = int(width)  # a source has it as text
         question = None if self.query_prompt == self.document_prompt else self.encode
         super().__init__(self.encode, self.model, self.dimensions, query=question)
+        self.runs_on, self.source = urlsplit(self.url).netloc, f"{self.url}#{_quoted(self.model)}"
+        for field in fields(self)[2:]:
+            if (value := getattr(self, field.name)) != field.default:
+                self.source += f"&{field.name}={_quoted(str(value))}"
+        self.title = f"the encoder {self.source}"
 
     @classmethod
     def from_source(cls, source: str, *, is_named: bool = True) -> Self:
@@ -103,25 +111,6 @@ class HttpEncoder(FunctionEncoder):
         is_home = encoder.url.startswith(_HOME) and encoder.key_env == cls.key_env
         encoder._sends_key = is_named or is_home
         return encoder
-
-    @property
-    def source(self) -> str:
-        """URL, model and the settings that are not the default ones; `from_source` reads it."""
-        parts = [f"{self.url}#{quote(self.model, safe=_READABLE)}"]
-        for field in fields(self)[2:]:
-            if (value := getattr(self, field.name)) != field.default:
-                parts.append(f"{field.name}={quote(str(value), safe=_READABLE)}")
-        return "&".join(parts)
-
-    @property
-    def title(self) -> str:
-        """Name in error messages."""
-        return f"the encoder {self.source}"
-
-    @property
-    def runs_on(self) -> str:
-        """Host that computes the vectors."""
-        return urlsplit(self.url).netloc
 
     def _call(self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None) -> Any:
         prompt = self.query_prompt if role == "query" else self.document_prompt

@@ -20,7 +20,6 @@ Role = Literal["query", "document"]
 OnBatch = Callable[[int], None]
 MEMBERS = ("dim", "fingerprint", "encode", "source", "runs_on", "matryoshka_dims", "token_spans",
            "room")  # fmt: skip
-_CUTTING = MEMBERS[-2:]
 NO_ENCODER = "none"
 """The fingerprint in the settings of a collection without an encoder."""
 
@@ -95,25 +94,19 @@ class WrappedEncoder(TextEncoder):
     matryoshka_dims: tuple[int, ...] = ()
 
     def __init__(self, wrapped: MinimalEncoder) -> None:
-        self.wrapped = wrapped
         parameters = inspect.signature(wrapped.encode).parameters
-        self._reports = "on_batch" in parameters
-        name, kinds = type(wrapped).__name__, [each.kind for each in parameters.values()]
-        if "role" not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+        dim, fingerprint = wrapped.dim, wrapped.fingerprint
+        if type(dim) is not int or not isinstance(fingerprint, str) or "role" not in parameters:
             raise CollectionError(
-                f"{name}.encode must take the keyword role ('document', 'query' or None); pass a "
-                "function from texts to vectors if it has no use for it"
+                f"{type(wrapped).__name__} must have dim (a whole number), fingerprint (text that "
+                "names the encoder) and encode with the keyword role ('document', 'query' or "
+                f"None), got dim={dim!r}, fingerprint={fingerprint!r}, encode{[*parameters]}; or "
+                "pass a function from texts to vectors"
             )
-        if type(wrapped.dim) is not int or wrapped.dim < 1:
-            raise CollectionError(f"{name}.dim must be a whole number, got {wrapped.dim!r}")
-        if not isinstance(fingerprint := wrapped.fingerprint, str):
-            raise CollectionError(
-                f"{name}.fingerprint must be text that names the encoder, got {fingerprint!r}"
-            )
-        self.matryoshka_dims = (wrapped.dim,)
-        cuts = hasattr(wrapped, "token_spans") and hasattr(wrapped, "room")  # of use together
-        for member in MEMBERS:
-            if hasattr(wrapped, member) and member != "encode" and (cuts or member not in _CUTTING):
+        self.wrapped, self._reports = wrapped, "on_batch" in parameters
+        self.matryoshka_dims = (dim,)
+        for member in set(MEMBERS) - {"encode"}:
+            if hasattr(wrapped, member):
                 setattr(self, member, getattr(wrapped, member))
 
     def encode(
@@ -121,13 +114,7 @@ class WrappedEncoder(TextEncoder):
     ) -> Vectors:
         """The object's own; `on_batch` is passed if it accepts that."""
         options: dict[str, Any] = {"on_batch": on_batch} if self._reports else {}
-        vectors = np.asarray(self.wrapped.encode(texts, role=role, **options))
-        if vectors.dtype.kind not in "fiu":
-            raise CollectionError(
-                f"{type(self.wrapped).__name__}.encode must return an array of numbers, got "
-                f"{vectors.dtype}"
-            )
-        return vectors
+        return np.asarray(self.wrapped.encode(texts, role=role, **options))
 
 
 class NoEncoder(TextEncoder):
