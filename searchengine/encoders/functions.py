@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from searchengine.encoders.protocol import OnBatch, Role, Spans, TextEncoder, Vectors
 from searchengine.errors import CollectionError, SearchEngineError
-from searchengine.indexer.arrays import unusable
 
 Function = Callable[[list[str]], npt.ArrayLike]
 """Texts (n,) to vectors (n, D) of any length but 0."""
@@ -142,11 +141,6 @@ class FunctionEncoder(TextEncoder):
         for role in roles:
             vectors.append(self._checked(self._call(list(PROBE), role), len(PROBE), dim))
             dim = vectors[0].shape[1]
-        if unusable(np.concatenate(vectors)).any():
-            raise self.error(
-                f"{self.title} returned NaN, infinity or zeros for {PROBE[0]!r} or "
-                "another short text"
-            )
         return np.concatenate(vectors)
 
 

@@ -116,35 +116,28 @@ def has_built(encoder: TextEncoder, identity: Mapping[str, Any]) -> bool:
     return bool(encoder.dim == dim and stored in (NO_ENCODER, encoder.fingerprint))
 
 
-def check_built_by(
-    encoder: TextEncoder, identity: Mapping[str, Any], path: Path | str, advice: str = ""
-) -> None:
-    """Raise EncoderMismatch unless a collection's settings name this encoder.
-
-    `advice`: the way out, for the message; "": that of a collection.
-    """
+def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path | str) -> None:
+    """Raise EncoderMismatch unless a collection's settings name this encoder."""
     if has_built(encoder, identity):
         return
-    named = identity["source"] or identity.get("name") or "in memory"
+    named = title(identity)
     if isinstance(encoder, FunctionEncoder):
         is_same = encoder.name == identity.get("name")
         got = f"but {'that name returns other vectors now' if is_same else f'got {encoder.name!r}'}"
     else:
         named += f" ({identity['dim']} wide, fingerprint {identity['fingerprint'][:12]})"
         got = f"got one of {encoder.dim} with fingerprint {encoder.fingerprint[:12]}"
-    advice = advice or (
-        "open it with the encoder that built it, or encode its documents by the other one: "
+    raise EncoderMismatch(
+        f"{path} was built by {named}, {got}; open it again with the encoder that built it, or "
+        "encode its documents by the other one: "
         f"searchengine reindex {path} --encoder {encoder.source or 'MODEL'}"
     )
-    raise EncoderMismatch(f"{path} was built by the encoder {named}, {got}; {advice}")
 
 
 def title(identity: Mapping[str, Any]) -> str:
     """Name, in error messages, of the encoder in a collection's settings."""
-    if identity["source"] is not None:
-        return f"the encoder {identity['source']}"
-    name = identity.get("name")
-    return "an encoder made in Python" if name is None else f"the function {name!r}"
+    name = identity["source"] or identity.get("name")
+    return "an encoder made in Python" if name is None else f"the encoder {name}"
 
 
 class Encoded(Protocol):
@@ -220,10 +213,7 @@ class CollectionEncoder:
         """Raise EncoderMismatch if an encoder that is not held built a state of the collection."""
         present = self._present
         if present is not None and self._built(settings["encoder"]) is None:
-            advice = ""
-            if self.argument is None:  # it did build the collection
-                advice = "another process has changed it since then; open the collection again"
-            check_built_by(present.encoder, settings["encoder"], self._collection.path, advice)
+            check_built_by(present.encoder, settings["encoder"], self._collection.path)
 
     def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> object:
         """Hold another encoder too, until `settle` gets what this returns.

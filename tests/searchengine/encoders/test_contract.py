@@ -169,7 +169,7 @@ def test_it_is_known_again(case: Case, encoder: TextEncoder, tmp_path: Path) -> 
         if case.reopens:
             assert engine.search(TEXTS[0], 1, mode="vector")[0].score == pytest.approx(1, abs=2e-3)
         else:
-            with pytest.raises(CollectionError, match=f"'{case.named}'; pass it again"):
+            with pytest.raises(CollectionError, match=f"the encoder {case.named}; pass it again"):
                 engine.search(TEXTS[0])
 
 

@@ -271,7 +271,7 @@ def test_create_refuses_a_folder_in_use_and_a_wide_prefix(engine: SearchEngine, 
 
 
 def test_other_encoder_is_refused(engine: SearchEngine, path: Path) -> None:
-    with pytest.raises(EncoderMismatch, match=r"encoder in memory.*searchengine reindex"):
+    with pytest.raises(EncoderMismatch, match=r"encoder made in Python.*searchengine reindex"):
         SearchEngine.open(path, WordLengths(fingerprint="other"))
     with pytest.raises(EncoderMismatch, match=r"16 wide.*got one of 8"):
         SearchEngine.open(path, WordLengths(dim=8))
