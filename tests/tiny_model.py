@@ -19,6 +19,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     BertConfig,
+    BertForSequenceClassification,
     BertModel,
     BertTokenizer,
 )
@@ -159,3 +160,14 @@ def write_modules(
 
 def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def write_cross_encoder(folder: Path, seed: int = 0, labels: int = 1) -> Path:
+    """A sequence classifier of the same size; its outputs are random."""
+    write_plain(folder, seed)
+    config = BertConfig.from_pretrained(folder, num_labels=labels)
+    torch.manual_seed(seed)
+    network = BertForSequenceClassification(config)
+    network.classifier.weight.data *= 2  # scores that differ
+    network.save_pretrained(folder)
+    return folder

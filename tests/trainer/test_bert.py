@@ -312,6 +312,27 @@ DAMAGED: dict[str, tuple[list[Change], str]] = {
         [pooled("mean"), lambda folder: (folder / "config.json").unlink()],
         "config.json is missing",
     ),
+    "no heads": ([settings("config.json", num_attention_heads=0)], "damaged or belong to several"),
+    "no layers": ([settings("config.json", num_hidden_layers=0)], "damaged or belong to several"),
+    "positions as text": (
+        [settings("config.json", max_position_embeddings="512")],
+        "damaged or belong to several",
+    ),
+    "side": ([settings("tokenizer_config.json", truncation_side="up")], "Unknown `direction`"),
+    "a bias of another size": (
+        [
+            pooled(
+                "mean",
+                head=(
+                    (
+                        dense(64, 32)[0] | {"bias": True},
+                        dense(64, 32)[1] | {"linear.bias": torch.ones(1)},
+                    ),
+                ),
+            )
+        ],
+        "but a bias of",
+    ),
     "no object": ([lambda folder: write_json(folder / "config.json", [])], "expected an object"),
     "no JSON": ([lambda folder: (folder / "config.json").write_text("{")], "config.json cannot"),
     "no weights": ([lambda folder: (folder / "model.safetensors").unlink()], "is incomplete"),

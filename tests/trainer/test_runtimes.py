@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -146,7 +147,7 @@ COMPILER = "the native kernel is not compiled: install searchengine with a C++ c
         ({}, ODD, KERNEL, False, ("torch", ODD)),
         ({}, "", "", False, ("torch", COMPILER)),
         ({}, ODD, "", False, ("torch", ODD)),
-        ({"runtime": "torch"}, "", KERNEL, False, ("torch", "it was asked for")),
+        ({"runtime": "torch"}, "", KERNEL, False, ("torch", "the runtime torch was asked for")),
         ({"precision": "fp32"}, "", KERNEL, False, ("torch", "fp32 was asked for")),
         ({"device": "cuda:1"}, "", KERNEL, True, ("torch", "the device cuda:1 was asked for")),
         ({"runtime": "native"}, ODD, KERNEL, False, ("", CANNOT)),
@@ -260,6 +261,34 @@ def test_changed_files_are_rounded_again(
     exact = Encoder.load(folder, runtime="torch", precision="fp32")
     assert after.fingerprint == exact.fingerprint != fingerprint
     assert np.einsum("nd,nd->n", after.encode(TEXTS), exact.encode(TEXTS)).min() > 0.999
+
+
+@needs_kernel
+def test_a_model_that_is_replaced_while_it_is_open_stays_what_it_was(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(folder, tmp_path / "other")
+    other_weights(other)
+    vectors, fingerprint = Encoder.load(other).encode(TEXTS), Encoder.load(other).fingerprint
+    former, by_torch = Encoder.load(folder), Encoder.load(folder, runtime="torch")
+    os.replace(other / "model.safetensors", folder / "model.safetensors")
+    assert np.abs(former.encode(TEXTS) - vectors).max() > 1e-3
+    assert former.fingerprint != fingerprint
+    with pytest.raises(ModelError, match="was changed after it was loaded: load it again"):
+        by_torch.encode(TEXTS)
+    after = Encoder.load(folder)  # what the former process kept is not of these files
+    np.testing.assert_array_equal(after.encode(TEXTS), vectors)
+    assert after.fingerprint == fingerprint
+
+
+@needs_kernel
+def test_a_folder_by_another_path_is_not_rounded_again(
+    folder: Path, rounds: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    for path in (folder, folder.name, f"../{folder.parent.name}/{folder.name}"):
+        Encoder.load(path).encode(TEXTS)
+    assert rounds() == 1
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {

@@ -7,6 +7,7 @@ attention and feed-forward, GELU. Other models are read by transformers (model_f
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from searchengine.trainer.errors import ModelError
+from searchengine.trainer.errors import ModelError, first_line
 from searchengine.trainer.files import read_object, read_text
 from searchengine.trainer.model.head import (
     ACTIVATIONS,
@@ -54,6 +55,31 @@ WIDE_DIMS = (768, 512, 256, 128, 64)
 CLS_NORM, MEAN_NORM, CLS_WEIGHT = 6.91, 2.23, 0.75
 
 EMBEDDINGS = ("word_embeddings", "token_type_embeddings", "position_embeddings")
+
+
+NONSENSE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+@contextmanager
+def as_damage(source: Source) -> Iterator[None]:
+    """Errors of files that make no sense, or contradict one another, as ModelError."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except NONSENSE as error:
+        raise ModelError(
+            f"{source.folder} cannot be read, its files are damaged or belong to several models: "
+            f"{type(error).__name__}, {first_line(error)}"
+        ) from error
 
 
 class OtherModelError(Exception):

@@ -66,7 +66,9 @@ def _read_dense(place: Path) -> Dense:
         weight = tensors.float32("linear.weight")
     except KeyError as error:
         raise ModelError(f"{place / WEIGHTS} does not fit its config: it lacks {error}") from error
-    if not np.isfinite(weight).all():
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ModelError(f"{place} has weights of {weight.shape}, but a bias of {bias.shape}")
+    if not np.isfinite(weight).all() or not np.isfinite(0.0 if bias is None else bias).all():
         raise ModelError(f"{place / WEIGHTS} holds NaN or infinity: the file is damaged")
     return Dense(weight, bias, str(config.get("activation_function", TANH)))
 

@@ -100,8 +100,11 @@ class TokenIds:
         """Raises ModelError for a state that is none of a tokenizer."""
         self.max_tokens, self.pad_id = tokenization.max_tokens, tokenization.pad_id
         self._state = tokenization.state
+        self._side = tokenization.truncation_side
         try:
             self._tokenizer = Tokenizer.from_str(self._state)
+            self._tokenizer.no_padding()
+            self._tokenizer.enable_truncation(self.max_tokens, direction=self._side)
         except Exception as error:  # the library raises plain Exception
             raise ModelError(f"tokenizer.json is not a tokenizer: {first_line(error)}") from error
         special = tokenization.special_ids
@@ -109,9 +112,6 @@ class TokenIds:
             added = self._tokenizer.get_added_tokens_decoder()
             special = tuple(number for number, token in added.items() if token.special)
         self._specials = frozenset(special)
-        self._tokenizer.no_padding()
-        self._side = tokenization.truncation_side
-        self._tokenizer.enable_truncation(self.max_tokens, direction=self._side)
 
     def __call__(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text, int32, in the order given."""

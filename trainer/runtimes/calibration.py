@@ -4,7 +4,7 @@ The inputs that each matrix has there say which of its channels are large, and h
 best rounded: see native.weights. The vectors of the same texts say what rounding costs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,7 @@ from searchengine.trainer.runtimes.runtime import Vectors
 
 Array = NDArray[Any]  # of float32
 TEXTS = Path(__file__).with_name("sample_texts.txt")
-# Neighbours of a sample text that are compared: as many as a page of hits has.
-NEAREST = 10
+NEAREST = 10  # neighbours of a sample text that are compared: as many as a page of hits has
 # Bits of a digit → part → channels of its inputs for each further digit. Behind a norm, several
 # channels are large.
 FURTHER = {
@@ -112,13 +111,9 @@ def _quantize(bert: Bert, ids: Sequence[Ids], bits: int) -> tuple[Arrays, Vector
         outer = linear(inner, "outer", "output.dense")
         x = norm(x + outer, f"{layer}.output.LayerNorm", f"{i}.second_norm")
     texts = np.split(x, np.cumsum(lengths)[:-1])
-    pools: dict[str, Callable[[Array], Array]] = {
-        "cls": lambda rows: rows[0],
-        "max": lambda rows: rows.max(axis=0),
-        "mean": lambda rows: rows.mean(axis=0),
-    }
-    pooled = [np.stack([pools[mode](rows) for rows in texts]) for mode in bert.pooling]
-    return arrays, apply_head(bert.head, np.concatenate(pooled, axis=1))
+    pooled = [{"cls": x[0], "max": x.max(axis=0), "mean": x.mean(axis=0)} for x in texts]
+    vectors = [np.concatenate([modes[mode] for mode in bert.pooling]) for modes in pooled]
+    return arrays, apply_head(bert.head, np.stack(vectors))
 
 
 def _attention(qkv: Array, lengths: Sequence[int], heads: int) -> Array:

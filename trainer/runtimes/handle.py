@@ -10,9 +10,9 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 from searchengine.trainer.errors import ModelError, require
-from searchengine.trainer.model.bert import Bert, OtherModelError, read_bert
+from searchengine.trainer.model.bert import Bert, OtherModelError, as_damage, read_bert
 from searchengine.trainer.model.static_model import static_place
-from searchengine.trainer.model.tokens import TokenIds
+from searchengine.trainer.model.tokens import Description, TokenIds
 from searchengine.trainer.native.library import kernel
 from searchengine.trainer.native.wordpiece import FastTokenIds
 from searchengine.trainer.runtimes import native_runtime
@@ -49,24 +49,37 @@ class ModelHandle:
         self._bert: Bert | None = None
         self.choice = Choice(RuntimeKind.TORCH, Precision(config.precision), "it is in memory")
         if source is not None:
-            try:
-                self._bert = read_bert(source)
-                reason = native_runtime.obstacle(self._bert, source)
-            except OtherModelError as error:
-                reason = str(error)
-            self.choice = choose(config, reason, kernel())
-        if self._bert is not None:
-            self.description = self._bert.description
-        else:
-            from searchengine.trainer.model.model_folder import describe
-
-            self.description = describe(self.model)
+            with as_damage(source):
+                self._read(source)
+        self.description = self._describe() if self._bert is None else self._bert.description
         self.tokens: TokenIds = FastTokenIds(self.description.tokens)
-        if self._bert is not None and self.tokens.vocabulary_size > (rows := self._bert.words):
+        size = self.tokens.vocabulary_size
+        if self._bert is not None and size > (rows := self._bert.words):
             raise ModelError(
-                f"{self._bert.weights.parent} has a tokenizer of {self.tokens.vocabulary_size} "
-                f"tokens, but its network has {rows}: the tokenizer belongs to another model"
+                f"{self._bert.weights.parent} has a tokenizer of {size} tokens, but its network "
+                f"has {rows}: the tokenizer belongs to another model"
             )
+        self._check_unchanged()
+
+    def _describe(self) -> Description:
+        from searchengine.trainer.model.model_folder import describe  # torch
+
+        return describe(self.model)
+
+    def _read(self, source: Source) -> None:
+        self._state = source.state()
+        self._kept = native_runtime.Kept(source, self._state)
+        try:
+            self._bert = read_bert(source)
+            reason = native_runtime.obstacle(self._bert, self._kept)
+        except OtherModelError as error:
+            reason = str(error)
+        self.choice = choose(self.config, reason, kernel())
+
+    def _check_unchanged(self) -> None:
+        """Raise ModelError where files are others than those that were read first."""
+        if self.source is not None and self.source.state() != self._state:
+            raise ModelError(f"{self.source.name} was changed after it was loaded: load it again")
 
     @property
     def model(self) -> "Model":
@@ -77,14 +90,16 @@ class ModelHandle:
                 from searchengine.trainer.model.model_folder import read
 
                 assert self.source is not None
-                self._model = read(self.source)
+                with as_damage(self.source):
+                    self._model = read(self.source)
+                self._check_unchanged()
             return self._model
 
     @cached_property
     def fingerprint(self) -> str:
         """See searchengine.trainer.fingerprint."""
-        if self._bert is not None and self.source is not None:
-            return native_runtime.known_fingerprint(self._bert, self.source)
+        if self._bert is not None:
+            return self._kept.fingerprint(self._bert)
         from searchengine.trainer import fingerprint
 
         return fingerprint.of_model(self.model, self.description)
@@ -110,7 +125,8 @@ class ModelHandle:
         if self.choice.kind is RuntimeKind.NATIVE:
             assert self._bert is not None and self.source is not None
             try:
-                return native_runtime.start(self._bert, self.tokens, self.source)
+                with as_damage(self.source):
+                    return native_runtime.start(self._bert, self.tokens, self._kept)
             except native_runtime.InaccurateError as error:
                 self.choice = choose(self.config, str(error), kernel())  # or an error
         from searchengine.trainer.runtimes.torch_runtime import TorchRuntime

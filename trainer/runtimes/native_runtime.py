@@ -6,6 +6,7 @@ The weights are rounded once, which takes seconds, and kept in the user's cache.
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -78,22 +79,21 @@ class NativeRuntime:
         return apply_head(self._bert.head, vectors)
 
 
-def obstacle(bert: Bert, source: Source) -> str:
+def obstacle(bert: Bert, kept: "Kept") -> str:
     """Why the kernel cannot run a model; "" if it can, as far as is known before rounding it."""
     network = bert.network
     widths = network.width, network.inner, network.width // network.heads
     if network.width % network.heads or any(width % LANES for width in widths):
         return f"its widths are {', '.join(map(str, widths))}, not multiples of {LANES}"
-    return str(_Kept(source).record.get("refused", "")) if levels() else ""
+    return str(kept.record.get("refused", ""))
 
 
-def start(bert: Bert, tokens: TokenIds, source: Source) -> NativeRuntime:
+def start(bert: Bert, tokens: TokenIds, kept: "Kept") -> NativeRuntime:
     """The runtime of a model, whose weights are rounded unless that was done before.
 
     One process at a time rounds them; the others wait, and take what it kept. Raises
     InaccurateError, and ModelError for damaged weights.
     """
-    kept = _Kept(source)
     with ExitStack() as stack:
         if (runtime := kept.runtime(bert)) is not None:
             return runtime
@@ -106,30 +106,21 @@ def start(bert: Bert, tokens: TokenIds, source: Source) -> NativeRuntime:
         _log.info("Rounding the encoder to 8 bits%s…", "" if kept.path is None else ", once")
         ids = sample_ids(tokens)
         arrays, exact = quantize(bert, ids, digit_bits())
+        if not np.isfinite(exact).all():
+            raise ModelError(f"{bert.weights} gives NaN or infinity: the weights are damaged")
         runtime = NativeRuntime(bert, arrays)
         cosine, share = agreement(runtime.run(ids), exact)
         if cosine < MIN_COSINE or share < MIN_AGREEMENT:
-            refused = (
-                f"8 bits are not accurate enough for it: the least cosine to float32 is "
-                f"{cosine:.4f}, and {share:.0%} of the nearest texts are the same (expected "
-                f"{MIN_COSINE} and {MIN_AGREEMENT:.0%})"
-            )
-            kept.write({}, fingerprint.of_folder(bert), refused)
+            measured = f"the least cosine to float32 is {cosine:.4f} (expected {MIN_COSINE}), and "
+            measured += f"{share:.0%} of the nearest texts are the same ({MIN_AGREEMENT:.0%})"
+            refused = f"8 bits are not accurate enough for it: {measured}"
+            kept.write({}, bert, refused)
             raise InaccurateError(refused)
-        kept.write(arrays, fingerprint.of_folder(bert))
+        kept.write(arrays, bert)
         return kept.runtime(bert) or runtime  # mapped, and shared by processes
 
 
-def known_fingerprint(bert: Bert, source: Source) -> str:
-    """The fingerprint of a model, from its rounded weights if those are of its files as they are.
-
-    Else computed from all its weights. Raises ModelError.
-    """
-    known = _Kept(source).record.get("fingerprint") if levels() else None
-    return known or fingerprint.of_folder(bert)
-
-
-class _Kept:
+class Kept:
     """Rounded weights in the user's cache: a safetensors file, whose record names what it is of.
 
     Attributes:
@@ -137,22 +128,28 @@ class _Kept:
         record: what the file says of itself; {} where there is none of these files of the model.
     """
 
-    def __init__(self, source: Source):
-        self._identity = json.loads(json.dumps([FORMAT, source.state()]))
-        place = (str(source.folder.resolve()), source.starter, source.layers, digit_bits())
+    def __init__(self, source: Source, state: object):
+        """state: of the source's files, from before they were read."""
+        self._identity = json.loads(json.dumps([FORMAT, state]))
+        bits = digit_bits() if levels() else 0
+        place = (str(source.folder.resolve()), source.starter, source.layers, bits)
         name = hashlib.sha256(repr(place).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        cache = user_cache()
+        cache = user_cache() if bits else None
         self.path = None if cache is None else cache / "native" / f"{name}.safetensors"
         self._read()
 
     def _read(self) -> None:
         self.record: dict[str, Any] = {}
-        if self.path is not None and self.path.is_file():
+        if self.path is not None and os.access(self.path, os.R_OK):
             with suppress(ModelError, ValueError, KeyError):  # damaged, or of another version
                 self._tensors = Tensors(self.path)
                 record = json.loads(self._tensors.metadata["record"])
                 if record["identity"] == self._identity:
                     self.record = record
+
+    def fingerprint(self, bert: Bert) -> str:
+        """Of the model, as it is known of its files, or computed from all its weights."""
+        return self.record.get("fingerprint") or fingerprint.of_folder(bert)
 
     def runtime(self, bert: Bert) -> NativeRuntime | None:
         """The runtime of the weights; None where there are none, or their bytes have changed."""
@@ -163,14 +160,14 @@ class _Kept:
                 return NativeRuntime(bert, arrays)
         return None
 
-    def write(self, arrays: Arrays, fingerprint: str, refused: str = "") -> None:
+    def write(self, arrays: Arrays, bert: Bert, refused: str = "") -> None:
         """Keep the weights, or why there are none, unless the cache is read-only or full."""
         if self.path is not None:
             data = save(dict(arrays))
             start = 8 + int.from_bytes(data[:8], "little")
             record = {
                 "identity": self._identity,
-                "fingerprint": fingerprint,
+                "fingerprint": fingerprint.of_folder(bert),
                 "refused": refused,
                 "sha256": hashlib.sha256(data[start:]).hexdigest(),
             }

@@ -42,10 +42,6 @@ class Precision(StrEnum):
     INT8 = "int8"
 
 
-# The precisions that an encoder can be trained in.
-TRAINING = (Precision.AUTO, Precision.FP32, Precision.BF16, Precision.FP16)
-
-
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
     """How to run an encoder.
@@ -101,9 +97,8 @@ def choose(config: RuntimeConfig, obstacle: str, kernel: str) -> Choice:
     Raises ModelError where the native runtime was asked for and cannot run the model, or torch is
     needed and not installed.
     """
-    native = Choice(
-        RuntimeKind.NATIVE, Precision.INT8, f"a BERT network on a processor, by {kernel}"
-    )
+    reason = f"a BERT network on a processor, by {kernel}"
+    native = Choice(RuntimeKind.NATIVE, Precision.INT8, reason)
     if not obstacle and not kernel:
         obstacle = "the native kernel is not compiled: install searchengine with a C++ compiler"
     if config.runtime is RuntimeKind.NATIVE or config.precision is Precision.INT8:
@@ -111,7 +106,7 @@ def choose(config: RuntimeConfig, obstacle: str, kernel: str) -> Choice:
             raise ModelError(f"the native runtime cannot run this model: {obstacle}")
         return native
     if config.runtime is RuntimeKind.TORCH:
-        reason = "it was asked for"
+        reason = "the runtime torch was asked for"
     elif config.precision is not Precision.AUTO:
         reason = f"{config.precision} was asked for"
     elif config.device not in (None, "cpu"):
@@ -151,9 +146,8 @@ def _unsupported(runtime: RuntimeKind, precision: Precision, device: str | None)
 
 def has_gpu() -> bool:
     """Whether torch computes on a GPU. Imports torch only where there may be one."""
-    if sys.platform == "linux" and not any(os.path.exists(name) for name in GPU_DEVICES):
-        return False
-    if find_spec("torch") is None:
+    no_driver = sys.platform == "linux" and not any(map(os.path.exists, GPU_DEVICES))
+    if no_driver or find_spec("torch") is None:
         return False
     import torch
 

@@ -1,8 +1,7 @@
 """The network run by torch: on the processor, on CUDA, on Apple's GPU.
 
-bfloat16 weights roughly double the rate of float32 where the processor multiplies bfloat16
-natively, and cost accuracy nothing that a ranking sees (cosine ≥ 0.9998) as long as pooling stays
-in float32.
+bfloat16 roughly doubles the rate of float32 where the processor multiplies it natively, and costs
+accuracy nothing that a ranking sees (cosine ≥ 0.9998) as long as pooling stays in float32.
 """
 
 import sys

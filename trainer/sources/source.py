@@ -85,7 +85,7 @@ class Source:
             return cls._fetch(source, layers, trust_remote_code)
         raise ModelError(
             f"no model at {source}: expected a model folder, a name on the model hub, or "
-            f"one of {', '.join((*Starter, *NAMES))}"
+            f"one of {', '.join(dict.fromkeys((*Starter, *NAMES)))}"
         )
 
     @classmethod
@@ -100,7 +100,7 @@ class Source:
         states = []
         for path in self._paths((*FILES, CODE)):
             with suppress(OSError):  # removed just now, or a link to nothing
-                states.append((str(path), *file_state(path.stat())))
+                states.append((path.relative_to(self.folder).as_posix(), *file_state(path.stat())))
         return tuple(states)
 
     def _require_readable(self) -> None:
@@ -144,11 +144,11 @@ def _from_hub(name: str, code: bool) -> Path:
     try:
         with suppress(huggingface_hub.errors.LocalEntryNotFoundError):
             cached = Path(snapshot(revision=revision or None, local_files_only=True))
-            if cached.name == revision:
+            if cached.name == revision and _is_whole(cached):
                 return cached
         # It fails at once, where snapshot_download would try again for half a minute.
         commit = huggingface_hub.model_info(repository, revision=revision or None).sha
-        if cached is None or cached.name != commit:
+        if cached is None or cached.name != commit or not _is_whole(cached):
             sizes = {named.source: f" ({named.megabytes} MB)" for named in NAMES.values()}
             _log.warning("fetching %s%s from the model hub", repository, sizes.get(name, ""))
             cached = Path(snapshot(revision=revision or None))
@@ -156,6 +156,12 @@ def _from_hub(name: str, code: bool) -> Path:
         if cached is None:
             raise ModelError(_hub_refusal(repository, error)) from error
     return cached
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a snapshot has weights and a tokenizer: other programs fetch single files."""
+    files = {path.name for path in folder.rglob("*")}
+    return "tokenizer.json" in files and any(name.endswith(".safetensors") for name in files)
 
 
 def _hub_refusal(name: str, error: Exception) -> str:

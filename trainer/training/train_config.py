@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.runtimes.runtime_config import TRAINING, Precision
+from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.training.rows import Augment, Kind, Reading
 from searchengine.trainer.training.setting_kinds import (
     FRACTION,
@@ -27,6 +27,8 @@ from searchengine.trainer.training.setting_kinds import (
     changed,
     convert_all,
 )
+
+PRECISIONS = tuple(kind for kind in Precision if kind is not Precision.INT8)
 
 
 class Objective(StrEnum):
@@ -238,7 +240,7 @@ class TrainConfig:
     warmup_ratio: BelowOne = 0.1
     weight_decay: NotNegative = 0.01
     seed: Annotated[int, SEED] = 0
-    precision: Annotated[Precision, TRAINING] = Precision.AUTO
+    precision: Annotated[Precision, PRECISIONS] = Precision.AUTO
 
     # Evaluation: how the step that is kept is chosen.
     dev: tuple[Path, ...] = ()

@@ -606,7 +606,7 @@ def test_a_document_is_replaced_as_a_whole(engine: SearchEngine) -> None:
 def test_another_encoder_is_refused(where: str) -> None:
     SearchEngine.create(where, WordLengths(DIM), CONFIG).close()
     for other in (WordLengths(DIM, "another"), WordLengths(8)):
-        with pytest.raises(EncoderMismatch, match="open it with the encoder that built it"):
+        with pytest.raises(EncoderMismatch, match="with the encoder that built it"):
             SearchEngine.open(where, other)
     SearchEngine.open(where, WordLengths(DIM)).close()
 

@@ -240,7 +240,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
         (("index", latin, tmp_path / "n"), "latin.csv:2: not UTF-8 (byte 0xe9)"),
         (
             ("index", folder / "corpus.jsonl", tmp_path / "n", "--prefix", "500"),
-            "the prefix must be at most 384 wide",
+            "is wider than the vectors (384)",
         ),
         (("evaluate", "sts", tmp_path / "gone.tsv"), "no such file"),
         (("evaluate", "sts", qrels), "no column sentence1, sentence2"),

@@ -212,7 +212,7 @@ def test_options_that_do_not_fit(folder: Path) -> None:
         ),
         (
             [documents, folder / "c", "--vectors", vectors, "--prefix", "9"],
-            "prefix must be at most",
+            "is wider than the vectors",
         ),
     ):
         done = run("index", *arguments)

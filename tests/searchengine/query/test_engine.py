@@ -29,6 +29,7 @@ from searchengine.errors import (
     FilterError,
     QueryError,
 )
+from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.segment import SegmentConfig
 
 DOCUMENTS: list[dict[str, Any]] = [
@@ -264,7 +265,7 @@ def test_bad_deletions(engine: SearchEngine, arguments: Any, message: str) -> No
 def test_create_refuses_a_folder_in_use_and_a_wide_prefix(engine: SearchEngine, path: Path) -> None:
     with pytest.raises(CollectionError, match="exists already"):
         SearchEngine.create(path, WordLengths())
-    with pytest.raises(CollectionError, match="prefix must be at most 16 wide"):
+    with pytest.raises(SegmentConfigError, match=r"wider than the vectors \(16\)"):
         SearchEngine.create(path.with_name("other"), WordLengths(), SegmentConfig())
     assert not path.with_name("other").exists()
     assert [p.name for p in path.parent.iterdir()] == [path.name]

@@ -17,10 +17,10 @@ from searchengine.indexer.storage.durable import sha256
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
     """The names of the files that are read to compute a checksum; all files count as large."""
-    from searchengine.trainer.model import disk
+    from searchengine.trainer import files
 
     names: list[str] = []
-    digest = disk.hashlib.file_digest
+    digest = files.hashlib.file_digest
 
     def counted(file, algorithm):  # type: ignore[no-untyped-def]
         names.append(Path(file.name).name)
@@ -28,8 +28,8 @@ def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(folders, "_REMEMBERED", 0)
-    monkeypatch.setattr(disk, "SETTLED", -(10**12))
-    monkeypatch.setattr(disk.hashlib, "file_digest", counted)
+    monkeypatch.setattr(files, "SETTLED", -(10**12))
+    monkeypatch.setattr(files.hashlib, "file_digest", counted)
     yield names
 
 

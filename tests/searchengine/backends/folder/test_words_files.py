@@ -113,6 +113,7 @@ def cases(draw: st.DrawFn) -> tuple[str, list[Any], str]:
     st.integers(1, 12),
     st.sampled_from([None, "n > 0", "n = 7"]),
 )
+@pytest.mark.filterwarnings("ignore::searchengine.errors.LanguageWarning")
 def test_words_files_rank_as_fts5(
     tmp_path_factory: pytest.TempPathFactory,
     case: tuple[str, list[Any], str],
