@@ -202,12 +202,12 @@ class SearchEngine:
     ) -> "SearchEngine":
         """Create an empty collection.
 
-        `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), the URL of an endpoint
-        with its model ("http://localhost:11434/v1#nomic-embed-text", see HttpEncoder), a
-        SentenceTransformer, a function from texts to vectors, or an object with dim, fingerprint
-        and encode. None: documents come with vectors of `dim` numbers, and questions are vectors or
-        words. `wait`: as for `open`. The others are described in searchengine.ingest.settings.
-        Raises CollectionError when the folder is in use."""
+        `encoder`: a model folder, a name such as "starter", a hub name (`runtime` runs them), the
+        URL of an endpoint with its model ("http://localhost:11434/v1#nomic-embed-text", see
+        HttpEncoder), a SentenceTransformer, a function from texts to vectors, or an object with
+        dim, fingerprint and encode. None: documents come with vectors of `dim` numbers, and
+        questions are vectors or words. `wait`: as for `open`. The others are described in
+        searchengine.ingest.settings. Raises CollectionError when the folder is in use."""
         loaded = load_new(encoder, dim, runtime)
         settings = CollectionSettings.for_encoder(loaded, config, passages, tokenizer)
         stored = settings.as_stored(loaded)

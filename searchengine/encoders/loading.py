@@ -29,8 +29,8 @@ from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_folder
 
 EncoderArgument = MinimalEncoder | str | Path | Function
-"""A model folder, a hub name, "starter", a URL with a model (HttpEncoder.from_source), an encoder,
-a SentenceTransformer, or a function."""
+"""A model folder, a name such as "starter", a hub name, a URL with a model
+(HttpEncoder.from_source), an encoder, a SentenceTransformer, or a function."""
 
 
 def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -> TextEncoder:
@@ -46,7 +46,8 @@ def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -
     if isinstance(encoder, str | Path):
         from searchengine.trainer.encoder import Encoder  # which not every command needs
 
-        return Encoder.load(encoder, **asdict(runtime or RuntimeConfig()), shared=True)
+        config = RuntimeConfig(runtime) if isinstance(runtime, str) else runtime
+        return Encoder.load(encoder, **asdict(config or RuntimeConfig()), shared=True)
     kind = type(encoder)
     if all(hasattr(kind, member) for member in MEMBERS):
         return cast(TextEncoder, encoder)

@@ -182,8 +182,9 @@ def _hub_refusal(name: str, error: Exception) -> str:
         )
     install = "" if default_encoder() == STARTER else f" ({starter_line()})"
     return (
-        f"the model hub did not give {name} ({kind}): check the network (HF_ENDPOINT names a "
-        f"mirror), name a model folder, or take `{STARTER}`, which needs no network{install}"
+        f"no folder {name!r} here, and the model hub did not give it ({kind}): check the network "
+        "and HF_HUB_OFFLINE (HF_ENDPOINT names a mirror), name a model folder, or take "
+        f"`{STARTER}`, which needs no network{install}"
     )
 
 

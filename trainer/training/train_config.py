@@ -124,7 +124,7 @@ class TrainConfig:
             one of its words, `delete` or `crop` without a share of them, `next-sentence` the next
             sentence of the file
         augment_share: Share of a sentence's words that `delete` and `crop` leave out
-        base: Base model: a folder, a hub name, `starter` or `starter-768`
+        base: Base model: a folder, a hub name, or a name such as `starter` or `starter-768`
         trust_remote_code: Run Python code that comes with the base model ([models with
             code](encoding.md#models-that-come-with-code))
         query_prompt: Text put before every question (an anchor), in training and whenever the
