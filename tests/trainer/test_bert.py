@@ -290,6 +290,7 @@ def with_nan(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
     return name, tensor * torch.nan if "layer.1.output.dense.weight" in name else tensor
 
 
+BIASED = dense(64, 32)[0] | {"bias": True}, dense(64, 32)[1] | {"linear.bias": torch.ones(1)}
 DAMAGED: dict[str, tuple[list[Change], str]] = {
     "cut off": ([cut_off], "model.safetensors cannot be read, damaged or half downloaded: "),
     "no header": (
@@ -319,20 +320,7 @@ DAMAGED: dict[str, tuple[list[Change], str]] = {
         "damaged or belong to several",
     ),
     "side": ([settings("tokenizer_config.json", truncation_side="up")], "Unknown `direction`"),
-    "a bias of another size": (
-        [
-            pooled(
-                "mean",
-                head=(
-                    (
-                        dense(64, 32)[0] | {"bias": True},
-                        dense(64, 32)[1] | {"linear.bias": torch.ones(1)},
-                    ),
-                ),
-            )
-        ],
-        "but a bias of",
-    ),
+    "a bias of another size": ([pooled("mean", head=(BIASED,))], "but a bias of"),
     "no object": ([lambda folder: write_json(folder / "config.json", [])], "expected an object"),
     "no JSON": ([lambda folder: (folder / "config.json").write_text("{")], "config.json cannot"),
     "no weights": ([lambda folder: (folder / "model.safetensors").unlink()], "is incomplete"),
