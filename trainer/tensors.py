@@ -33,6 +33,7 @@ class Tensors:
     """The tensors of a file, by name.
 
     Attributes:
+        path: of the file.
         shapes: of each tensor.
         metadata: strings by name.
         data: the bytes of all tensors.
@@ -60,13 +61,13 @@ class Tensors:
             raise ModelError(
                 f"{path} cannot be read, damaged or half downloaded: {error}"
             ) from error
-        self._path = path
+        self.path = path
 
     def __getitem__(self, name: str) -> Array:
         """The tensor as it is stored; bfloat16 as float32. Raises KeyError and ModelError."""
         entry = self._entries[name]
         if entry["dtype"] not in DTYPES:
-            raise ModelError(f"{self._path}: {name} has the type {entry['dtype']}, not floats")
+            raise ModelError(f"{self.path}: {name} has the type {entry['dtype']}, not floats")
         first, last = entry["data_offsets"]
         values = self.data[first:last].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
         if entry["dtype"] == BF16:

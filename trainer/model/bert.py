@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,8 @@ class OtherModelError(Exception):
 class Network:
     """A network of BERT's kind, without its weights.
 
-    first_position: the position of a text's first token. tanh: whether GELU is computed by tanh.
+    first_position: the position of a text's first token. tanh: whether the model was trained with
+    GELU by tanh; the kernel computes both forms alike, which differ by at most 5e-4.
     """
 
     layers: int
@@ -150,23 +150,18 @@ class Bert:
     """A model of BERT's kind in its folder.
 
     Attributes:
-        weights: the file of the network's weights.
-        prefix: of the names of its tensors there.
+        tensors: the file of the network's weights.
+        prefix: what precedes the names of BertModel there.
         pooling: "cls", "max" and "mean", side by side.
         description: of the model.
     """
 
-    weights: Path
+    tensors: Tensors
     prefix: str
     network: Network
     pooling: tuple[str, ...]
     head: Head
     description: Description
-
-    @cached_property
-    def tensors(self) -> Tensors:
-        """All tensors of the network."""
-        return Tensors(self.weights)
 
     @property
     def words(self) -> int:
@@ -177,7 +172,7 @@ class Bert:
         """A tensor by its name in BertModel. Raises ModelError where it is not finite."""
         values = self.tensors.float32(self.prefix + name)
         if not np.isfinite(values).all():
-            raise ModelError(f"{self.weights} holds NaN or infinity: the file is damaged")
+            raise ModelError(f"{self.tensors.path} holds NaN or infinity: the file is damaged")
         return values
 
     def named_tensors(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
@@ -198,7 +193,8 @@ def read_bert(source: Source) -> Bert:
     network = Network.of(config)
     if source.layers is not None:
         network = _truncated(network, source.layers)
-    prefix = _find_prefix(place, network)
+    tensors = _open_weights(place)
+    prefix = _find_prefix(tensors, network)
     tokens = _read_tokens(place, transformer_settings(place), config)
     pooling, include_prompt = pooling_modes(stages[1][1], network.width)
     head = read_head(stages[2:], network.width * len(pooling))
@@ -215,7 +211,7 @@ def read_bert(source: Source) -> Bert:
         stated["matryoshka_dims"] = WIDE_DIMS
     description = Description(dim=dim, layers=network.layers, tokens=tokens, **stated)
     head += cut(width, dim)
-    return Bert(place / WEIGHTS, prefix, network, pooling, head, description)
+    return Bert(tensors, prefix, network, pooling, head, description)
 
 
 def _truncated(network: Network, layers: int) -> Network:
@@ -233,13 +229,17 @@ def scales(width: int) -> Dense:
     return Dense(np.diag(diagonal), None, IDENTITY)
 
 
-def _find_prefix(place: Path, network: Network) -> str:
-    """What the file of weights puts before the names of tensors, whose shapes are checked."""
+def _open_weights(place: Path) -> Tensors:
     if not (place / WEIGHTS).is_file():
         raise OtherModelError("its weights are in several files")
     if (place / ADAPTER).is_file():
         raise OtherModelError("it is an adapter")
-    shapes = Tensors(place / WEIGHTS).shapes
+    return Tensors(place / WEIGHTS)
+
+
+def _find_prefix(tensors: Tensors, network: Network) -> str:
+    """What the file of weights puts before the names of tensors, whose shapes are checked."""
+    shapes = tensors.shapes
     first = f"embeddings.{EMBEDDINGS[0]}.weight"
     found = [str(name).removesuffix(first) for name in shapes if name.endswith(first)]
     if len(found) != 1:
@@ -248,15 +248,14 @@ def _find_prefix(place: Path, network: Network) -> str:
         shape = shapes.get(found[0] + name)
         if shape is None:
             raise ModelError(
-                f"{place / WEIGHTS} lacks {name}: the folder is incomplete, or its config.json "
+                f"{tensors.path} lacks {name}: the folder is incomplete, or its config.json "
                 "belongs to another model"
             )
         if len(shape) != len(expected) or any(
             size not in (-1, got) for size, got in zip(expected, shape, strict=True)
         ):
             raise ModelError(
-                f"{place / WEIGHTS}: {name} has the shape {shape}, but its config.json says "
-                f"{expected}"
+                f"{tensors.path}: {name} has the shape {shape}, but its config.json says {expected}"
             )
     return found[0]
 

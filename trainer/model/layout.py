@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import read_json, read_object
 from searchengine.trainer.sources.names import hub_name, published_prompts
+from searchengine.trainer.sources.source import VOCABULARIES
 
 WEIGHTS = "model.safetensors"
 MODULES = "modules.json"
@@ -20,8 +21,6 @@ TOKENIZER = "tokenizer.json"
 LIBRARY = "sentence_transformers."
 # Files of a model folder that may name Python code in it.
 CONFIGS, ADAPTER = ("config.json", "tokenizer_config.json"), "adapter_config.json"
-# Of a network whose tokenizer is that of transformers or tokenizers: files of which it has one.
-VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")
 PLAIN = Path()  # in place of the folder of a module that a plain folder does not have
 # Of unit rows all three put the same documents first; of others only the cosine is ours.
 UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")

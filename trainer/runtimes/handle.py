@@ -9,6 +9,7 @@ from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING
 
+from searchengine.trainer import fingerprint
 from searchengine.trainer.errors import ModelError, require
 from searchengine.trainer.model.bert import Bert, OtherModelError, as_damage, read_bert
 from searchengine.trainer.model.static_model import static_place
@@ -56,8 +57,8 @@ class ModelHandle:
         size = self.tokens.vocabulary_size
         if self._bert is not None and size > (rows := self._bert.words):
             raise ModelError(
-                f"{self._bert.weights.parent} has a tokenizer of {size} tokens, but its network "
-                f"has {rows}: the tokenizer belongs to another model"
+                f"{self._bert.tensors.path.parent} has a tokenizer of {size} tokens, but its "
+                f"network has {rows}: the tokenizer belongs to another model"
             )
         self._check_unchanged()
 
@@ -100,8 +101,6 @@ class ModelHandle:
         """See searchengine.trainer.fingerprint."""
         if self._bert is not None:
             return self._kept.fingerprint(self._bert)
-        from searchengine.trainer import fingerprint
-
         return fingerprint.of_model(self.model, self.description)
 
     @property

