@@ -561,7 +561,7 @@ def test_python_names_the_missing_extra(program: str, purpose: str, view: ViewOf
 
 
 def test_no_compiler_no_silent_installation(tmp_path: Path) -> None:
-    """The build ends and says what to install, unless it is told to do without."""
+    """The build ends with the package to install, unless a variable leaves the kernels out."""
     source, programs = installs.copy_source(tmp_path / "source"), tmp_path / "programs"
     programs.mkdir()
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(tmp_path), str(source)]

@@ -86,7 +86,7 @@ def cased(folder: Path) -> None:
 ROBERTA = {"max_position_embeddings": 50, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 PROMPTS = {"query": "the dog: ", "document": "a cat ", "default": "red "}
 TANH, RELU = "activation.Tanh", "activation.ReLU"
-# The network, and what is changed of its folder.
+# The settings of the network, and the changes to its folder.
 READ: dict[str, tuple[dict[str, Any], list[Change]]] = {
     "plain": ({}, []),
     "mean": ({}, [pooled("mean", head=(None,))]),

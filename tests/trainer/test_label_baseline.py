@@ -102,7 +102,7 @@ def test_a_training_that_wins_nothing_gives_the_base(
 
 
 def half_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the regression; what is trained is asked first."""
+    """Answers of the regression; the trained model answers first."""
     counted = itertools.count()
 
     def right_at(encoder: Encoder, rows: list[LabelledText]) -> Any:

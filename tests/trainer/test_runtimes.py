@@ -197,7 +197,7 @@ def test_a_gpu_is_looked_for_only_where_there_is_a_driver(monkeypatch: pytest.Mo
 
 @pytest.fixture
 def folder(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A network that the kernel runs, nothing of which is kept; the choice is free."""
+    """A network that the kernel runs, with an empty cache and no runtime named."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
     monkeypatch.setattr(runtime_config, "has_gpu", lambda: False)
     return write_bert(tmp_path / "model")

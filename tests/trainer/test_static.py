@@ -183,7 +183,7 @@ def dense(folder: Path) -> None:
             lambda f: write_json(
                 f / "config_sentence_transformers.json", {"default_prompt_name": "x"}
             ),
-            "the default prompt 'x' is none of the model's prompts",
+            "the default prompt 'x' is not one of the model's prompts",
         ),
         (
             lambda f: write_json(

@@ -56,7 +56,7 @@ CLS_NORM, MEAN_NORM, CLS_WEIGHT = 6.91, 2.23, 0.75
 EMBEDDINGS = ("word_embeddings", "token_type_embeddings", "position_embeddings")
 
 
-NONSENSE = (
+DAMAGE = (
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -69,12 +69,12 @@ NONSENSE = (
 
 @contextmanager
 def as_damage(source: Source) -> Iterator[None]:
-    """Errors of files that make no sense, or contradict one another, as ModelError."""
+    """Turn errors from damaged or contradictory files into ModelError."""
     try:
         yield
     except ModelError:
         raise
-    except NONSENSE as error:
+    except DAMAGE as error:
         raise ModelError(
             f"{source.folder} cannot be read, its files are damaged or belong to several models: "
             f"{type(error).__name__}, {first_line(error)}"

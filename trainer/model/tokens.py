@@ -97,7 +97,7 @@ class TokenIds:
     """
 
     def __init__(self, tokenization: Tokenization):
-        """Raises ModelError for a state that is none of a tokenizer."""
+        """Raises ModelError unless the state is that of a tokenizer."""
         self.max_tokens, self.pad_id = tokenization.max_tokens, tokenization.pad_id
         self._state = tokenization.state
         self._side = tokenization.truncation_side
@@ -237,7 +237,7 @@ def check_settings(
         raise ModelError(f"max_tokens is {max_tokens}: expected 3 or more")
     if default_prompt is not None and default_prompt not in prompts:
         raise ModelError(
-            f"the default prompt {default_prompt!r} is none of the model's prompts "
+            f"the default prompt {default_prompt!r} is not one of the model's prompts "
             f"({', '.join(prompts) or 'it has none'})"
         )
 

@@ -121,11 +121,11 @@ def start(bert: Bert, tokens: TokenIds, kept: "Kept") -> NativeRuntime:
 
 
 class Kept:
-    """Rounded weights in the user's cache: a safetensors file, whose record names what it is of.
+    """Rounded weights in the user's cache: a safetensors file, whose record identifies the model.
 
     Attributes:
         path: of the file; None where there is no home.
-        record: what the file says of itself; {} where there is none of these files of the model.
+        record: the metadata of the file; {} unless it belongs to the present files of the model.
     """
 
     def __init__(self, source: Source, state: object):

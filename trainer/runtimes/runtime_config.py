@@ -1,4 +1,4 @@
-"""Which runtime runs an encoder, in which precision: what a caller asks for, and what is chosen.
+"""The runtime and precision of an encoder: the caller's request, and the choice.
 
 Imports no runtime, and little else: it is read before it is known that anything is encoded.
 """

@@ -1,4 +1,4 @@
-"""The encoders that have a short name, and what is published about them and others.
+"""Encoders with a short name, and the published facts about them; prompts of other models.
 
 Revisions, dimensions, sizes and licences are those of mteb's model metadata. docs/encoding.md shows
 this table.
