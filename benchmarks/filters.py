@@ -36,7 +36,7 @@ QUERIES, TIMED, ROUNDS = 300, 60, 7
 POINTS = {
     "flat": {"code": "fp16", "shortlist": 64},
     "hnsw": {"code": "int8", "shortlist": 64, "effort": 128},
-    "ivf": {"code": "fastscan", "shortlist": 128, "effort": 128},
+    "ivf": {"code": "int8", "shortlist": 128, "effort": 128},
 }
 Filter = tuple[str, RowNumbers, Floats]  # name, allowed rows, queries
 

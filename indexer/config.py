@@ -21,15 +21,8 @@ class Structure(StrEnum):
 class Code(StrEnum):
     """How the coarse stage stores a prefix."""
 
-    FP32 = "fp32"
     FP16 = "fp16"
     INT8 = "int8"  # 8 bits per dimension, over the range of that dimension in a sample
-    INT6 = "int6"
-    INT4 = "int4"
-    PQ = "pq"  # 8 bits per 4 dimensions: product quantization (Jégou et al. 2011)
-    FASTSCAN = "fastscan"  # 4 bits per 2 dimensions, scanned in registers (André et al. 2015)
-    RABITQ = "rabitq"  # 1 bit per dimension (Gao and Long 2024)
-    EDEN = "eden"  # 4 bits per dimension (Vargaftik et al. 2022)
 
 
 class RotationKind(StrEnum):
@@ -56,30 +49,8 @@ class Device(StrEnum):
 
 
 _STRUCTURES = {Structure.FLAT: "", Structure.IVF: "IVF{lists},", Structure.HNSW: "HNSW{m},"}
-_CODES = {
-    Code.FP32: "Flat",
-    Code.FP16: "SQfp16",
-    Code.INT8: "SQ8",
-    Code.INT6: "SQ6",
-    Code.INT4: "SQ4",
-    Code.PQ: "PQ{quarter}np",
-    Code.FASTSCAN: "PQ{half}x4fs",
-    Code.RABITQ: "RaBitQ",
-    Code.EDEN: "EDEN4",
-}
-"""Both in the language of faiss's index factory. "np" leaves out polysemous training, which only
-renumbers the centroids and took 24 of 25 s."""
-
-_GRAPH_CODES = (Code.FP32, Code.FP16, Code.INT8, Code.INT6, Code.INT4)
-CODES: dict[Structure, tuple[Code, ...]] = {
-    Structure.FLAT: tuple(Code),
-    Structure.IVF: tuple(Code),
-    Structure.HNSW: _GRAPH_CODES,
-}
-"""The codes that each structure can have."""
-
-_DIVISOR = {Code.PQ: 4, Code.FASTSCAN: 2}  # dimensions per group of the prefix
-_UNTRAINED = (Code.FP32, Code.FP16)
+_CODES = {Code.FP16: "SQfp16", Code.INT8: "SQ8"}
+"""Both in the language of faiss's index factory."""
 
 MAX_SETTING = 2**31 - 1
 """Largest value of any field: faiss takes them as a C int."""
@@ -151,7 +122,11 @@ class SegmentConfig:
             )
         object.__setattr__(self, "blocks", _rising("blocks", self.blocks))
         self._check_stages()
-        self._check_code()
+        if self.effort and self.structure is Structure.FLAT:
+            raise SegmentConfigError(
+                f"effort must be 0 for the structure {self.structure}, got {self.effort}; "
+                "only hnsw and ivf take one"
+            )
         if (self.rotation is RotationKind.BLOCKS) != bool(self.blocks):
             raise SegmentConfigError(
                 "blocks must be given for the rotation 'blocks', and only for it; "
@@ -181,32 +156,10 @@ class SegmentConfig:
                 )
             width, keep = stage
 
-    def _check_code(self) -> None:
-        codes = CODES[self.structure]
-        if self.code not in codes:
-            raise SegmentConfigError(
-                f"code must be one of {', '.join(codes)} for the structure {self.structure}, "
-                f"got {str(self.code)!r}"
-            )
-        if self.effort and self.structure is Structure.FLAT:
-            raise SegmentConfigError(
-                f"effort must be 0 for the structure {self.structure}, got {self.effort}; "
-                "only hnsw and ivf take one"
-            )
-        divisor = _DIVISOR.get(self.code, 1)
-        if self.prefix % divisor:
-            raise SegmentConfigError(
-                f"prefix must be a multiple of {divisor} for the code {self.code}, "
-                f"got {self.prefix}"
-            )
-
     def factory(self, rows: int) -> str:
         """The string of faiss's index factory for the coarse stage of `rows` rows."""
         return (_STRUCTURES[self.structure] + _CODES[self.code]).format(
-            m=self.hnsw_m,
-            lists=self.lists or max(1, min(rows // 40, round(4 * rows**0.5))),
-            half=self.prefix // 2,
-            quarter=self.prefix // 4,
+            m=self.hnsw_m, lists=self.lists or max(1, min(rows // 40, round(4 * rows**0.5)))
         )
 
     def coarse_stage(self) -> tuple[Any, ...]:
@@ -228,7 +181,7 @@ class SegmentConfig:
     def fitting(self, rows: int, dim: int) -> "SegmentConfig":
         """The config that a segment of `rows` rows is built with: a small one is flat.
 
-        Below FLAT_BELOW rows, graphs, lists and codebooks cannot be trained and save nothing.
+        Below FLAT_BELOW rows, graphs and lists save nothing.
 
         Raises:
             SegmentConfigError: as `check_width`.
@@ -238,7 +191,7 @@ class SegmentConfig:
 
     def scanned(self) -> "SegmentConfig":
         """The config of a flat structure that needs no training, over the same prefix."""
-        if self.structure is Structure.FLAT and self.code in _UNTRAINED:
+        if self.structure is Structure.FLAT and self.code is Code.FP16:
             return self
         return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0)
 

@@ -108,7 +108,7 @@ def structure_of(index: Any) -> Structure | None:
     kinds = {
         faiss.IndexHNSW: Structure.HNSW,
         faiss.IndexIVF: Structure.IVF,
-        (faiss.IndexFlatCodes, faiss.IndexFastScan): Structure.FLAT,
+        faiss.IndexFlatCodes: Structure.FLAT,
     }
     if hasattr(faiss, "GpuIndexFlat"):
         kinds[faiss.GpuIndexFlat] = Structure.FLAT

@@ -296,8 +296,7 @@ class Segment:
         only = parts.restricted(allowed)
         rotated = self.rotate(queries)
         available = parts.available(only)
-        unselective = only is not None and not parts.coarse.selects
-        if available <= size or (only is not None and available <= EXACT_ALLOWED) or unselective:
+        if available <= size or (only is not None and available <= EXACT_ALLOWED):
             return self._exact(rotated, k, only)
         if config.stages or not parts.one_call(size, config.effort, only):
             candidates = self._shortlist(rotated, size, only)

@@ -238,8 +238,7 @@ def _indexes() -> list[bytes]:
     kinds = [
         (Structure.HNSW, Code.INT8),
         (Structure.IVF, Code.FP16),
-        (Structure.FLAT, Code.FASTSCAN),
-        (Structure.FLAT, Code.RABITQ),
+        (Structure.FLAT, Code.INT8),
     ]
     files = [segment()["coarse.faiss"]]
     for structure, code in kinds:

@@ -47,7 +47,6 @@ from searchengine.indexer.storage.vectors_file import (
 )
 from searchengine.indexer.storage.words_format import WORDS
 
-_PLAIN = {Code.FP16: Storage.FLOAT16, Code.FP32: Storage.FLOAT32}
 _SPOOL = "spool.tmp"
 
 ROTATION_SAMPLE = 100_000
@@ -272,12 +271,11 @@ def _write_coarse(
 ) -> FileEntry:
     """Build the coarse stage and force it to the disk."""
     prefixes = Prefixes(stored, config.prefix)
-    storage = _PLAIN.get(config.code)
-    if config.structure is Structure.FLAT and storage is not None:
+    if config.structure is Structure.FLAT and config.code is Code.FP16:
         # Its file has the layout of the vectors file: written row by row, memory stays bounded.
-        with VectorWriter(path, config.prefix, storage, stored.rows) as writer:
+        with VectorWriter(path, config.prefix, Storage.FLOAT16, stored.rows) as writer:
             for block in prefixes.blocks():
-                rows = np.ascontiguousarray(block, DTYPES[storage])
+                rows = np.ascontiguousarray(block, DTYPES[Storage.FLOAT16])
                 writer.append_stored(rows.view(np.uint8))
                 report("Building", len(block), stored.rows)
             return writer.seal()

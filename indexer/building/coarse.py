@@ -13,7 +13,7 @@ from searchengine.indexer.search.cascade import CoarseIndex
 from searchengine.indexer.storage.vectors_file import Prefixes
 
 TRAIN_ROWS = 50_000
-"""Rows that the ranges and codebooks of a code are fitted on; k-means takes 40 per list."""
+"""Rows that the ranges of a code are fitted on; k-means takes 40 per list."""
 
 Progress = Callable[[int], None]
 
@@ -88,7 +88,4 @@ def _train(index: Any, prefixes: Prefixes) -> None:
     if isinstance(index, faiss.IndexIVF):
         count = max(count, 40 * index.nlist)
         index.cp.min_points_per_centroid = 1  # faiss warns on stdout, where JSON may be expected
-    if hasattr(index, "pq"):
-        index.pq.cp.max_points_per_centroid = 64  # four times faster than faiss's 256
-        index.pq.cp.min_points_per_centroid = 1
     index.train(prefixes.sample(count))

@@ -149,15 +149,7 @@ class CoarseIndex:
 
         Returns:
             (q, size) int64, best first: min(size, number of allowed rows) rows, then -1.
-
-        Raises:
-            VectorError: `allowed` is given and the structure cannot be restricted (`selects`).
         """
-        if allowed is not None and not self.selects:
-            raise VectorError(
-                "allowed must be None for a flat product quantizer, which cannot filter rows; use "
-                "exact search"
-            )
         available = self.rows if allowed is None else allowed.size
         shortlist = np.full((queries.shape[0], size), -1, np.int64)
         filled = min(size, available)
@@ -219,11 +211,6 @@ class CoarseIndex:
     def lists(self) -> int:
         """Number of k-means lists of an IVF; 0 for other structures."""
         return int(self._inner.nlist) if self.structure is Structure.IVF else 0
-
-    @property
-    def selects(self) -> bool:
-        """Whether a search can be filtered; flat product quantizers cannot."""
-        return not isinstance(self._flat, faiss.IndexPQ | faiss.IndexPQFastScan)
 
     def _scan(
         self, queries: Floats, size: int, allowed: Allowed | None

@@ -512,8 +512,6 @@ def _defaults(base: SegmentConfig, width: int, rows: int) -> Iterator[SegmentCon
         yield replace(flat, structure=Structure.HNSW, code=Code.INT8)
     if rows >= 10 * FLAT_BELOW:
         yield replace(flat, structure=Structure.IVF, code=Code.INT8)
-        if width % 2 == 0:
-            yield replace(flat, structure=Structure.IVF, code=Code.FASTSCAN)
 
 
 def _flat(base: SegmentConfig, width: int) -> SegmentConfig:

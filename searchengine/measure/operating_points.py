@@ -149,13 +149,13 @@ class Grid:
             yield name, Kind.TRUNCATED, config
 
     def full(self, base: SegmentConfig, dim: int) -> Iterator[Planned]:
-        """Plan HNSW and IVF over the full width in float32, with several efforts."""
+        """Plan HNSW and IVF over the full width in float16, with several efforts."""
         for structure, efforts in FULL_EFFORTS.items():
             for effort in efforts:
                 config = replace(
                     base,
                     structure=structure,
-                    code=Code.FP32,
+                    code=Code.FP16,
                     prefix=dim,
                     rotation=RotationKind.IDENTITY,
                     blocks=(),
@@ -290,7 +290,7 @@ class Searchers:
         if all(size >= rows for size, rows in zip(sizes, dataset.sizes, strict=True)):
             return
         kind = Kind.FUNNEL if config.stages else Kind.CASCADE
-        if config.prefix == dim and config.code is Code.FP32 and config.shortlist <= k:
+        if config.prefix == dim and config.code is Code.FP16 and config.shortlist <= k:
             kind = Kind.FULL
         low, high = min(sizes), max(sizes)
         if low != high:  # measured segment by segment

@@ -319,7 +319,7 @@ class PrefixSearch:
     """Rankings by a prefix of all passages; each index is built once."""
 
     def __init__(self, snapshot: Snapshot, dim: int) -> None:
-        config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP32)
+        config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP16)
         self._snapshot, self._dim = snapshot, dim
         self._indexes = {
             row: build_coarse(segment.prefix_rows(dim), config)

@@ -106,7 +106,7 @@ def test_exact_search_is_exact_under_every_restriction(segment: Segment) -> None
         found = segment.exact(QUERIES, 10, some)
         np.testing.assert_array_equal(found.rows[:, : best.shape[1]], numbers[best])
         if segment.config.structure == "flat":  # a scan of all codes, whatever is left out
-            wide = segment.over(SegmentConfig.from_dict({"prefix": DIM, "code": "fp32"}))
+            wide = segment.over(SegmentConfig.from_dict({"prefix": DIM}))
             near = wide.search(QUERIES, 10, 60, some)
             np.testing.assert_array_equal(near.rows, found.rows)
 

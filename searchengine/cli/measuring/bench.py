@@ -75,7 +75,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--codes",
     type=several(Code),
-    help="Number formats of the prefix: fp32, fp16, int8, … [default: int8].",
+    help="Number formats of the prefix: fp16, int8 [default: int8].",
 )
 @click.option(
     "--efforts",

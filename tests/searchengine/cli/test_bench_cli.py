@@ -119,7 +119,7 @@ def test_json_is_what_the_report_holds(folder: Path) -> None:
     results = json.loads(done.stdout)
     names = [row["name"] for row in results["rows"]]
     assert names[:2] == ["exact", "flat fp16 32 → 100"] and results["now"] == names[1]
-    assert {"flat int8 8 → 50", "flat int8 8 → 50, not rotated", "hnsw fp32 32, ef 32"} <= {*names}
+    assert {"flat int8 8 → 50", "flat int8 8 → 50, not rotated", "hnsw fp16 32, ef 32"} <= {*names}
     assert results["subject"]["rows"] == 1080 and results["subject"]["queries"] == 120
     assert results["settings"]["prefixes"] == [8] and results["machine"]["cores"] >= 1
 

@@ -144,7 +144,7 @@ def test_exact(folder: Path) -> None:
     [
         ("--structure ivf --effort 3", {"structure": "ivf", "effort": 3}),
         ("--structure hnsw --links 8", {"structure": "hnsw", "hnsw_m": 8}),
-        ("--code rabitq --rotation itq", {"code": "rabitq", "rotation": "itq"}),
+        ("--code int8 --rotation itq", {"code": "int8", "rotation": "itq"}),
         ("--rotation blocks --prefix 16", {"rotation": "blocks", "blocks": [8, 16]}),
         ("--rotation identity", {"rotation": "identity"}),
         ("--prefix 8 --funnel 16:40,24:20", {"stages": [[16, 40], [24, 20]]}),
@@ -174,8 +174,7 @@ def test_recipes_of_index(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--structure hnsw --code pq", "code must be one of fp32, fp16"),
-        ("--code pq --prefix 10", "prefix must be a multiple of 4 for the code pq, got 10"),
+        ("--code pq", "'pq' is not one of 'fp16', 'int8'"),
         ("--funnel 16:50", "stages must be wider than the prefix of 32"),
         ("--funnel 16-50", "expected WIDTH:KEEP separated by commas, got '16-50'"),
         ("--funnel 64:50", "stages 64 is wider than the vectors (32); set it to 32 or less"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from searchengine import SearchEngine
 from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import evenly
-from searchengine.indexer.config import ALL_ROWS, Code, SegmentConfig, Structure
+from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.points import recalls
@@ -80,7 +80,7 @@ def test_all_requested_points_are_measured(results: Results) -> None:
         assert {f"{structure} int8 8 → {size}" for size in (20, 100)} <= {*names}
     assert {f"hnsw int8 8 → {size}, not rotated" for size in (20, 100)} <= {*names}
     for structure, efforts in FULL_EFFORTS.items():
-        assert sum(name.startswith(f"{structure} fp32 {DIM}, ") for name in names) == len(efforts)
+        assert sum(name.startswith(f"{structure} fp16 {DIM}, ") for name in names) == len(efforts)
     assert len(names) == len({*names})
     assert results.complete and results.subject["rows"] == ROWS
     assert results.subject["queries"] == 40 and results.overhead_ms is None
@@ -186,14 +186,14 @@ def test_conflicting_options_are_reported(subject: Dataset, tmp_path: Path) -> N
     bench_settings = settings(
         subject,
         structures=[Structure.HNSW],
-        codes=[Code.PQ],
+        funnels=[((16, 100),)],
         baselines=False,
         cold=0,
         repeats=1,
     )
     found = Bench(subject, bench_settings, tmp_path, silent).run()
-    assert "code must be one of" in found.missing["hnsw pq 8 → 20"]
-    assert [row.kind for row in found.rows] == [Kind.EXACT, Kind.CASCADE]
+    assert "keep fewer rows" in found.missing["hnsw int8 8 → 100 → 16: 100"]
+    assert [row.kind for row in found.rows] == [Kind.EXACT, *[Kind.CASCADE] * 3]
     assert found.rows[0].cold_ms is None
 
 
@@ -299,7 +299,7 @@ def test_every_point_can_be_applied(tmp_path: Path) -> None:
             "hnsw int8 8 → 40",
             "hnsw int8 8 → 40, not rotated",
             "ivf int8 4 → 40 → 8: 20",
-            "hnsw fp32 16, ef 64",
+            "hnsw fp16 16, ef 64",
             "exact",
             "flat fp16 4 → 30",
         ]

@@ -47,7 +47,7 @@ def same(one: Segment, other: Segment) -> None:
 
 OTHER = [
     replace(CONFIG, prefix=12),
-    replace(CONFIG, prefix=DIM, code="int4"),  # type: ignore[arg-type]
+    replace(CONFIG, prefix=DIM, code="int8"),  # type: ignore[arg-type]
     replace(CONFIG, structure=Structure.HNSW, effort=80),
     replace(CONFIG, structure=Structure.IVF, lists=9, effort=3),
     replace(CONFIG, shortlist=70, stages=((12, 30),)),
@@ -64,7 +64,7 @@ def test_only_another_coarse_stage_is_built(segment: Segment) -> None:
 
 def test_a_view_searches_by_its_own_recipe(segment: Segment) -> None:
     """At the full width and with full codes, a shortlist hardly longer than k is already right."""
-    view = segment.over(replace(CONFIG, prefix=DIM, code="fp32"))  # type: ignore[arg-type]
+    view = segment.over(replace(CONFIG, prefix=DIM))
     found, exact = view.search(QUERIES, 10, shortlist=13), segment.exact(QUERIES, 10)
     np.testing.assert_array_equal(found.rows, exact.rows)
     assert (segment.search(QUERIES, 10, shortlist=13).rows != exact.rows).any()
