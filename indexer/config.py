@@ -4,7 +4,6 @@ import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any, Self
 
 from searchengine.indexer.errors import SegmentConfigError, shown
@@ -29,8 +28,6 @@ class RotationKind(StrEnum):
     """Which orthogonal rotation is applied before rows are stored."""
 
     PCA = "pca"  # the most energy first
-    BLOCKS = "blocks"  # pca within blocks of dimensions: a trained prefix keeps its span
-    ITQ = "itq"  # pca, then the prefix rotated for 1-bit codes (Gong and Lazebnik 2011)
     IDENTITY = "identity"
 
 
@@ -74,8 +71,6 @@ class SegmentConfig:
         prefix: leading dimensions of every (rotated) vector that the coarse stage stores.
         structure, code: the coarse stage's structure and number format.
         rotation: the rotation applied before anything is stored.
-        blocks: for the rotation "blocks": where each block of dimensions ends, rising; the
-            remaining dimensions are the last block.
         storage: number format of the full-width rows.
         shortlist: rows that the coarse stage passes on to be scored at full width, by default; 0
             measures the number when a segment is built (searchengine.indexer.building.shortlist);
@@ -96,7 +91,6 @@ class SegmentConfig:
     structure: Structure = Structure.FLAT
     code: Code = Code.FP16
     rotation: RotationKind = RotationKind.PCA
-    blocks: tuple[int, ...] = ()
     storage: Storage = Storage.FLOAT16
     shortlist: int = 100
     effort: int = 0
@@ -120,17 +114,11 @@ class SegmentConfig:
             object.__setattr__(
                 self, name, whole_number(name, getattr(self, name), minimum, maximum)
             )
-        object.__setattr__(self, "blocks", _rising("blocks", self.blocks))
         self._check_stages()
         if self.effort and self.structure is Structure.FLAT:
             raise SegmentConfigError(
                 f"effort must be 0 for the structure {self.structure}, got {self.effort}; "
                 "only hnsw and ivf take one"
-            )
-        if (self.rotation is RotationKind.BLOCKS) != bool(self.blocks):
-            raise SegmentConfigError(
-                "blocks must be given for the rotation 'blocks', and only for it; "
-                f"got rotation {str(self.rotation)!r} and blocks {shown(list(self.blocks))}"
             )
 
     def _check_stages(self) -> None:
@@ -196,9 +184,9 @@ class SegmentConfig:
         return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0)
 
     def check_width(self, dim: int) -> None:
-        """Raise SegmentConfigError if the prefix, a stage or a block is wider than the vectors."""
+        """Raise SegmentConfigError if the prefix or a stage is wider than the vectors."""
         widths = (("prefix", self.prefix), *(("stages", width) for width, _ in self.stages))
-        for name, width in (*widths, *(("blocks", end) for end in self.blocks)):
+        for name, width in widths:
             if width > dim:
                 raise SegmentConfigError(
                     f"{name} {width} is wider than the vectors ({dim}); set it to {dim} or less"
@@ -271,19 +259,6 @@ def integer(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
-
-
-def _rising(name: str, values: Any) -> tuple[int, ...]:
-    try:
-        items = tuple(values)
-    except TypeError:
-        raise SegmentConfigError(
-            f"{name} must be a list of whole numbers, got {shown(values)}"
-        ) from None
-    numbers = tuple(whole_number(name, value, 1) for value in items)
-    if any(left >= right for left, right in pairwise(numbers)):
-        raise SegmentConfigError(f"{name} must rise, got {shown(list(numbers))}")
-    return numbers
 
 
 def _plain(value: Any) -> Any:

@@ -99,7 +99,7 @@ class Segment:
         """
         adopted = None
         if rotation_of is not None:
-            check_same(rotation_of.manifest.config, config, ("rotation", "blocks"))
+            check_same(rotation_of.manifest.config, config, ("rotation",))
             adopted = rotation_of.basis()
         noted = dict(provenance or {})
         write_segment(Path(path), vectors, config, noted, progress, adopted, words, passages)

@@ -305,9 +305,7 @@ TARGETS: dict[str, Target] = {
         _config,
         _from(
             json.dumps(SegmentConfig().as_dict()).encode(),
-            json.dumps(
-                SegmentConfig(rotation="blocks", blocks=(4, 8), stages=((65, 9),)).as_dict()
-            ).encode(),
+            json.dumps(SegmentConfig(rotation="identity", stages=((65, 9),)).as_dict()).encode(),
         ),
         tokens=JSON_TOKENS,
     ),

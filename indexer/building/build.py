@@ -127,7 +127,7 @@ def rewrite_segment(
 ) -> None:
     """Write a segment of the same stored rows in a new folder; see Segment.rebuild."""
     config.check_width(file.dim)
-    check_same(manifest.config, config, ("rotation", "blocks", "storage"))
+    check_same(manifest.config, config, ("rotation", "storage"))
     entry = manifest.files[manifest.vectors_file]
     with new_folder(path) as folder:
         link_verified(file.path, folder / VECTORS, entry)

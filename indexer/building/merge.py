@@ -170,8 +170,7 @@ def _basis_to_keep(
     rows_of: dict[str | None, int] = {}
     for part in parts:
         rows_of[part.basis.key] = rows_of.get(part.basis.key, 0) + part.size
-    kind = (config.rotation, config.blocks)
-    fitting = [part.basis for part in parts if (part.config.rotation, part.config.blocks) == kind]
+    fitting = [part.basis for part in parts if part.config.rotation is config.rotation]
     if refit or not fitting:
         return None
     best = max(fitting, key=lambda basis: (basis.fitted_on, rows_of[basis.key]))

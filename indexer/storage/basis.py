@@ -6,19 +6,17 @@ p-dimensional prefix that keeps the most energy is spanned by the leading eigenv
 """
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import Doubles, Floats, prefix
+from searchengine.indexer.arrays import Doubles, Floats
 from searchengine.indexer.config import RotationKind, SegmentConfig
-from searchengine.indexer.errors import SegmentConfigError, VectorError
-from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.errors import VectorError
 from searchengine.indexer.storage.manifest import ROTATION, FileEntry, link_verified
 
 Blocks = Iterable[npt.NDArray[np.floating]]
@@ -49,54 +47,6 @@ def pca(blocks: Blocks) -> Floats:
         VectorError: no rows at all, or blocks of different widths.
     """
     return _leading(_energy(blocks)).astype(np.float32)
-
-
-def blockwise(blocks: Blocks, ends: Sequence[int]) -> Floats:
-    """`pca` within blocks of dimensions, so that each block keeps its span.
-
-    A prefix that a model was trained for (Matryoshka) then spans the same space as before: its
-    scores stay, and shorter prefixes within it improve.
-
-    Args:
-        blocks: arrays (n_i, D) of finite rows.
-        ends: where each block of dimensions ends, rising, at most D; the rest is the last block.
-
-    Raises:
-        VectorError: as `pca`. SegmentConfigError: a block ends beyond D.
-    """
-    energy = _energy(blocks)
-    dim = energy.shape[1]
-    rows_only = len(energy) < dim
-    if ends[-1] > dim:
-        raise SegmentConfigError(
-            f"blocks end at {ends[-1]}, beyond the width of the vectors, {dim}"
-        )
-    matrix = np.zeros((dim, dim))
-    for start, end in pairwise(sorted({0, *ends, dim})):
-        part = energy[:, start:end]
-        matrix[start:end, start:end] = _leading(_energy([part]) if rows_only else part[start:end])
-    return matrix.astype(np.float32)
-
-
-def itq(rotation: Floats, blocks: Blocks, p: int) -> Floats:
-    """`rotation`, then a rotation of the first `p` dimensions that makes their signs most accurate.
-
-    After `pca` the leading dimensions hold most of the energy, and 1 bit for each is a bad code.
-    Iterative quantization rotates the prefix so that its signs are as close to it as possible (Gong
-    and Lazebnik 2011). The prefix keeps its span, and so its energy.
-
-    Args:
-        rotation: (D, D) float32, the result of `pca`.
-        blocks: arrays (n_i, D) of rows before the rotation; their prefixes are held in memory.
-        p: dimensions of the prefix.
-    """
-    fitted = faiss.ITQMatrix(p)
-    heads = [prefix(np.asarray(block, np.float32) @ rotation[:, :p], p) for block in blocks]
-    fitted.train(np.concatenate(heads))
-    inner = faiss.vector_to_array(fitted.A).reshape(p, p)
-    matrix = rotation.astype(np.float64)
-    matrix[:, :p] = matrix[:, :p] @ _orthonormal(inner.astype(np.float64).T)
-    return matrix.astype(np.float32)
 
 
 def completed(rotation: Floats) -> Floats:
@@ -209,13 +159,6 @@ def _leading(energy: npt.NDArray[np.floating]) -> Doubles:
     return np.ascontiguousarray(vectors * signs)
 
 
-def _orthonormal(matrix: Doubles) -> Doubles:
-    """The nearest orthogonal matrix, which removes the rounding of float32."""
-    left, _, right = np.linalg.svd(matrix)
-    nearest: Doubles = left @ right
-    return nearest
-
-
 SINGLE_THREAD_ROWS = 8
 """Maximum number of rows that one thread rotates alone."""
 
@@ -246,25 +189,16 @@ class Basis:
         """Fit the rotation of a config and save it in a segment's folder, synced.
 
         Args:
-            sample: returns blocks (n_i, D) of unit rows in the encoder's basis; may be called
-                twice.
+            sample: returns blocks (n_i, D) of unit rows in the encoder's basis.
             rows: number of rows that the sample was taken from.
             config: the index config.
             folder: the folder for rotation.npy.
-
-        Raises:
-            SegmentConfigError: a block of the config ends beyond D.
         """
         if config.rotation is RotationKind.IDENTITY:
             return cls()
-        if config.rotation is RotationKind.BLOCKS:
-            matrix = blockwise(sample(), config.blocks)
-        else:
-            matrix = pca(sample())
-        if config.rotation is RotationKind.ITQ:
-            matrix = itq(matrix, sample(), config.prefix)
+        matrix = pca(sample())
         widths = (config.prefix, *(width for width, _ in config.stages))
-        if config.rotation is not RotationKind.BLOCKS and max(widths) <= SPAN:
+        if max(widths) <= SPAN:
             matrix = completed(matrix)
         file = io.BytesIO()
         np.save(file, matrix, allow_pickle=False)

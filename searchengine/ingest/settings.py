@@ -13,7 +13,7 @@ from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import RotationKind, SegmentConfig, integer
+from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.ingest.passages import PassageConfig, check_tokenizes, tokenizes
 
 DEFAULT_PREFIX = 128
@@ -56,8 +56,7 @@ class CollectionSettings:
             encoder: the encoder; documents can be cut if it has a tokenizer.
             config: index config, or some of its fields. By default a flat coarse
                 stage over the first 128 dimensions (or a multiple of 8, of narrower vectors),
-                rotated, and a shortlist that each segment measures. The rotation "blocks" uses the
-                prefix lengths that the encoder was trained for.
+                rotated, and a shortlist that each segment measures.
             passages: True cuts if the encoder has a tokenizer, False never. Without an encoder
                 True lets a document come with several vectors.
             tokenizer: "porter", "unicode", "trigram", "stem", "none", or "stem:de,ru" with the
@@ -74,8 +73,6 @@ class CollectionSettings:
             fields = {"prefix": default_prefix(encoder.dim), **(config or {})}
             if not fields.get("stages"):  # which name the rows that they keep of the shortlist
                 fields.setdefault("shortlist", 0)
-            if fields.get("rotation") == RotationKind.BLOCKS and not fields.get("blocks"):
-                fields["blocks"] = _required_blocks(encoder)
             config = SegmentConfig(**fields)
         config.check_width(encoder.dim)  # now, not when the first documents are encoded
         cut = None
@@ -156,22 +153,6 @@ def default_prefix(dim: int) -> int:
     """The prefix of a collection that names none: DEFAULT_PREFIX, or what `dim` has of it."""
     widest = min(DEFAULT_PREFIX, dim)
     return widest - widest % _LANES or widest
-
-
-def trained_blocks(encoder: TextEncoder) -> tuple[int, ...]:
-    """The shorter prefix lengths that an encoder was trained for, ascending; () for none."""
-    return tuple(sorted(width for width in encoder.matryoshka_dims if width < encoder.dim))
-
-
-def _required_blocks(encoder: TextEncoder) -> tuple[int, ...]:
-    """`trained_blocks`; raises CollectionError for none."""
-    blocks = trained_blocks(encoder)
-    if not blocks:
-        raise CollectionError(
-            f"the rotation blocks needs an encoder trained for several prefix lengths, got one for "
-            f"{encoder.dim} dimensions only; choose the rotation pca"
-        )
-    return blocks
 
 
 @dataclass(frozen=True, slots=True)

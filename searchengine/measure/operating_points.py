@@ -143,7 +143,7 @@ class Grid:
     def truncated(self, base: SegmentConfig, rows: int) -> Iterator[Planned]:
         """Plan the cascades of one structure without rotation; of HNSW if it is in the grid."""
         structure = Structure.HNSW if Structure.HNSW in self.structures else self.structures[0]
-        bare = replace(base, rotation=RotationKind.IDENTITY, blocks=())
+        bare = replace(base, rotation=RotationKind.IDENTITY)
         only = replace(self, structures=(structure,), codes=self.codes[:1], funnels=())
         for name, _, config in only.cascades(bare, rows):
             yield name, Kind.TRUNCATED, config
@@ -158,7 +158,6 @@ class Grid:
                     code=Code.FP16,
                     prefix=dim,
                     rotation=RotationKind.IDENTITY,
-                    blocks=(),
                     shortlist=self.k,
                     effort=effort,
                     stages=(),

@@ -50,7 +50,7 @@ from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import RotationKind, SegmentConfig
+from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.durable import sha256, sync_file, sync_folder
 from searchengine.ingest import pipeline
@@ -60,7 +60,6 @@ from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import (
     CollectionSettings,
     default_prefix,
-    trained_blocks,
 )
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.verify import check_texts
@@ -355,17 +354,9 @@ def settings_for(
     config["stages"] = [stage for stage in config["stages"] if stage[0] <= encoder.dim]
     if TUNED in stored:
         config |= {"shortlist": 0, "effort": 0, "stages": []}
-    config["rotation"], config["blocks"] = _rotation(before.config.rotation, encoder), []
     return CollectionSettings.for_encoder(
         encoder, config, passages, None if before.analyzer is None else str(before.analyzer)
     )
-
-
-def _rotation(before: RotationKind, encoder: TextEncoder) -> RotationKind:
-    """The present rotation, unless it is `blocks` and the encoder was trained for one length."""
-    if before is RotationKind.BLOCKS and not trained_blocks(encoder):
-        return RotationKind.PCA
-    return before
 
 
 def chooses_mode(stored: Mapping[str, Any]) -> bool:

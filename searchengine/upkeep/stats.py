@@ -144,7 +144,6 @@ class Stats:
     def described(self) -> dict[str, str]:
         """The statistics as text: name → value."""
         config = self.index_config
-        blocks = f" within {config['blocks']}" if config["blocks"] else ""
         scanned = (
             f" ({self.scanned} too small for the structure and scanned)" if self.scanned else ""
         )
@@ -175,7 +174,7 @@ class Stats:
             "commit": str(self.commit),
             "index config": in_words(config, self.dim),
             "search": search,
-            "rotation": f"{config['rotation']}{blocks}",
+            "rotation": config["rotation"],
             "storage": config["storage"],
             "mode": mode,
             "words": self.tokenizer + ranked + synonyms,

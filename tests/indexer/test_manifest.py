@@ -65,7 +65,6 @@ def test_an_altered_value_is_noticed() -> None:
         (("files", "coarse.faiss", "size"), 10**30, "size must be a whole number of at most"),
         (("files", "coarse.faiss", "sha256"), None, "sha256 must be text, got None"),
         (("config",), [1], r"an index config is a mapping of its fields, got \[1\]"),
-        (("config", "blocks"), 3, "blocks must be a list of whole numbers, got 3"),
         (("config", "shortlist"), 2**31, "shortlist must be a whole number of at most"),
         (("tuning",), 3, "tuning must be a mapping, got 3"),
         (("provenance",), {"a": "\ud800"}, "was altered"),

@@ -18,7 +18,7 @@ from searchengine.indexer.segment import RotationKind, Segment, SegmentConfig, S
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)
-BLOCKS = replace(CONFIG, rotation=RotationKind.BLOCKS, blocks=(8, 16))
+IDENTITY = replace(CONFIG, rotation=RotationKind.IDENTITY)
 
 
 def rows(n: int, seed: int) -> np.ndarray:
@@ -44,11 +44,8 @@ def test_merged_is_what_building_the_live_rows_makes(data: st.DataObject) -> Non
     """Splits, deletions and rotations at random; the rows of a part may all be dead."""
     rng = np.random.default_rng(data.draw(st.integers(0, 9999)))
     storage = data.draw(st.sampled_from(Storage))
-    kind = data.draw(
-        st.sampled_from([RotationKind.PCA, RotationKind.BLOCKS, RotationKind.IDENTITY])
-    )
-    config = replace(BLOCKS if kind is RotationKind.BLOCKS else CONFIG, storage=storage)
-    config = replace(config, rotation=kind)
+    kind = data.draw(st.sampled_from(RotationKind))
+    config = replace(CONFIG, storage=storage, rotation=kind)
     vectors = rows(data.draw(st.integers(2, 300)), int(rng.integers(99)))
     cuts = np.sort(rng.integers(1, len(vectors), data.draw(st.integers(0, 3))))
     live = rng.random(len(vectors)) < rng.choice([0.1, 0.6, 1])
@@ -165,10 +162,7 @@ def test_successive_merges_do_not_drift(
 def test_another_storage_or_rotation_may_be_asked_for(tmp_path: Path) -> None:
     parts = [(Segment.build(tmp_path / "a", rows(60, 0), CONFIG), None)]
     wanted = unit(rows(60, 0))
-    for i, config in enumerate(
-        [replace(CONFIG, storage=Storage.FLOAT32), BLOCKS]
-        + [replace(CONFIG, rotation=kind) for kind in (RotationKind.ITQ, RotationKind.IDENTITY)]
-    ):
+    for i, config in enumerate([replace(CONFIG, storage=Storage.FLOAT32), IDENTITY]):
         merged = Segment.merge(tmp_path / f"m{i}", parts, config, refit=False)
         assert merged.config == config
         np.testing.assert_allclose(merged.vectors(np.arange(60)), wanted, atol=1e-3)
@@ -191,7 +185,7 @@ def test_a_taken_rotation_is_that_segments_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "vectors", "error", "message"),
     [
-        (BLOCKS, rows(2, 0), SegmentConfigError, "rotation must be pca, as in the stored"),
+        (IDENTITY, rows(2, 0), SegmentConfigError, "rotation must be pca, as in the stored"),
         (CONFIG, rows(2, 0)[:, :9], VectorError, "must have 24 dimensions like the segment"),
         (CONFIG, np.zeros((2, DIM), np.float32), VectorError, "row 0 is all zeros"),
     ],

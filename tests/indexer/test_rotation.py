@@ -6,16 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import prefix
-from searchengine.indexer.errors import SegmentConfigError, VectorError
+from searchengine.indexer.errors import VectorError
 from searchengine.indexer.native.library import levels
 from searchengine.indexer.search.rotating import Rotation
 from searchengine.indexer.storage.basis import (
     MIN_FACTORED,
     SPAN,
-    blockwise,
     completed,
     factored,
-    itq,
     pca,
 )
 
@@ -68,81 +66,20 @@ def unit(rows: np.ndarray) -> np.ndarray:
     return prefix(rows, rows.shape[1])
 
 
-@st.composite
-def shapes(draw: st.DrawFn) -> tuple[int, int, int, list[int]]:
-    """Rows, their width, a prefix, and where blocks end."""
-    dim = draw(st.integers(2, 40))
-    ends = draw(st.sets(st.integers(1, dim), min_size=1, max_size=4))
-    return draw(st.integers(1, 80)), dim, draw(st.integers(1, dim)), sorted(ends)
-
-
-@given(shapes(), st.integers(0, 999))
-def test_every_turn_is_orthogonal_and_keeps_the_scores(
-    shape: tuple[int, int, int, list[int]], seed: int
-) -> None:
-    n, dim, p, ends = shape
+@given(st.integers(1, 80), st.integers(2, 40), st.integers(0, 999))
+def test_every_rotation_is_orthogonal_and_keeps_the_scores(n: int, dim: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = unit((rng.standard_normal((n, dim)) * rng.exponential(1, dim)).astype(np.float32))
-    parts = [rows[: n // 2], rows[n // 2 :]]
-    first = pca(parts)
-    for turn in (first, blockwise(parts, ends), itq(first, parts, p)):
-        assert turn.dtype == np.float32 and turn.shape == (dim, dim)
-        np.testing.assert_allclose(turn.T @ turn, np.eye(dim), atol=1e-5)
-        turned = rows @ turn
-        np.testing.assert_allclose(turned @ turned.T, rows @ rows.T, atol=1e-5)
-        applied = Rotation(turn)
-        np.testing.assert_allclose(applied.apply(rows), turned, atol=2e-6)
-        np.testing.assert_allclose(applied.apply(rows[:1]), turned[:1], atol=2e-6)
-        for some in (rows, rows[:1], rows[:0], np.repeat(rows, 9, axis=0)):
-            np.testing.assert_allclose(applied.undo(applied.apply(some)), some, atol=4e-6)
-
-
-@given(shapes(), st.integers(0, 999))
-def test_blocks_keep_their_span_so_a_trained_prefix_keeps_its_scores(
-    shape: tuple[int, int, int, list[int]], seed: int
-) -> None:
-    n, dim, _, ends = shape
-    rows = np.random.default_rng(seed).standard_normal((n, dim)).astype(np.float32)
-    turned = rows @ blockwise([rows], ends)
-    for end in ends:
-        before, after = prefix(rows, end), prefix(turned, end)
-        np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-5)
-
-
-def test_within_a_block_the_energy_is_packed_in_front() -> None:
-    rows = low_rank(300, 48, 4)
-    turned = rows @ blockwise([rows[:7], rows[7:]], [16, 40])
-    energy = (turned**2).sum(axis=0)
-    for start, end in ((0, 16), (16, 40), (40, 48)):
-        block = energy[start:end]
-        assert (np.diff(block) <= 1e-3 * block[0]).all()
-        assert block[:4].sum() > 0.99 * block.sum()
-
-
-def test_blocks_beyond_the_width_are_refused() -> None:
-    with pytest.raises(SegmentConfigError, match=r"blocks end at 13, beyond .* the vectors, 12"):
-        blockwise([low_rank(5, 12, 2)], [4, 13])
-
-
-def sign_error(turned: np.ndarray, p: int) -> float:
-    """Squared distance of prefixes to their signs, scaled to unit length: what 1 bit loses."""
-    head = prefix(turned, p)
-    return float(((head - np.sign(head) / np.sqrt(p)) ** 2).sum(axis=1).mean())
-
-
-def test_itq_keeps_the_energy_of_the_prefix_and_loses_less_to_signs() -> None:
-    rng = np.random.default_rng(1)
-    mixed, _ = np.linalg.qr(rng.standard_normal((48, 48)))
-    rows = unit(((rng.standard_normal((800, 48)) / np.arange(1, 49)) @ mixed).astype(np.float32))
-    first = pca([rows])
-    turn = itq(first, [rows[:300], rows[300:]], 16)
-    np.testing.assert_array_equal(turn[:, 16:], first[:, 16:])  # the rest stays
-    before, after = rows @ first, rows @ turn
-    np.testing.assert_allclose((after[:, :16] ** 2).sum(1), (before[:, :16] ** 2).sum(1), atol=1e-5)
-    assert sign_error(after, 16) < 0.7 * sign_error(before, 16)
-    # Not by chance: a random turn of the prefix gains less.
-    chance, _ = np.linalg.qr(rng.standard_normal((16, 16)))
-    assert sign_error(after, 16) < sign_error(before[:, :16] @ chance, 16)
+    turn = pca([rows[: n // 2], rows[n // 2 :]])
+    assert turn.dtype == np.float32 and turn.shape == (dim, dim)
+    np.testing.assert_allclose(turn.T @ turn, np.eye(dim), atol=1e-5)
+    turned = rows @ turn
+    np.testing.assert_allclose(turned @ turned.T, rows @ rows.T, atol=1e-5)
+    applied = Rotation(turn)
+    np.testing.assert_allclose(applied.apply(rows), turned, atol=2e-6)
+    np.testing.assert_allclose(applied.apply(rows[:1]), turned[:1], atol=2e-6)
+    for some in (rows, rows[:1], rows[:0], np.repeat(rows, 9, axis=0)):
+        np.testing.assert_allclose(applied.undo(applied.apply(some)), some, atol=4e-6)
 
 
 def test_no_rows_and_unequal_blocks_are_refused() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from searchengine.indexer.errors import VectorError
-from searchengine.indexer.storage.basis import blockwise, pca
+from searchengine.indexer.storage.basis import pca
 
 DIM = 48
 
@@ -54,16 +54,6 @@ def test_rows_that_repeat_are_no_trouble(n: int) -> None:
     turn = pca([rows])
     np.testing.assert_allclose(turn.T @ turn, np.eye(DIM), atol=1e-6)
     np.testing.assert_allclose(np.abs(rows @ turn)[:, 1:], 0, atol=1e-5)
-
-
-@pytest.mark.parametrize("n", [3, 10, 20])
-def test_blocks_are_fitted_each_on_its_numbers(n: int) -> None:
-    rows, turn = rows_of(n), blockwise([rows_of(n)], [8, 32])
-    for start, end in ((0, 8), (8, 32), (32, 48)):
-        inner = turn[start:end, start:end]
-        np.testing.assert_array_equal(inner, pca([rows[:, start:end]]))
-        turn[start:end, start:end] = 0
-    assert not turn.any()
 
 
 def test_blocks_of_no_rows_are_no_rows() -> None:

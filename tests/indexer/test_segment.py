@@ -55,8 +55,7 @@ def overlap(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def config(**settings: object) -> SegmentConfig:
-    blocks = [8, 20] if settings.get("rotation") == "blocks" else []
-    return SegmentConfig.from_dict({"prefix": 12, "shortlist": 60, "blocks": blocks} | settings)
+    return SegmentConfig.from_dict({"prefix": 12, "shortlist": 60} | settings)
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,6 @@ WALKED = (Structure.HNSW, Structure.IVF)
 def configs(draw: st.DrawFn) -> SegmentConfig:
     structure = draw(st.sampled_from(Structure))
     prefix = draw(st.integers(4, 4096))
-    rotation = draw(st.sampled_from(RotationKind))
-    ends = draw(st.sets(st.integers(1, 4096), min_size=1, max_size=4))
     shortlist = draw(st.integers(1, 10**6))
     count = draw(st.integers(0, min(3, shortlist - 1)))
     several = {"min_size": count, "max_size": count}
@@ -36,8 +34,7 @@ def configs(draw: st.DrawFn) -> SegmentConfig:
         prefix=prefix,
         structure=structure,
         code=draw(st.sampled_from(Code)),
-        rotation=rotation,
-        blocks=tuple(sorted(ends)) if rotation is RotationKind.BLOCKS else (),
+        rotation=draw(st.sampled_from(RotationKind)),
         storage=draw(st.sampled_from(Storage)),
         shortlist=shortlist,
         effort=draw(st.integers(0, 5000)) if structure in WALKED else 0,
@@ -58,7 +55,7 @@ def test_bounds_of_format_1_have_no_meaning_if_there_are_none() -> None:
 def test_a_config_survives_json(config: SegmentConfig) -> None:
     again = SegmentConfig.from_dict(json.loads(json.dumps(config.as_dict())))
     assert again == config and hash(again) == hash(config)
-    assert type(again.blocks) is tuple and all(type(stage) is tuple for stage in again.stages)
+    assert all(type(stage) is tuple for stage in again.stages)
 
 
 def test_plain_strings_and_lists_become_members_and_tuples() -> None:
@@ -66,13 +63,12 @@ def test_plain_strings_and_lists_become_members_and_tuples() -> None:
         {
             "structure": "hnsw",
             "code": "int8",
-            "rotation": "blocks",
-            "blocks": [64, 128],
+            "rotation": "identity",
             "stages": [[128, 50], [256, 20]],
         }
     )
     assert config.structure is Structure.HNSW and config.code is Code.INT8
-    assert config.rotation is RotationKind.BLOCKS and config.blocks == (64, 128)
+    assert config.rotation is RotationKind.IDENTITY
     assert config.stages == ((128, 50), (256, 20))
     assert SegmentConfig().storage is Storage.FLOAT16
 
@@ -83,11 +79,9 @@ def test_integers_of_numpy_become_plain_ones() -> None:
         "shortlist": np.uint16(300),
         "stages": [(np.int32(128), np.int64(50))],
     }
-    config = SegmentConfig(**settings, rotation="blocks", blocks=np.array([64, 96]))  # type: ignore[arg-type]
+    config = SegmentConfig(**settings)  # type: ignore[arg-type]
     assert json.loads(json.dumps(config.as_dict()))["stages"] == [[128, 50]]
-    assert config == SegmentConfig(
-        prefix=64, shortlist=300, stages=((128, 50),), rotation=RotationKind.BLOCKS, blocks=(64, 96)
-    )
+    assert config == SegmentConfig(prefix=64, shortlist=300, stages=((128, 50),))
     for value in (np.bool_(True), np.float64(64), np.array([64, 64])):
         with pytest.raises(SegmentConfigError, match="prefix must be a whole number"):
             SegmentConfig(prefix=value)  # type: ignore[arg-type]
@@ -98,7 +92,7 @@ def test_integers_of_numpy_become_plain_ones() -> None:
     [
         ({"structure": "tree"}, "structure must be one of flat, ivf, hnsw, got 'tree'"),
         ({"code": 8}, "code must be one of fp16, int8, got 8"),
-        ({"rotation": "random"}, "rotation must be one of pca, blocks, itq, identity, got"),
+        ({"rotation": "random"}, "rotation must be one of pca, identity, got"),
         ({"storage": "int8"}, "storage must be one of float16, float32"),
         ({"prefix": 0}, "prefix must be a whole number of at least 1, got 0"),
         ({"prefix": True}, "prefix must be a whole number"),
@@ -110,10 +104,6 @@ def test_integers_of_numpy_become_plain_ones() -> None:
         ({"ef_construction": "9"}, "ef_construction must be a whole number"),
         ({"lists": -1}, "lists must be a whole number of at least 0"),
         ({"preffix": 3}, "'preffix' is no field of an index config; they are prefix"),
-        ({"rotation": "blocks"}, "and only for it; got rotation 'blocks' and blocks"),
-        ({"blocks": [64]}, r"and only for it; got rotation 'pca' and blocks \[64\]"),
-        ({"rotation": "blocks", "blocks": [64, 64]}, r"blocks must rise, got \[64, 64\]"),
-        ({"rotation": "blocks", "blocks": [0, 64]}, "blocks must be a whole number of at least 1"),
         ({"stages": [128, 50]}, r"stages must be \(width, rows to keep\) pairs"),
         ({"stages": [[128]]}, r"stages must be \(width"),
         ({"stages": [[128, 0]]}, "stages must be a whole number of at least 1, got 0"),
@@ -142,7 +132,7 @@ def test_a_small_segment_is_flat_and_otherwise_as_asked(config: SegmentConfig) -
     assert config.fitting(FLAT_BELOW, 10**5) is config
     small = config.fitting(FLAT_BELOW - 1, 10**5)
     assert small.structure is Structure.FLAT and small.code is Code.FP16
-    kept = ("prefix", "rotation", "blocks", "storage", "shortlist", "stages")
+    kept = ("prefix", "rotation", "storage", "shortlist", "stages")
     assert all(getattr(small, name) == getattr(config, name) for name in kept)
     assert small.fitting(5, 10**5) is small
     with pytest.raises(

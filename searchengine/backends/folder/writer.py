@@ -208,8 +208,7 @@ class Writer:
             )
         self.changes.set("index", config.as_dict())
         for row, (segment, live) in measured.items():
-            built = segment.config
-            rotate = (built.rotation, built.blocks) != (config.rotation, config.blocks)
+            rotate = segment.config.rotation is not config.rotation
             if live is not None or rotate:  # only the rows that were measured
                 self.merge([row], refit=rotate, tuning=tuning, progress=progress)
                 continue

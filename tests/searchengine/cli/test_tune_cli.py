@@ -144,8 +144,7 @@ def test_exact(folder: Path) -> None:
     [
         ("--structure ivf --effort 3", {"structure": "ivf", "effort": 3}),
         ("--structure hnsw --links 8", {"structure": "hnsw", "hnsw_m": 8}),
-        ("--code int8 --rotation itq", {"code": "int8", "rotation": "itq"}),
-        ("--rotation blocks --prefix 16", {"rotation": "blocks", "blocks": [8, 16]}),
+        ("--code int8", {"code": "int8"}),
         ("--rotation identity", {"rotation": "identity"}),
         ("--prefix 8 --funnel 16:40,24:20", {"stages": [[16, 40], [24, 20]]}),
     ],
@@ -196,16 +195,6 @@ def test_an_existing_collection_keeps_its_recipe(folder: Path) -> None:
         done = run("index", folder / "corpus.jsonl", folder / "c", *options.split())
         assert done.returncode == 2
         assert f"{message}; leave the option out, or index into a new folder" in done.stderr
-
-
-def test_blocks_need_an_encoder_that_was_trained_for_some(folder: Path, tmp_path: Path) -> None:
-    write_sentence_transformer(tmp_path / "model")
-    done = run(
-        *("index", folder / "corpus.jsonl", tmp_path / "c", "--rotation", "blocks"),
-        *("--encoder", tmp_path / "model"),
-    )
-    assert done.returncode == 2
-    assert "got one for 32 dimensions only" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,6 @@ HUGE = segment()["rotation.npy"].replace(b"(8, 8), }        ", b"(999999, 999999
     [
         ("manifest", b"[" * 100_000),
         ("manifest", b'{"format": 2, "rows": ' + b"9" * 5000 + b"}"),
-        ("config", b'{"blocks": 3}'),
         ("config", b'{"stages": "ab"}'),
         ("config", json.dumps({"x" * 5000: 1}).encode()),
         ("rotation", b""),

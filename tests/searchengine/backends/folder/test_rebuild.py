@@ -133,7 +133,6 @@ def test_the_identity_needs_no_rotation_file(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"rotation": "identity"}, "rotation must be pca, as in the stored vectors, got identity"),
-        ({"rotation": "blocks", "blocks": [8]}, "rotation must be pca, as in the stored vectors"),
         ({"storage": "float32"}, "storage must be float16, as in the stored vectors, got float32"),
     ],
 )
@@ -143,13 +142,6 @@ def test_another_rotation_or_storage_is_refused(
     with pytest.raises(SegmentConfigError, match=message):
         segment.rebuild(tmp_path / "b", SegmentConfig.from_dict(CONFIG.as_dict() | change))
     assert [*tmp_path.iterdir()] == []
-
-
-def test_other_blocks_are_refused(tmp_path: Path) -> None:
-    config = replace(CONFIG, rotation=RotationKind.BLOCKS, blocks=(8, 16))
-    first = Segment.build(tmp_path / "a", rows(1200, 0), config)
-    with pytest.raises(SegmentConfigError, match=r"blocks must be \(8, 16\), .*, got \(12,\)"):
-        first.rebuild(tmp_path / "b", replace(config, blocks=(12,)))
 
 
 def test_an_existing_folder_is_left_alone(segment: Segment, tmp_path: Path) -> None:
