@@ -38,8 +38,8 @@ class Case:
         self.index = self.coarse.index
         self.stored = self.file.take(np.arange(len(rows)))
 
-    def graph(self, level: int = 0) -> NativeGraph:
-        return NativeGraph(self.index, self.file, level, "coarse.faiss")
+    def graph(self, level: int = 0, matrix: np.ndarray | None = None) -> NativeGraph:
+        return NativeGraph(self.index, self.file, level, "coarse.faiss", matrix)
 
 
 def clustered(rng: np.random.Generator, rows: int, dim: int, clusters: int = 8) -> np.ndarray:

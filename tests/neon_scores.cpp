@@ -1,7 +1,8 @@
 // Compares the scores of the NEON level with those of the scalar one: tests/indexer/test_neon.py.
-#include "rotation.h"
+#include "prefix.h"
 #include "scores.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -56,19 +57,29 @@ int main() {
                 neon.single(row, query.data(), dim) != scalar.single(row, query.data(), dim);
             compared += 2;
         }
-    for (int dim : {5, 96, 131}) { // with factors, random ones
-        const int span = dim / 2;
-        std::vector<float> query(dim), rows(dim * dim), inverse(span * span), signs(span, -1);
-        for (auto* values : {&query, &rows, &inverse})
+    for (int room = kPoolBlock; room <= 64; room += kPoolBlock) {
+        std::vector<int64_t> a(room + 1, INT64_MIN), keys(3 * room);
+        a[room] = INT64_MAX;
+        for (auto& key : keys) key = int64_t(random()) - (int64_t(1) << 31);
+        std::vector<int64_t> b = a;
+        neon.insert(a.data(), room, keys.data(), int(keys.size()));
+        scalar.insert(b.data(), room, keys.data(), int(keys.size()));
+        std::sort(keys.rbegin(), keys.rend());
+        different += a != b || !std::equal(keys.begin(), keys.begin() + room, a.rbegin() + 1);
+        compared++;
+    }
+    for (int dim : {5, 96, 131}) {
+        std::vector<float> query(dim), matrix(dim * dim), a(dim), b(dim);
+        for (auto* values : {&query, &matrix})
             for (float& value : *values) value = normal(random);
-        for (int64_t factors : {0, span}) {
-            const Rotation rotation = {dim, factors, rows.data(), inverse.data(), signs.data()};
-            std::vector<float> a(dim), b(dim);
-            rotate(query.data(), rotation, neon, a.data());
-            rotate(query.data(), rotation, scalar, b.data());
-            different += a != b;
-            compared++;
-        }
+        Graph graph = {};
+        graph.width = graph.dim = dim;
+        graph.matrix = matrix.data();
+        const PrefixRotation rotation(graph);
+        rotation.rotate(query.data(), neon, a.data());
+        rotation.rotate(query.data(), scalar, b.data());
+        different += a != b;
+        compared++;
     }
     std::printf("%ld compared, %ld differ\n", compared, different);
     return different != 0;

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import Floats, Mask, RowNumbers, address
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers, address, unit_rows
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.faiss_calls import faiss
@@ -31,7 +31,7 @@ class GraphArrays(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("size", "width", "rows", "dim", "half")),
         *((name, ctypes.c_int64) for name in ("link_count", "level_count", "entry", "entry_level")),
         *((name, ctypes.c_void_p) for name in ("codes", "links", "offsets", "level_starts")),
-        *((name, ctypes.c_void_p) for name in ("node_levels", "ids", "scales", "full")),
+        *((name, ctypes.c_void_p) for name in ("node_levels", "ids", "scales", "full", "matrix")),
     )
 
 
@@ -117,13 +117,20 @@ class NativeGraph:
         MemoryError: at construction, or in a search.
     """
 
-    def __init__(self, index: Any, file: VectorFile, level: int, name: str) -> None:
-        """`level`: from library.chosen_level. `name`: what the index was read from."""
+    def __init__(
+        self, index: Any, file: VectorFile, level: int, name: str, matrix: Floats | None = None
+    ) -> None:
+        """`level`: from library.chosen_level. `name`: what the index was read from.
+
+        `matrix`: (p, D) float32, C-contiguous, with orthonormal rows: the prefix of a query is
+        matrix @ query. None: it is the first p dimensions.
+        """
         arrays, self._kept = graph_arrays(index, name)  # read by the kernel
         self.width = arrays.width
         arrays.rows, arrays.dim = file.rows, file.dim
         arrays.half, arrays.full = file.storage is Storage.FLOAT16, file.address
-        self._file = file  # read by the kernel too
+        arrays.matrix = None if matrix is None else address(matrix)
+        self._file, self._matrix = file, matrix  # read by the kernel too
         self._ids = faiss.vector_to_array(index.id_map)
         self._node_of: Nodes | None = None
         library = load()
@@ -138,7 +145,7 @@ class NativeGraph:
 
     def search(
         self,
-        rotated: Floats,
+        queries: Floats,
         k: int,
         shortlist: int,
         ef_search: int,
@@ -150,7 +157,7 @@ class NativeGraph:
         """Walk the graph, then rerank the shortlist at full width.
 
         Args:
-            rotated: (q, D) float32, C-contiguous.
+            queries: (q, D) float32, C-contiguous, of any length > 0.
             k: rows per query, 1 <= k <= shortlist.
             shortlist: rows to score at full width per query.
             ef_search: candidates of the walk, at least `shortlist`.
@@ -163,43 +170,44 @@ class NativeGraph:
             rows (q, k) int64 and scores (q, k) float32 by (-score, row), padded with -1 and -inf;
             and whether there is any padding. Not reranked: rows by (-score of the prefix, node),
             and no scores (q, 0).
+
+        Raises:
+            VectorError: a query is zero or not finite.
         """
-        if order is None and len(rotated) > MIN_SLICE:
-            order = np.arange(len(rotated))
-        rows, scores = _results(len(rotated), k, reranked)
+        if order is None and len(queries) > MIN_SLICE:
+            order = np.arange(len(queries))
+        rows, scores = _results(len(queries), k, reranked)
         point, incomplete = _point(k, shortlist, ef_search, passing), 0
-        for part in slices(len(rotated)):
-            queries = part.stop - part.start
-            with threads.take(-(-queries // _QUERIES_PER_THREAD)) as count:
+        for part in slices(len(queries)):
+            size = part.stop - part.start
+            with threads.take(-(-size // _QUERIES_PER_THREAD)) as count:
                 short: int = self._library.kernel_search(
                     self._handle,
-                    address(rotated),
+                    address(queries),
                     None if order is None else address(order[part]),
-                    queries,
+                    size,
                     ctypes.byref(point),
                     count,
                     address(rows),
                     address(scores) if reranked else None,
                 )
-            if short < 0:
-                raise MemoryError(f"no memory for a search with ef_search {ef_search}")
-            incomplete += short
+            incomplete += _checked(short, queries)
         return rows, scores, incomplete > 0
 
     def scan(
-        self, rotated: Floats, k: int, shortlist: int, nodes: Nodes, *, reranked: bool = True
+        self, queries: Floats, k: int, shortlist: int, nodes: Nodes, *, reranked: bool = True
     ) -> tuple[RowNumbers, Floats]:
         """As `search`, but the codes of all these nodes are scored. `nodes`: from `nodes_of`."""
-        rows, scores = _results(len(rotated), k, reranked)
+        rows, scores = _results(len(queries), k, reranked)
         point = _point(k, shortlist, shortlist, None)
-        for part in slices(len(rotated)):
-            queries = part.stop - part.start
-            wanted = min(queries, -(-queries * nodes.size // _CODES_PER_THREAD))
+        for part in slices(len(queries)):
+            size = part.stop - part.start
+            wanted = min(size, -(-size * nodes.size // _CODES_PER_THREAD))
             with threads.take(wanted) as count:
-                failed = self._library.kernel_scan(
+                result = self._library.kernel_scan(
                     self._handle,
-                    address(rotated[part]),
-                    queries,
+                    address(queries[part]),
+                    size,
                     ctypes.byref(point),
                     address(nodes),
                     nodes.size,
@@ -207,8 +215,7 @@ class NativeGraph:
                     address(rows[part]),
                     address(scores[part]) if reranked else None,
                 )
-            if failed:
-                raise MemoryError(f"no memory for a shortlist of {shortlist}")
+            _checked(result, queries)
         return rows, scores
 
     def bits(self, mask: Mask) -> Words:
@@ -232,6 +239,15 @@ class NativeGraph:
         totals = np.empty(2, np.int64)
         load().kernel_work(self._handle, address(totals))
         return int(totals[0]), int(totals[1])
+
+
+def _checked(result: int, queries: Floats) -> int:
+    """The result of a search of these queries."""
+    if result == -2:  # a query is zero or not finite: the row is named
+        unit_rows(queries)
+    if result < 0:
+        raise MemoryError("no memory to search the graph")
+    return result
 
 
 def _results(queries: int, k: int, reranked: bool) -> tuple[RowNumbers, Floats]:

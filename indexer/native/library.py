@@ -31,7 +31,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "kernel_add_best": (_LONG, [_INT, _POINTER, _INT, _POINTER, _POINTER]),
     "kernel_rerank": (_LONG, [_INT, _POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER]),
-    "kernel_rotate": (ctypes.c_double, [_INT, _POINTER, _POINTER, _POINTER]),
     "kernel_build": (
         _POINTER,
         [_POINTER, _POINTER, _POINTER, _INT, _INT, _LONG, _INT, ctypes.c_char_p, _LONG],
@@ -50,6 +49,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [_POINTER, _POINTER, _LONG, _LONG, _LONG, _LONG, _POINTER, _POINTER],
     ),
     "kernel_work": (None, [_POINTER, _POINTER]),
+    "kernel_prefix": (_LONG, [_POINTER, _POINTER, _POINTER]),
     "kernel_score_codes": (None, [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, _POINTER]),
     "kernel_score_block": (
         ctypes.c_uint64,

@@ -101,7 +101,7 @@ class Parts(NamedTuple):
         )
         full = open_coarse(file.path)
         level = chosen_level()
-        rotation = load_rotation(folder, manifest, level) if shared is None else shared
+        rotation = load_rotation(folder, manifest) if shared is None else shared
         walked = native_cascade(coarse, file, str(folder / COARSE), level)
         cascade = walked or Cascade(coarse, full)
         native = None if level is None else NativeRows(file, level)
@@ -246,8 +246,8 @@ def check_file(
     entry.check(folder / name, contents=contents, checksum=checksum)
 
 
-def load_rotation(folder: Path, manifest: Manifest, level: int | None) -> Rotation | None:
-    """The verified rotation, or None for the identity. `level`: of the compiled kernel.
+def load_rotation(folder: Path, manifest: Manifest) -> Rotation | None:
+    """The verified rotation, or None for the identity.
 
     Raises:
         SegmentError: the file is not a .npy file of a float32 matrix (dim, dim) alone.
@@ -259,7 +259,7 @@ def load_rotation(folder: Path, manifest: Manifest, level: int | None) -> Rotati
     matrix: Floats = np.fromfile(path, "<f4", dim * dim, offset=start).reshape(dim, dim)
     if not np.isfinite(matrix).all():
         raise SegmentError(f"{path} holds NaN or infinity; restore it or index again")
-    return Rotation(matrix, level)
+    return Rotation(matrix)
 
 
 def gpu_copy(rows: Prefixes) -> CoarseIndex:

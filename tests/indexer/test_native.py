@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from native_cases import Case, clustered, small_segment
 
 import searchengine.indexer.threads
-from searchengine.indexer.arrays import prefix
-from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.arrays import address, prefix, unit_rows
+from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native import compiler, library
 from searchengine.indexer.native.hnsw import NativeGraph, Passing
 from searchengine.indexer.search.allowed import Allowed
@@ -207,7 +207,7 @@ def code_scores_of(case: Case, query: np.ndarray) -> np.ndarray:
 
 
 class Links:
-    """The links of a case's graph, and where a greedy descent enters its base level."""
+    """The links of a case's graph, and the nodes that a walk begins with."""
 
     def __init__(self, case: Case) -> None:
         self.hnsw = faiss.downcast_index(case.index.index).hnsw
@@ -221,19 +221,19 @@ class Links:
         nodes = self.neighbors[first + self.starts[level] : first + self.starts[level + 1]]
         return nodes[nodes >= 0]
 
-    def entry(self, scores: np.ndarray) -> int:
-        node = self.hnsw.entry_point
-        for level in range(self.hnsw.max_level, 0, -1):
-            while (near := self.of(node, level)).size and scores[near].max() > scores[node]:
-                node = int(near[scores[near].argmax()])
-        return int(node)
+    def entries(self, scores: np.ndarray) -> list[int]:
+        """The best four of nodes that are spread over the graph, the best first."""
+        size = len(scores)
+        spread = {size * i // 256 for i in range(256)} if size > 256 else set(range(size))
+        nodes = np.array(sorted(spread | {self.hnsw.entry_point}))
+        return nodes[np.argsort(-scores[nodes], kind="stable")[:4]].tolist()
 
 
 def reachable(case: Case, query: np.ndarray) -> np.ndarray:
-    """Row numbers in reach of the entry."""
+    """Row numbers in reach of the entries."""
     links = Links(case)
-    node = links.entry(code_scores_of(case, query))
-    seen, waiting = {node}, [node]
+    waiting = [*links.entries(code_scores_of(case, query)), links.hnsw.entry_point]
+    seen = set(waiting)
     while waiting:
         for near in links.of(waiting.pop()).tolist():
             if near not in seen:
@@ -245,27 +245,27 @@ def reachable(case: Case, query: np.ndarray) -> np.ndarray:
 def reachable_within(
     case: Case, query: np.ndarray, mask: np.ndarray, least: float
 ) -> tuple[np.ndarray, bool]:
-    """Rows of a mask in reach of the entry and the seeds by steps over at most one other row.
+    """Rows of a mask in reach of the entries and the seeds by steps over at most one other row.
 
-    And whether fewer than the share `least` of the links of the entry's neighbours lead to them.
+    And whether fewer than the share `least` of the links of the best entry's neighbours lead to
+    them.
     """
     links, allowed = Links(case), mask[faiss.vector_to_array(case.index.id_map)]
-    node, seen = links.entry(code_scores_of(case, query)), set()
-    around = [allowed[links.of(near)] for near in links.of(node)[:16]]
+    entries, seen = links.entries(code_scores_of(case, query)), set()
+    around = [allowed[links.of(near)] for near in links.of(entries[0])[:16]]
     every = np.concatenate([np.zeros(0, np.bool_), *around])
     thin = bool(np.float32(every.sum()) < np.float32(least) * np.float32(every.size))
     cuts = [len(allowed) * i // 64 for i in range(65)]
     for first, last in pairwise(cuts):
         seen.update((first + np.flatnonzero(allowed[first:last])[:1]).tolist())
-    waiting = [node, *seen]
+    waiting = [*entries, *seen]
     while waiting:
         for near in links.of(waiting.pop()).tolist():
             for step in [near] if allowed[near] else links.of(near)[allowed[links.of(near)]]:
                 if int(step) not in seen:
                     seen.add(int(step))
                     waiting.append(int(step))
-    if allowed[node]:
-        seen.add(node)
+    seen.update(node for node in entries if allowed[node])
     return links.ids[sorted(seen)], thin
 
 
@@ -279,6 +279,71 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 QUERIES = np.ascontiguousarray(clustered(np.random.default_rng(1), 400, DIM, 60))
+
+
+def matrix_of(rng: np.random.Generator, width: int, dim: int) -> np.ndarray:
+    """Orthonormal rows (width, dim)."""
+    columns, _ = np.linalg.qr(rng.standard_normal((dim, width)))
+    return np.ascontiguousarray(columns.T, np.float32)
+
+
+def kernel_prefix(graph: NativeGraph, query: np.ndarray) -> np.ndarray:
+    out = np.empty(graph.width, np.float32)
+    assert library.load().kernel_prefix(graph._handle, address(query), address(out)) == 0
+    return out
+
+
+@pytest.mark.parametrize("largest", [1.0, 20.0, 500.0])
+@pytest.mark.parametrize(("width", "dim"), [(1, 1), (5, 31), (24, 96), (40, 300), (192, 768)])
+def test_a_prefix_is_rotated_as_by_numpy(
+    tmp_path: Path, width: int, dim: int, largest: float
+) -> None:
+    """Within half a step of the matrix's 8 bits and of the query's 15, at all levels to the bit."""
+    rng = np.random.default_rng(dim)
+    case = Case(tmp_path, clustered(rng, 20, dim), width)
+    matrix, queries = matrix_of(rng, width, dim), rng.standard_normal((5, dim)).astype(np.float32)
+    queries[:, dim // 2] *= largest  # as some encoders have a dimension
+    for query in queries:
+        prefixes = [kernel_prefix(case.graph(at, matrix), query) for at in range(len(LEVELS))]
+        assert all((other == prefixes[0]).all() for other in prefixes)
+        unit = unit_rows(query[None])[0].astype(np.float64)
+        bound = np.abs(matrix).max(axis=1) / 254 * np.abs(unit).sum()
+        bound += np.abs(unit).max() / (2 * 127 * 128) * np.abs(matrix).sum(axis=1) + 1e-6
+        assert (np.abs(prefixes[0] - matrix.astype(np.float64) @ unit) <= bound).all()
+
+
+@pytest.mark.parametrize("length", [1e-30, 0.37, 1.0, 3e18])
+def test_a_query_of_any_length_finds_the_same(tmp_path: Path, length: float) -> None:
+    """A stored unit row is left as it is; rows of all lengths are found by their direction."""
+    rng = np.random.default_rng(5)
+    case = Case(tmp_path, clustered(rng, 600, 96), 24, "float32")
+    matrix, queries = matrix_of(rng, 24, 96), case.stored[:50]
+    for graph in (case.graph(matrix=matrix), case.graph()):
+        rows, scores, _ = graph.search(queries, 5, 20, 40)
+        found, scaled, _ = graph.search(queries * np.float32(length), 5, 20, 40)
+        assert (found == rows).mean() > 0.99
+        np.testing.assert_allclose(scaled, scores, atol=3e-7)
+    np.testing.assert_allclose(scores[:, 0], np.einsum("nd,nd->n", queries, queries), atol=3e-7)
+
+
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
+def test_a_query_without_a_direction_is_refused(large: Case, bad: float) -> None:
+    queries, graph = QUERIES[:200].copy(), large.graph()
+    for part in (queries[:1], queries):
+        part[-1] = bad
+        with pytest.raises(VectorError, match=f"row {len(part) - 1} "):
+            graph.search(part, 5, 10, 40)
+        with pytest.raises(VectorError, match=f"row {len(part) - 1} "):
+            graph.scan(part, 5, 10, np.arange(300, dtype=np.int32))
+        part[-1] = 1
+    assert (graph.search(queries, 5, 10, 40)[0] >= 0).all()
+
+
+def test_a_damaged_rotation_is_refused(large: Case) -> None:
+    matrix = matrix_of(np.random.default_rng(0), WIDTH, DIM)
+    matrix[3, 5] = np.nan
+    with pytest.raises(SegmentError, match="the rotation holds NaN or infinity"):
+        large.graph(matrix=matrix)
 
 
 SETTINGS = "searchengine.indexer.search.native_search."

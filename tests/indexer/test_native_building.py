@@ -83,12 +83,12 @@ def test_it_finds_as_much_as_that_of_faiss(
 def test_faiss_searches_it_as_well(tmp_path: Path, links: int) -> None:
     case = Case(tmp_path, rows_of(ROWS), WIDTH, links=links)
     heads = np.ascontiguousarray(QUERIES[:, :WIDTH])
-    for effort in (24, 48):
+    every = np.arange(ROWS, dtype=np.int32)
+    nearest = case.graph().scan(QUERIES, 10, 10, every, reranked=False)[0]
+    for effort, least in ((24, 0.85), (48, 0.92)):
         parameters = faiss.SearchParametersHNSW(efSearch=effort)
-        by_faiss = case.index.search(heads, 10, params=parameters)[1]
-        by_kernel = case.graph().search(QUERIES, 10, 10, effort)[0]
-        same = [np.isin(a, b).mean() for a, b in zip(by_faiss, by_kernel, strict=True)]
-        assert np.mean(same) > 0.95
+        found = case.index.search(heads, 10, params=parameters)[1]
+        assert np.mean([np.isin(a, b).mean() for a, b in zip(found, nearest, strict=True)]) > least
     assert found_and_compared(case, 48)[0] > 0.88
 
 

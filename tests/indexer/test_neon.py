@@ -20,7 +20,7 @@ MAIN = Path(__file__).parents[1] / "neon_scores.cpp"
 def test_neon_scores_as_the_scalar_level(tmp_path: Path) -> None:
     program = tmp_path / "neon"
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
-    names = ("scores.cpp", "scores_arm.cpp", "rotation.cpp")
+    names = ("scores.cpp", "scores_arm.cpp", "prefix.cpp")
     sources = [MAIN, *(SOURCE / name for name in names)]
     command = [COMPILER, *flags, "-static", f"-I{SOURCE}", *map(str, sources), "-o", str(program)]
     subprocess.run(command, check=True)

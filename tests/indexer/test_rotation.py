@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.errors import VectorError
-from searchengine.indexer.native.library import levels
 from searchengine.indexer.search.rotating import Rotation
 from searchengine.indexer.storage.basis import (
     MIN_FACTORED,
@@ -111,27 +110,3 @@ def test_a_completed_rotation_keeps_its_head_and_has_factors(dim: int) -> None:
     product = np.eye(dim) - columns.T @ inverse.T @ columns
     product[:, :SPAN] *= signs
     np.testing.assert_allclose(product, whole, atol=5e-6)
-
-
-@pytest.mark.skipif(not levels(), reason="the kernel is not compiled")
-@pytest.mark.parametrize("dim", [1, 31, 96, 300, 701, 768])
-@pytest.mark.parametrize("complete", [False, True])
-def test_the_kernel_rotates_one_query(dim: int, complete: bool) -> None:
-    rotation = orthogonal(dim)
-    rotation = completed(rotation) if complete else rotation
-    queries = np.random.default_rng(1).standard_normal((5, dim)).astype(np.float32) * 1e-3
-    unit = queries.astype(np.float64) / np.linalg.norm(queries.astype(np.float64), axis=1)[:, None]
-    results = [
-        [Rotation(rotation, level).of_unit(query[None]) for query in queries]
-        for level in range(len(levels()))
-    ]
-    np.testing.assert_array_equal(results, np.broadcast_to(results[-1], np.shape(results)))
-    np.testing.assert_allclose(np.concatenate(results[0]), unit @ rotation, atol=5e-7)
-    np.testing.assert_allclose(Rotation(rotation).of_unit(queries), unit @ rotation, atol=2e-6)
-
-
-@pytest.mark.skipif(not levels(), reason="the kernel is not compiled")
-@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
-def test_one_query_without_a_direction_is_refused(bad: float) -> None:
-    with pytest.raises(VectorError, match="row 0"):
-        Rotation(np.eye(4, dtype=np.float32), 0).of_unit(np.full((1, 4), bad, np.float32))

@@ -35,14 +35,12 @@ void offer(std::vector<Found>& heap, size_t k, Found found) {
     }
 }
 
-std::vector<float> padded(const Pass& pass, int64_t stride) {
+std::vector<float> padded_queries(const Pass& pass, int64_t stride) {
     std::vector<float> queries(pass.count * stride);
     for (int64_t q = 0; q < pass.count; q++)
         std::copy_n(pass.queries + q * pass.dim, pass.dim, queries.begin() + q * stride);
     return queries;
 }
-
-int64_t padded_dim(const Pass& pass) { return (pass.dim + kLanes - 1) / kLanes * kLanes; }
 
 void write(std::vector<Found>& best, int64_t k, int64_t* rows, float* scores) {
     std::sort_heap(best.begin(), best.end(), better);
@@ -100,8 +98,8 @@ void score_block(const Pass& pass, const Level& level, const float* queries, int
 } // namespace
 
 void add_best(const Pass& pass, const Level& level, int threads, int64_t* rows, float* scores) {
-    const int64_t stride = padded_dim(pass);
-    const std::vector<float> queries = padded(pass, stride);
+    const int64_t stride = padded(pass.dim, kLanes);
+    const std::vector<float> queries = padded_queries(pass, stride);
     std::vector<Best> bests(threads, Best(pass.count));
     for (int64_t q = 0; q < pass.count; q++) // so that few of the new rows enter a heap
         for (int64_t i = 0; i < pass.k && rows[q * pass.k + i] >= 0; i++)
@@ -123,8 +121,8 @@ void add_best(const Pass& pass, const Level& level, int threads, int64_t* rows, 
 
 void rerank(const Pass& pass, const Level& level, const int64_t* candidates, int64_t size,
             int threads, int64_t* rows, float* scores) {
-    const int64_t stride = padded_dim(pass), bytes = pass.dim * (pass.half ? 2 : 4);
-    const std::vector<float> queries = padded(pass, stride);
+    const int64_t stride = padded(pass.dim, kLanes), bytes = pass.dim * (pass.half ? 2 : 4);
+    const std::vector<float> queries = padded_queries(pass, stride);
     const ScoreRow score = pass.half ? level.half : level.single;
     std::atomic<int64_t> next{0};
     run_in_threads(threads, [&](int) {

@@ -1,5 +1,6 @@
 #include "graph.h"
 
+#include <cmath>
 #include <vector>
 
 namespace kernel {
@@ -16,6 +17,11 @@ std::string defect(const Graph& graph) {
     // Scores are 32-bit sums of products of at most 255 * 127; nodes share a word with a flag.
     if (n < 1 || n > (int64_t(1) << 30)) return "the number of nodes is out of range";
     if (graph.width < 1 || graph.width > 65536) return "the width is out of range";
+    if (graph.matrix) {
+        if (graph.dim > 65536) return "the full width is out of range";
+        for (int64_t i = 0; i < graph.width * graph.dim; i++)
+            if (!std::isfinite(graph.matrix[i])) return "the rotation holds NaN or infinity";
+    }
     if (graph.level_count < 1 || graph.level_starts[0] != 0) return "the level sizes are invalid";
     for (int64_t level = 0; level < graph.level_count; level++) {
         const int64_t degree = int64_t(graph.level_starts[level + 1]) - graph.level_starts[level];

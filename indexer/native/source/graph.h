@@ -29,6 +29,7 @@ struct Graph {
     const int64_t* ids;           // (size) row number of a node
     const float* scales;          // (width) value of one step of a code
     const uint8_t* full;          // (rows, dim), at any byte address
+    const float* matrix;          // (width, dim) rotates a query to its prefix; null: the first dimensions
 
     const Link* links_of(int32_t node, int level) const {
         return links + offsets[node] + level_starts[level];

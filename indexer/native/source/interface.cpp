@@ -1,7 +1,6 @@
 // The C interface. No exception crosses it.
 #include "build.h"
 #include "exact.h"
-#include "rotation.h"
 #include "run.h"
 #include "walk.h"
 #include "words.h"
@@ -9,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
@@ -20,13 +18,14 @@ namespace {
 
 constexpr int64_t kSlice = 64;      // queries that a thread takes at once: neighbours share caches
 constexpr int kScratch = 64;        // scratch that is kept between calls
+constexpr int64_t kNoMemory = -1, kUnusable = -2; // results of calls
 
 // The walks of one thread. Their memory is kept between calls.
 struct Scratch {
     std::vector<std::unique_ptr<Walk>> walks;
 
-    Walk& walk(int64_t number, const Graph& graph, const Level& level) {
-        if (int64_t(walks.size()) <= number) walks.push_back(std::make_unique<Walk>(graph, level));
+    Walk& walk(int64_t number, const WalkBase& base) {
+        if (int64_t(walks.size()) <= number) walks.push_back(std::make_unique<Walk>(base));
         return *walks[number];
     }
 };
@@ -36,49 +35,39 @@ struct Request {
     const int64_t* order; // in which the queries are searched; null for their own
     int64_t count;
     Point point;
+    const int32_t* nodes; // (size) all of which are scored; null: walks find the best
+    int64_t size;
     int64_t* rows;
     float* scores;
-
-    int finish(Walk& walk, int64_t query) const {
-        const int64_t first = query * point.k;
-        return walk.finish(rows + first, scores ? scores + first : nullptr);
-    }
 };
 
 class Searcher {
   public:
-    Searcher(const Graph& graph, const Level& level) : graph_(graph), level_(level) {}
+    Searcher(const Graph& graph, const Level& level) : base_(graph, level) {}
 
     ~Searcher() {
         for (auto& slot : kept_) delete slot.load();
     }
 
-    // Returns the number of queries with fewer than k rows. Throws std::bad_alloc.
+    // The number of queries with fewer than k rows, or kUnusable. Throws std::bad_alloc.
     int64_t search(const Request& request, int threads) {
         std::atomic<int64_t> taken{0}, incomplete{0};
+        std::atomic<bool> unusable{false};
         const int64_t share = (request.count + threads - 1) / threads;
         const int64_t slice = std::max<int64_t>(1, std::min(kSlice, share / 4));
         run_in_threads(threads, [&](int) {
             std::unique_ptr<Scratch> scratch = take();
-            incomplete += run(*scratch, request, taken, slice);
+            incomplete += run(*scratch, request, taken, slice, unusable);
             give(std::move(scratch));
         });
-        return incomplete;
+        return unusable ? kUnusable : incomplete.load();
     }
 
-    // Scores all of the nodes for each query. Throws std::bad_alloc.
-    void scan(const Request& request, const int32_t* nodes, int64_t size, int threads) {
-        std::atomic<int64_t> next{0};
-        run_in_threads(threads, [&](int) {
-            std::unique_ptr<Scratch> scratch = take();
-            Walk& walk = scratch->walk(0, graph_, level_);
-            for (int64_t i; (i = next.fetch_add(1)) < request.count;) {
-                walk.scan(request.queries + i * graph_.dim, request.point, nodes, size);
-                request.finish(walk, i);
-            }
-            count(*scratch);
-            give(std::move(scratch));
-        });
+    int64_t prefix(const float* query, float* prefix) const {
+        std::vector<float> unit(base_.graph.dim);
+        if (!scale_to_one(query, base_.graph.dim, unit.data())) return kUnusable;
+        base_.rotation.rotate(unit.data(), base_.level, prefix);
+        return 0;
     }
 
     // Of all searches that have ended: codes scored, and nodes whose links were followed.
@@ -107,43 +96,54 @@ class Searcher {
     }
 
     int64_t run(Scratch& scratch, const Request& request, std::atomic<int64_t>& taken,
-                int64_t slice) {
+                int64_t slice, std::atomic<bool>& unusable) {
         int64_t next = 0, end = 0, incomplete = 0;
         auto draw = [&]() -> int64_t { // the number of the next query, -1 after the last
             if (next == end) {
                 next = taken.fetch_add(slice);
                 end = std::min(next + slice, request.count);
-                if (next >= request.count) {
-                    next = end = request.count;
-                    return -1;
-                }
             }
+            if (next >= end) return -1;
             const int64_t i = next++;
             return request.order ? request.order[i] : i;
         };
         struct Turn {
             Walk* walk;
             int64_t query;
-            bool gathered;
         };
         Turn turns[kInterleaved];
         int active = 0;
         auto begin = [&](Turn& turn) {
-            turn.query = draw();
-            if (turn.query < 0) return false;
-            turn.gathered = false;
-            turn.walk->start(request.queries + turn.query * graph_.dim, request.point);
-            return true;
+            while ((turn.query = draw()) >= 0) {
+                const float* query = request.queries + turn.query * base_.graph.dim;
+                if (request.nodes ? turn.walk->scan(query, request.point, request.nodes, request.size)
+                                  : turn.walk->start(query, request.point))
+                    return true;
+                unusable = true;
+            }
+            return false;
         };
         for (int64_t i = 0; i < std::min(kInterleaved, request.count); i++) {
-            turns[active].walk = &scratch.walk(i, graph_, level_);
+            turns[active].walk = &scratch.walk(i, base_);
             if (!begin(turns[active])) break;
             active++;
         }
-        take_turns(turns, active, [&](Turn& turn) {
-            incomplete += request.finish(*turn.walk, turn.query) < request.point.k;
-            return begin(turn);
-        });
+        while (active > 0) {
+            for (int i = 0; i < active; i++) turns[i].walk->gather();
+            for (int i = 0; i < active;) {
+                Turn& turn = turns[i];
+                if (!turn.walk->score()) {
+                    const int64_t first = turn.query * request.point.k;
+                    float* scores = request.scores ? request.scores + first : nullptr;
+                    incomplete += turn.walk->finish(request.rows + first, scores) < request.point.k;
+                    if (!begin(turn)) {
+                        std::swap(turn, turns[--active]);
+                        continue;
+                    }
+                }
+                i++;
+            }
+        }
         count(scratch);
         return incomplete;
     }
@@ -156,10 +156,32 @@ class Searcher {
     }
 
     std::atomic<int64_t> compared_{0}, followed_{0};
-    const Graph graph_;
-    const Level& level_;
+    const WalkBase base_;
     std::atomic<Scratch*> kept_[kScratch] = {};
 };
+
+// What `make` returns, or null with what is wrong with the graph in `message`, empty if there is not
+// enough memory.
+template <class Make>
+void* opened(const Graph& graph, char* message, int64_t size, const Make& make) {
+    message[0] = 0;
+    try {
+        const std::string wrong = defect(graph);
+        if (wrong.empty()) return make();
+        std::snprintf(message, size, "%s", wrong.c_str());
+    } catch (const std::bad_alloc&) {
+    }
+    return nullptr;
+}
+
+// What `work` returns, or kNoMemory.
+template <class Work> int64_t guarded(const Work& work) {
+    try {
+        return work();
+    } catch (const std::bad_alloc&) {
+        return kNoMemory;
+    }
+}
 
 } // namespace
 } // namespace kernel
@@ -177,92 +199,57 @@ const char* kernel_title(int number) {
     return number < int(levels().size()) ? levels()[number].title : nullptr;
 }
 
-// A searcher at a level, or null with what is wrong with the graph in `message`, empty if there is
-// not enough memory. The arrays of the graph must outlive it.
+// A searcher at a level, or null with a message, see `opened`. The arrays of the graph must outlive
+// it, but for the matrix.
 void* kernel_open(const Graph* graph, int level, char* message, int64_t size) {
-    message[0] = 0;
-    try {
-        const std::string wrong = defect(*graph);
-        if (wrong.empty()) return new Searcher(*graph, levels()[level]);
-        std::snprintf(message, size, "%s", wrong.c_str());
-    } catch (const std::bad_alloc&) {
-    }
-    return nullptr;
+    return opened(*graph, message, size, [&] { return new Searcher(*graph, levels()[level]); });
 }
 
 void kernel_close(void* searcher) { delete static_cast<Searcher*>(searcher); }
 
-// The number of queries with fewer than k rows; -1 if there is not enough memory.
+// The number of queries with fewer than k rows. -1 if there is not enough memory, -2 if a query is
+// zero or not finite: the results then mean nothing.
 int64_t kernel_search(void* searcher, const float* queries, const int64_t* order, int64_t count,
                       const Point* point, int threads, int64_t* rows, float* scores) {
-    try {
-        const Request request = {queries, order, count, *point, rows, scores};
+    return guarded([&] {
+        const Request request = {queries, order, count, *point, nullptr, 0, rows, scores};
         return static_cast<Searcher*>(searcher)->search(request, threads);
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
+    });
 }
 
-// Scores all of the nodes, which the caller has checked; 0, or -1 if there is not enough memory.
+// As kernel_search, but all of these nodes are scored, which the caller has checked.
 int64_t kernel_scan(void* searcher, const float* queries, int64_t count, const Point* point,
                     const int32_t* nodes, int64_t size, int threads, int64_t* rows,
                     float* scores) {
-    try {
-        const Request request = {queries, nullptr, count, *point, rows, scores};
-        static_cast<Searcher*>(searcher)->scan(request, nodes, size, threads);
-        return 0;
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
+    return guarded([&] {
+        const Request request = {queries, nullptr, count, *point, nodes, size, rows, scores};
+        return static_cast<Searcher*>(searcher)->search(request, threads);
+    });
 }
 
-// A builder of a graph whose links are all -1, or null with what is wrong as in `kernel_open`.
+// A builder of a graph whose links are all -1, or null with a message, see `opened`.
 void* kernel_build(const Graph* graph, int32_t* links, const float* lowest, int level,
                    int candidates, int64_t bytes, int threads, char* message, int64_t size) {
-    message[0] = 0;
-    try {
-        const std::string wrong = defect(*graph);
-        if (wrong.empty())
-            return new Builder(*graph, links, lowest, levels()[level], candidates, bytes, threads);
-        std::snprintf(message, size, "%s", wrong.c_str());
-    } catch (const std::bad_alloc&) {
-    }
-    return nullptr;
+    return opened(*graph, message, size, [&] {
+        return new Builder(*graph, links, lowest, levels()[level], candidates, bytes, threads);
+    });
 }
 
 // The steps of linking the nodes of a level, see build.h; -1 if there is not enough memory.
 int64_t kernel_divide(void* builder, const int32_t* nodes, int64_t count, int level, int threads) {
-    try {
-        return static_cast<Builder*>(builder)->divide(nodes, count, level, threads);
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
+    return guarded([&] { return static_cast<Builder*>(builder)->divide(nodes, count, level, threads); });
 }
 
 int64_t kernel_group(void* builder, int64_t round) {
-    try {
-        return static_cast<Builder*>(builder)->group(round);
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
+    return guarded([&] { return static_cast<Builder*>(builder)->group(round); });
 }
 
 int64_t kernel_compare(void* builder, int64_t first, int64_t last, int threads) {
-    try {
-        static_cast<Builder*>(builder)->compare(first, last, threads);
-        return 0;
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
+    return guarded([&] { return static_cast<Builder*>(builder)->compare(first, last, threads), 0; });
 }
 
 int64_t kernel_end(void* builder, int64_t round, int threads) {
-    try {
-        static_cast<Builder*>(builder)->end(round, threads);
-        return 0;
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
+    return guarded([&] { return static_cast<Builder*>(builder)->end(round, threads), 0; });
 }
 
 void kernel_built(void* builder) { delete static_cast<Builder*>(builder); }
@@ -274,52 +261,27 @@ void kernel_work(const void* searcher, int64_t* totals) {
 
 // Adds rows to the best so far of each query; 0, or -1 if there is not enough memory.
 int64_t kernel_add_best(int level, const Pass* pass, int threads, int64_t* rows, float* scores) {
-    try {
-        add_best(*pass, levels()[level], threads, rows, scores);
-        return 0;
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
+    return guarded([&] { return add_best(*pass, levels()[level], threads, rows, scores), 0; });
 }
 
 // The best of each query's candidates; 0, or -1 if there is not enough memory.
 int64_t kernel_rerank(int level, const Pass* pass, const int64_t* candidates, int64_t size,
                       int threads, int64_t* rows, float* scores) {
-    try {
-        rerank(*pass, levels()[level], candidates, size, threads, rows, scores);
-        return 0;
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
-}
-
-// One query scaled to length one and rotated, see rotation.h; -1 if there is not enough memory.
-double kernel_rotate(int level, const float* query, const Rotation* rotation, float* out) {
-    try {
-        return rotate(query, *rotation, levels()[level], out);
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
+    return guarded([&] {
+        return rerank(*pass, levels()[level], candidates, size, threads, rows, scores), 0;
+    });
 }
 
 // The best documents by words, see words.h: their number, or -1 if there is not enough memory.
 int64_t kernel_words_best(const Postings* postings, const Question* question, int64_t* rows,
                      double* scores) {
-    try {
-        return best_by_words(*postings, *question, rows, scores);
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
+    return guarded([&] { return best_by_words(*postings, *question, rows, scores); });
 }
 
 // The documents of several terms, see words.h: their number, or -1 if there is not enough memory.
 int64_t kernel_words_unite(const Postings* postings, int64_t first, int64_t last,
                            int64_t* documents, double* counts) {
-    try {
-        return unite(*postings, first, last, documents, counts);
-    } catch (const std::bad_alloc&) {
-        return -1;
-    }
+    return guarded([&] { return unite(*postings, first, last, documents, counts); });
 }
 
 // The documents of a term whose row may be found.
@@ -335,7 +297,12 @@ int64_t kernel_words_near(const Terms* terms, const uint32_t* word, int64_t leng
     return near_terms(*terms, word, length, edits, ending, most, numbers, costs);
 }
 
-// For tests: the scores of codes, and of one full-width row, at a level.
+// For tests: the prefix of a query, as long as the kernel leaves it; -2 as kernel_search.
+int64_t kernel_prefix(void* searcher, const float* query, float* prefix) {
+    return guarded([&] { return static_cast<Searcher*>(searcher)->prefix(query, prefix); });
+}
+
+// The scores of codes, and of one full-width row, at a level.
 void kernel_score_codes(int level, const uint8_t* codes, int64_t width, const int8_t* query,
                         const int32_t* rows, int count, int32_t* scores) {
     levels()[level].codes(codes, width, query, rows, count, scores);

@@ -37,11 +37,6 @@ void score_codes(const uint8_t* codes, int64_t width, const int8_t* query, const
     }
 }
 
-uint64_t score_block(const uint8_t* block, int64_t width, const int8_t* query, int32_t least,
-                     int32_t* scores) {
-    return block_scores(block, width, query, least, scores);
-}
-
 template <float (*load)(const uint8_t*), int bytes>
 float score_row(const uint8_t* row, const float* query, int64_t dim) {
     float lanes[kLanes] = {};
@@ -56,15 +51,10 @@ float score_row(const uint8_t* row, const float* query, int64_t dim) {
     return lanes[0];
 }
 
-void subtract_scalar(const float* rows, int64_t stride, const float* weights, int64_t count,
-                     int64_t dim, float* out) {
-    subtract_rows(rows, stride, weights, count, dim, out);
-}
-
 std::vector<Level> all_levels() {
     std::vector<Level> found = vector_levels();
-    found.push_back({"scalar", "scalar code", score_codes, score_block, score_row<load_half, 2>,
-                     score_row<load_single, 4>, subtract_scalar, nullptr});
+    found.push_back({"scalar", "scalar code", score_codes, block_scores, insert_keys,
+                     score_row<load_half, 2>, score_row<load_single, 4>, nullptr});
     return found;
 }
 

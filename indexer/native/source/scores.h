@@ -10,6 +10,12 @@
 
 namespace kernel {
 
+struct alignas(64) Line { // of a cache: a vector of these is aligned
+    uint8_t bytes[64];
+};
+
+inline int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+
 constexpr int kLanes = 32;     // partial sums of a full-width score; queries are padded to these
 constexpr int kCodeBlock = 64; // quantized queries are padded with zeros to a multiple of this
 
@@ -38,26 +44,6 @@ using ScoreRow = float (*)(const uint8_t* row, const float* query, int64_t dim);
 using ScoreFour = void (*)(const float* row, const float* const* queries, int64_t dim,
                            float* scores);
 
-// out[j] -= the sum of weights[i] * rows[i * stride + j] over i < count, for j < dim; one row after
-// the other, so that the order of the sums is the same at all levels.
-using SubtractRows = void (*)(const float* rows, int64_t stride, const float* weights,
-                              int64_t count, int64_t dim, float* out);
-
-// The loop of SubtractRows, which the compiler vectorises for the instruction set of its caller.
-__attribute__((always_inline)) inline void subtract_rows(const float* rows, int64_t stride,
-                                                         const float* weights, int64_t count,
-                                                         int64_t dim, float* __restrict out) {
-    int64_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        const float *a = rows + i * stride, *b = a + stride, *c = b + stride, *d = c + stride;
-        for (int64_t j = 0; j < dim; j++)
-            out[j] = out[j] - weights[i] * a[j] - weights[i + 1] * b[j] - weights[i + 2] * c[j] -
-                     weights[i + 3] * d[j];
-    }
-    for (; i < count; i++)
-        for (int64_t j = 0; j < dim; j++) out[j] = out[j] - weights[i] * rows[i * stride + j];
-}
-
 // The loop of ScoreBlock, which the compiler vectorises for the instruction set of its caller.
 __attribute__((always_inline)) inline uint64_t block_scores(const uint8_t* block, int64_t width,
                                                             const int8_t* query, int32_t least,
@@ -71,6 +57,28 @@ __attribute__((always_inline)) inline uint64_t block_scores(const uint8_t* block
     return above;
 }
 
+constexpr int kPoolBlock = 8; // the room of a pool is a multiple of this
+
+// Inserts keys into a pool of this room, which rises and has INT64_MAX behind it: for each key the
+// first falls out, the key itself where it is lower than all.
+using InsertKeys = void (*)(int64_t* pool, int room, const int64_t* keys, int count);
+
+// The loop of InsertKeys, which the compiler vectorises for the instruction set of its caller. No
+// branch depends on the place of a key: it cannot be predicted.
+__attribute__((always_inline)) inline void insert_keys(int64_t* pool, int room,
+                                                       const int64_t* keys, int count) {
+    for (int k = 0; k < count; k++)
+        for (int i = 0; i < room; i += kPoolBlock) {
+            int64_t moved[kPoolBlock];
+            for (int j = 0; j < kPoolBlock; j++) {
+                const int64_t here = pool[i + j], next = pool[i + j + 1];
+                const int64_t higher = here > keys[k] ? here : keys[k];
+                moved[j] = higher < next ? higher : next;
+            }
+            for (int j = 0; j < kPoolBlock; j++) pool[i + j] = moved[j];
+        }
+}
+
 // `dim` numbers of float16, at any byte address, as floats.
 void widen_row(const uint8_t* row, int64_t dim, float* floats);
 
@@ -79,9 +87,9 @@ struct Level {
     const char* title; // how it is shown
     ScoreCodes codes;
     ScoreBlock block;
+    InsertKeys insert;
     ScoreRow half;   // rows of float16
     ScoreRow single; // rows of float32
-    SubtractRows subtract;
     ScoreFour four;  // null where one query after the other is as fast
 };
 

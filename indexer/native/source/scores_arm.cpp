@@ -71,11 +71,6 @@ float row_neon(const uint8_t* row, const float* query, int64_t dim) {
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
 
-void subtract_neon(const float* rows, int64_t stride, const float* weights, int64_t count,
-                   int64_t dim, float* out) {
-    subtract_rows(rows, stride, weights, count, dim, out);
-}
-
 bool has_dot_products() {
 #if defined(__linux__)
     return getauxval(AT_HWCAP) & (1ul << 20); // HWCAP_ASIMDDP
@@ -86,17 +81,12 @@ bool has_dot_products() {
 #endif
 }
 
-uint64_t block_neon(const uint8_t* block, int64_t width, const int8_t* query, int32_t least,
-                    int32_t* scores) {
-    return block_scores(block, width, query, least, scores);
-}
-
 } // namespace
 
 std::vector<Level> vector_levels() {
     if (!has_dot_products()) return {};
-    return {{"neon", "NEON", codes_neon, block_neon, row_neon<true>, row_neon<false>, subtract_neon,
-             nullptr}};
+    return {{"neon", "NEON", codes_neon, block_scores, insert_keys, row_neon<true>,
+             row_neon<false>, nullptr}};
 }
 
 } // namespace kernel

@@ -96,6 +96,10 @@ AVX512 uint64_t block_512(const uint8_t* block, int64_t width, const int8_t* que
     return above;
 }
 
+AVX512 void insert_512(int64_t* pool, int room, const int64_t* keys, int count) {
+    insert_keys(pool, room, keys, count);
+}
+
 AVX2 inline float folded(__m256 sums) {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
     __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -128,11 +132,6 @@ AVX512 float row_512(const uint8_t* row, const float* query, int64_t dim) {
     }
     __m512 sums = _mm512_add_ps(low, high);
     return folded(_mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1)));
-}
-
-AVX512 void subtract_512(const float* rows, int64_t stride, const float* weights, int64_t count,
-                         int64_t dim, float* out) {
-    subtract_rows(rows, stride, weights, count, dim, out);
 }
 
 AVX512 void four_512(const float* row, const float* const* queries, int64_t dim, float* scores) {
@@ -193,6 +192,10 @@ AVX2 uint64_t block_256(const uint8_t* block, int64_t width, const int8_t* query
     return above;
 }
 
+AVX2 void insert_256(int64_t* pool, int room, const int64_t* keys, int count) {
+    insert_keys(pool, room, keys, count);
+}
+
 AVX2 inline __m128i load_128(const void* at) {
     return _mm_loadu_si128(static_cast<const __m128i*>(at));
 }
@@ -243,11 +246,6 @@ AVX2 float row_256(const uint8_t* row, const float* query, int64_t dim) {
         _mm256_add_ps(_mm256_add_ps(lanes[0], lanes[2]), _mm256_add_ps(lanes[1], lanes[3])));
 }
 
-AVX2 void subtract_256(const float* rows, int64_t stride, const float* weights, int64_t count,
-                       int64_t dim, float* out) {
-    subtract_rows(rows, stride, weights, count, dim, out);
-}
-
 bool converts_halves() {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
@@ -262,9 +260,10 @@ std::vector<Level> vector_levels() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vnni"))
-        found.push_back({"avx512vnni", "AVX-512 VNNI", codes_512, block_512, row_512<true>, row_512<false>,
-                         subtract_512, four_512});
-    found.push_back({"avx2", "AVX2", codes_256, block_256, row_256<true>, row_256<false>, subtract_256, nullptr});
+        found.push_back({"avx512vnni", "AVX-512 VNNI", codes_512, block_512, insert_512,
+                         row_512<true>, row_512<false>, four_512});
+    found.push_back({"avx2", "AVX2", codes_256, block_256, insert_256, row_256<true>,
+                     row_256<false>, nullptr});
     return found;
 }
 

@@ -1,115 +1,157 @@
 #include "walk.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
 
 namespace kernel {
 namespace {
 
-constexpr uint64_t kFollowed = 1;
+constexpr int64_t kFollowed = 1;
+constexpr int64_t kNone = std::numeric_limits<int64_t>::min() | kFollowed; // a free place of a pool
 
-uint64_t key(int32_t score, int32_t node) {
-    return uint64_t(uint32_t(score) ^ 0x80000000u) << 32 | uint32_t(~node) << 1;
+int64_t key(int32_t score, int32_t node) {
+    return int64_t(uint64_t(uint32_t(score)) << 32 | uint32_t(~node) << 1);
 }
 
-int32_t node_of(uint64_t key) { return int32_t(~uint32_t(key) >> 1); }
+int32_t node_of(int64_t key) { return int32_t(~uint32_t(key) >> 1); }
 
-void prefetch(const void* from, int64_t bytes) {
+template <int locality = 3> void prefetch(const void* from, int64_t bytes) {
     const char* at = static_cast<const char*>(from);
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
-    __builtin_prefetch(at + bytes - 1);
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, locality);
+    __builtin_prefetch(at + bytes - 1, 0, locality);
 }
 
 } // namespace
 
-// A score is the sum of w_j * code_j with w_j = value_j * scale_j.
-void quantize(const float* values, const float* scales, int64_t width, int8_t* out) {
-    float largest = 0;
-    for (int64_t j = 0; j < width; j++)
-        largest = std::max(largest, std::fabs(values[j] * scales[j]));
-    const float step = largest > 0 ? 127 / largest : 0;
-    for (int64_t j = 0; j < width; j++) {
-        const float value = values[j] * scales[j] * step;
-        out[j] = int8_t(std::max(-127.0f, std::min(127.0f, std::nearbyint(value))));
-    }
+WalkBase::WalkBase(const Graph& graph, const Level& level)
+    : graph(graph), level(level), rotation(graph) {
+    const int64_t count = std::min<int64_t>(kEntries, graph.size);
+    for (int64_t i = 0; i < count; i++) entries.push_back(int32_t(graph.size * i / count));
+    auto place = std::lower_bound(entries.begin(), entries.end(), graph.entry);
+    if (place == entries.end() || *place != graph.entry)
+        place = entries.insert(place, int32_t(graph.entry));
+    entry = place - entries.begin();
+    const int64_t lines = padded(graph.width, kCodeBlock), all = entries.size();
+    blocks.resize(padded(all, kBlockCodes) / kBlockCodes * lines);
+    for (int64_t first = 0; first < all; first += kBlockCodes)
+        pack_codes(graph.codes, graph.width, entries.data() + first,
+                   int(std::min<int64_t>(kBlockCodes, all - first)),
+                   blocks[first / kBlockCodes * lines].bytes);
 }
 
-Walk::Walk(const Graph& graph, const Level& level)
-    : graph_(graph), level_(level), quantized_(padded(graph.width, kCodeBlock)),
-      query_(padded(graph.dim, kLanes)), seen_((graph.size + 63) / 64) {
-    int widest = std::max(kSeeds, kScanned);
-    for (int i = 0; i < graph.level_count; i++) widest = std::max(widest, kBeam * graph.degree(i));
+Walk::Walk(const WalkBase& base)
+    : base_(base), graph_(base.graph), level_(base.level), degree_(graph_.degree(0)),
+      query_(padded(graph_.dim, kLanes)), prefix_(graph_.width),
+      quantized_(padded(graph_.width, kCodeBlock)), seen_((graph_.size + 63) / 64) {}
+
+bool Walk::prepare(const float* query, const Point& point) {
+    point_ = point;
+    point_.bridges = point_.mask ? std::min(point_.bridges, degree_) : 0;
+    if (!scale_to_one(query, graph_.dim, query_.data())) return false;
+    base_.rotation.rotate(query_.data(), level_, prefix_.data());
+    quantize(prefix_.data(), graph_.scales, graph_.width, quantized_.data());
+    const int widest = std::max({kSeeds, kScanned, kBeam * degree_ * (1 + point_.bridges) + 1});
     gathered_.resize(widest);
     scores_.resize(widest);
     keys_.resize(widest);
-}
-
-void Walk::start(const float* query, const Point& point) {
-    point_ = point;
-    std::copy(query, query + graph_.dim, query_.begin());
-    quantize(query, graph_.scales, graph_.width, quantized_.data());
-    if (point_.mask) {
-        const int degree = graph_.degree(0);
-        point_.bridges = std::min(point_.bridges, degree);
-        const size_t widest = kBeam * degree * (1 + point_.bridges);
-        if (gathered_.size() < widest) {
-            gathered_.resize(widest);
-            scores_.resize(widest);
-            keys_.resize(widest);
-        }
-        bridges_.resize(kBeam * point_.bridges + 1);
-    }
-    enter();
-}
-
-void Walk::scan(const float* query, const Point& point, const int32_t* nodes, int64_t count) {
-    constexpr int64_t kAhead = 32; // codes that are on their way while others are scored
-    point_ = point;
-    std::copy(query, query + graph_.dim, query_.begin());
-    quantize(query, graph_.scales, graph_.width, quantized_.data());
-    pool_.resize(point_.ef);
+    room_ = int(padded(point_.ef, kPoolBlock));
+    pool_.resize(room_ / kPoolBlock + 1);
+    std::fill_n(pool(), room_, kNone);
+    pool()[room_] = std::numeric_limits<int64_t>::max();
     pool_size_ = 0;
+    next_ = room_ - 1;
+    return true;
+}
+
+bool Walk::start(const float* query, const Point& point) {
+    if (!prepare(query, point)) return false;
+    bridges_.resize(kBeam * point_.bridges + 1);
+    for (int32_t node : visited_) seen_[node >> 6] = 0;
+    visited_.clear();
+    crossing_ = crossed_ = gave_up_ = false;
+    enter();
+    return true;
+}
+
+bool Walk::scan(const float* query, const Point& point, const int32_t* nodes, int64_t count) {
+    constexpr int64_t kCodesAhead = 32; // that are on their way while others are scored
+    if (!prepare(query, point)) return false;
     for (int64_t first = 0; first < count; first += kScanned) {
         count_ = int(std::min<int64_t>(kScanned, count - first));
         std::copy(nodes + first, nodes + first + count_, gathered_.begin());
-        const int64_t ahead = std::min(first + kScanned + kAhead, count);
-        for (int64_t i = first ? first + kAhead : 0; i < ahead; i++)
+        const int64_t ahead = std::min(first + kScanned + kCodesAhead, count);
+        for (int64_t i = first ? first + kCodesAhead : 0; i < ahead; i++)
             prefetch(graph_.code(nodes[i]), graph_.width);
-        level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
-                     scores_.data());
-        insert();
+        score_gathered();
+    }
+    count_ = beam_size_ = 0;
+    next_ = -1;
+    return true;
+}
+
+// Begins with the best of the entries, whose links are followed in any case.
+void Walk::enter() {
+    int64_t best[kBeam];
+    std::fill(best, best + kBeam, kNone);
+    const std::vector<int32_t>& entries = base_.entries;
+    const int64_t lines = padded(graph_.width, kCodeBlock), count = entries.size();
+    int32_t scores[kBlockCodes], entry_score = 0;
+    for (int64_t first = 0; first < count; first += kBlockCodes) {
+        const int64_t packed = std::min<int64_t>(kBlockCodes, count - first);
+        uint64_t better = level_.block(base_.blocks[first / kBlockCodes * lines].bytes,
+                                       graph_.width, quantized_.data(),
+                                       int32_t(best[kBeam - 1] >> 32), scores);
+        if (base_.entry / kBlockCodes * kBlockCodes == first)
+            entry_score = scores[base_.entry - first];
+        for (better &= ~uint64_t(0) >> (kBlockCodes - packed); better; better &= better - 1) {
+            const int i = __builtin_ctzll(better);
+            int64_t other = key(scores[i], entries[first + i]);
+            for (int64_t& place : best)
+                if (other > place) std::swap(other, place);
+        }
     }
     compared_ += count;
-}
-
-void Walk::enter() {
-    for (int32_t node : visited_) seen_[node >> 6] = 0;
-    visited_.clear();
-    pool_.resize(point_.ef);
-    pool_size_ = 0;
-    node_ = int32_t(graph_.entry);
-    level_.codes(graph_.codes, graph_.width, quantized_.data(), &node_, 1, &node_score_);
-    at_level_ = int(graph_.entry_level);
-    crossing_ = crossed_ = gave_up_ = false;
-    if (at_level_ == 0) enter_base();
     beam_size_ = 0;
-    follow(node_);
+    int kept = 0;
+    for (int64_t each : best) {
+        if (each == kNone) break;
+        const int32_t node = node_of(each);
+        request_links(node);
+        beam_[beam_size_++] = node;
+        take(node, ~uint64_t(0));
+        keys_[kept] = each | kFollowed;
+        kept += !point_.mask || allowed(node);
+    }
+    visited_.assign(beam_, beam_ + beam_size_);
+    const int32_t entry = entries[base_.entry];
+    if (!point_.mask && take(entry, ~uint64_t(0))) {
+        visited_.push_back(entry);
+        keys_[kept++] = key(entry_score, entry);
+    }
+    insert(kept);
+    if (!point_.mask) return;
+    gave_up_ = sparse();
+    if (gave_up_)
+        beam_size_ = 0;
+    else
+        add_seeds();
 }
 
-void Walk::follow(int32_t node) {
-    beam_[beam_size_++] = node;
-    prefetch(graph_.links_of(node, at_level_), 4 * graph_.degree(at_level_));
-}
+// The links of a node on the base level come first.
+void Walk::request_links(int32_t node) const { prefetch(links_of(node), 4 * degree_); }
 
 bool Walk::follow_best() {
     beam_size_ = 0;
-    for (; next_ < pool_size_ && beam_size_ < kBeam; next_++) {
-        if (pool_[next_] & kFollowed) continue;
-        pool_[next_] |= kFollowed;
-        follow(node_of(pool_[next_]));
+    const int64_t* keys = pool();
+    const int first = room_ - point_.ef;
+    for (; next_ >= first && beam_size_ < kBeam; next_--) {
+        beam_[beam_size_] = node_of(keys[next_]);
+        beam_size_ += !(keys[next_] & kFollowed);
+        pool()[next_] |= kFollowed;
     }
+    for (int i = 0; i < beam_size_; i++) request_links(beam_[i]);
+    for (int i = next_; i >= std::max(first, next_ - kAhead + 1); i--)
+        if (keys[i] != kNone) request_links(node_of(keys[i]));
     return beam_size_ > 0;
 }
 
@@ -118,32 +160,23 @@ void Walk::gather() {
         crossed_ = false;
         return;
     }
-    if (point_.mask && at_level_ == 0) return gather_masked();
-    const int degree = graph_.degree(at_level_);
+    if (point_.mask) return gather_masked();
     count_ = 0;
-    if (at_level_ > 0) {
-        const Link* links = graph_.links_of(node_, at_level_);
-        for (; count_ < degree; count_++) {
-            const int32_t node = links[count_];
+    for (int i = 0; i < beam_size_; i++) {
+        const Link* links = links_of(beam_[i]);
+        for (int j = 0; j < degree_; j++) {
+            const int32_t node = links[j];
             if (node < 0) break;
             gathered_[count_] = node;
+            count_ += take(node, ~uint64_t(0));
         }
-    } else {
-        for (int i = 0; i < beam_size_; i++) {
-            const Link* links = graph_.links_of(beam_[i], at_level_);
-            for (int j = 0; j < degree; j++) {
-                const int32_t node = links[j];
-                if (node < 0) break;
-                uint64_t& word = seen_[node >> 6];
-                const uint64_t bit = uint64_t(1) << (node & 63);
-                gathered_[count_] = node;
-                count_ += !(word & bit);
-                word |= bit;
-            }
-        }
-        visited_.insert(visited_.end(), gathered_.begin(), gathered_.begin() + count_);
     }
+    visit(gathered_, 0, count_);
     request_codes(0);
+}
+
+void Walk::visit(const std::vector<int32_t>& nodes, int first, int last) {
+    visited_.insert(visited_.end(), nodes.begin() + first, nodes.begin() + last);
 }
 
 void Walk::request_codes(int first) const {
@@ -160,13 +193,12 @@ int Walk::take(int32_t node, uint64_t among) {
 
 // The neighbours that may be found; of the others, the first few of each node are bridges.
 void Walk::gather_masked() {
-    const int degree = graph_.degree(at_level_);
     int bridges = 0;
     count_ = 0;
     for (int i = 0; i < beam_size_; i++) {
-        const Link* links = graph_.links_of(beam_[i], at_level_);
+        const Link* links = links_of(beam_[i]);
         const int limit = bridges + point_.bridges;
-        for (int j = 0; j < degree; j++) {
+        for (int j = 0; j < degree_; j++) {
             const int32_t node = links[j];
             if (node < 0) break;
             const uint64_t mask = point_.mask[node >> 6];
@@ -176,9 +208,9 @@ void Walk::gather_masked() {
             bridges += take(node, bridges < limit ? ~mask : 0);
         }
     }
-    visited_.insert(visited_.end(), gathered_.begin(), gathered_.begin() + count_);
-    visited_.insert(visited_.end(), bridges_.begin(), bridges_.begin() + bridges);
-    for (int i = 0; i < bridges; i++) prefetch(graph_.links_of(bridges_[i], at_level_), 4 * degree);
+    visit(gathered_, 0, count_);
+    visit(bridges_, 0, bridges);
+    for (int i = 0; i < bridges; i++) request_links(bridges_[i]);
     request_codes(0);
     bridge_count_ = bridges;
     crossing_ = bridges > 0;
@@ -186,11 +218,11 @@ void Walk::gather_masked() {
 
 // The neighbours of the bridges that may be found.
 void Walk::cross() {
-    const int degree = graph_.degree(at_level_), before = count_;
+    const int before = count_;
     for (int i = 0; i < bridge_count_; i++) {
-        const Link* links = graph_.links_of(bridges_[i], at_level_);
+        const Link* links = links_of(bridges_[i]);
         int end = count_; // most may not be found: these are sorted out without a write
-        for (int j = 0; j < degree; j++) {
+        for (int j = 0; j < degree_; j++) {
             const int32_t node = links[j];
             if (node < 0) break;
             gathered_[end] = node;
@@ -202,7 +234,7 @@ void Walk::cross() {
             count_ += take(node, ~uint64_t(0));
         }
     }
-    visited_.insert(visited_.end(), gathered_.begin() + before, gathered_.begin() + count_);
+    visit(gathered_, before, count_);
     request_codes(before);
     crossing_ = false;
     crossed_ = true;
@@ -213,53 +245,13 @@ bool Walk::score() {
         cross();
         return true;
     }
-    compared_ += count_;
     followed_ += beam_size_;
-    level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
-                 scores_.data());
-    if (at_level_ > 0) {
-        descend();
-        beam_size_ = 0;
-        follow(node_);
-        return !gave_up_;
-    }
-    insert();
+    score_gathered();
     return follow_best();
 }
 
-// Moves to the best neighbour, or down where none is better.
-void Walk::descend() {
-    int32_t best = -1;
-    for (int j = 0; j < count_; j++)
-        if (scores_[j] > node_score_) {
-            node_score_ = scores_[j];
-            best = gathered_[j];
-        }
-    if (best >= 0) {
-        node_ = best;
-    } else if (--at_level_ == 0) {
-        enter_base();
-    }
-}
-
-void Walk::enter_base() {
-    seen_[node_ >> 6] |= uint64_t(1) << (node_ & 63);
-    visited_.push_back(node_);
-    next_ = 0;
-    if (point_.mask) return enter_masked();
-    pool_[0] = key(node_score_, node_) | kFollowed;
-    pool_size_ = 1;
-}
-
-// Begins with the entry, whose links are followed in any case, and with the first node that may be
-// found of each of kSeeds parts of the graph.
-void Walk::enter_masked() {
-    if (allowed(node_)) {
-        pool_[0] = key(node_score_, node_) | kFollowed;
-        pool_size_ = 1;
-    }
-    gave_up_ = sparse();
-    if (gave_up_) return;
+// Adds the first node that may be found of each of kSeeds parts of the graph.
+void Walk::add_seeds() {
     count_ = 0;
     for (int64_t i = 0; i < kSeeds; i++) {
         int64_t node = graph_.size * i / kSeeds;
@@ -269,71 +261,53 @@ void Walk::enter_masked() {
         gathered_[count_] = int32_t(node);
         count_ += take(int32_t(node), ~uint64_t(0));
     }
-    visited_.insert(visited_.end(), gathered_.begin(), gathered_.begin() + count_);
+    visit(gathered_, 0, count_);
     request_codes(0);
-    compared_ += count_;
-    level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
-                 scores_.data());
-    insert();
+    score_gathered();
 }
 
-// Whether few of the nodes around the entry may be found.
+// Whether few of the nodes around the best entry may be found.
 bool Walk::sparse() const {
-    const int degree = graph_.degree(at_level_), sampled = std::min(kSampled, degree);
-    const Link* links = graph_.links_of(node_, at_level_);
-    for (int i = 0; i < sampled && links[i] >= 0; i++)
-        prefetch(graph_.links_of(links[i], at_level_), 4 * degree);
+    const int sampled = std::min(kSampled, degree_);
+    const Link* links = links_of(beam_[0]);
+    for (int i = 0; i < sampled && links[i] >= 0; i++) request_links(links[i]);
     int all = 0, found = 0;
     for (int i = 0; i < sampled && links[i] >= 0; i++) {
-        const Link* of = graph_.links_of(links[i], at_level_);
-        for (int j = 0; j < degree && of[j] >= 0; j++, all++) found += allowed(of[j]);
+        const Link* of = links_of(links[i]);
+        for (int j = 0; j < degree_ && of[j] >= 0; j++, all++) found += allowed(of[j]);
     }
     return found < point_.min_share * float(all);
 }
 
-void Walk::insert() {
+void Walk::score_gathered() {
+    compared_ += count_;
+    level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
+                 scores_.data());
     // Most nodes are worse than all of a full pool: they are left out without a branch.
-    const uint64_t worst = pool_size_ == point_.ef ? pool_[pool_size_ - 1] : 0;
+    const int64_t worst = pool()[room_ - point_.ef];
     int better = 0;
     for (int j = 0; j < count_; j++) {
         keys_[better] = key(scores_[j], gathered_[j]);
         better += keys_[better] > worst;
     }
-    for (int j = 0; j < better; j++) {
-        const uint64_t entry = keys_[j];
-        if (pool_size_ == point_.ef && entry < pool_[pool_size_ - 1]) continue;
-        uint64_t* place = place_of(entry);
-        uint64_t* end = pool_.data() + pool_size_;
-        if (pool_size_ < point_.ef) {
-            pool_size_++;
-        } else {
-            end--;
-        }
-        std::memmove(place + 1, place, (end - place) * sizeof entry);
-        *place = entry;
-        next_ = std::min(next_, int(place - pool_.data()));
-        __builtin_prefetch(graph_.offsets + node_of(entry)); // its links may be followed soon
-    }
+    insert(better);
 }
 
-// Where the pool's order wants a key: a binary search without branches, for none is predictable.
-uint64_t* Walk::place_of(uint64_t entry) {
-    uint64_t* place = pool_.data();
-    for (int left = pool_size_; left > 0;) {
-        const int half = left / 2;
-        const bool after = place[half] > entry;
-        place = after ? place + half + 1 : place;
-        left = after ? left - half - 1 : half;
-    }
-    return place;
+void Walk::insert(int count) {
+    if (count == 0) return;
+    pool_size_ = std::min(point_.ef, pool_size_ + count);
+    const int64_t best = *std::max_element(keys_.begin(), keys_.begin() + count);
+    while (pool()[next_ + 1] < best) next_++;
+    level_.insert(pool(), room_, keys_.data(), count);
 }
 
 int Walk::candidates() {
     int count = std::min(pool_size_, point_.shortlist);
     if (point_.mask && (gave_up_ || count < point_.shortlist)) count = 0;
     found_.resize(count);
-    for (int j = 0; j < count; j++) __builtin_prefetch(graph_.ids + node_of(pool_[j]));
-    for (int j = 0; j < count; j++) found_[j] = graph_.ids[node_of(pool_[j])];
+    const int64_t* best = pool() + room_ - 1;
+    for (int j = 0; j < count; j++) __builtin_prefetch(graph_.ids + node_of(best[-j]));
+    for (int j = 0; j < count; j++) found_[j] = graph_.ids[node_of(best[-j])];
     return count;
 }
 
@@ -346,12 +320,15 @@ int Walk::finish(int64_t* rows, float* scores) {
         return kept;
     }
     const ScoreRow dot = graph_.half ? level_.half : level_.single;
-    constexpr int kAhead = 6; // rows
-    for (int j = 0; j < std::min(kAhead, count); j++)
+    constexpr int kRowsAhead = 6;
+    for (int j = 0; j < std::min(kRowsAhead, count); j++)
         prefetch(graph_.row(found_[j]), graph_.row_bytes());
+    for (int j = kRowsAhead; j < count; j++)
+        prefetch<2>(graph_.row(found_[j]), graph_.row_bytes());
     ranked_.resize(count);
     for (int j = 0; j < count; j++) {
-        if (j + kAhead < count) prefetch(graph_.row(found_[j + kAhead]), graph_.row_bytes());
+        if (j + kRowsAhead < count)
+            prefetch(graph_.row(found_[j + kRowsAhead]), graph_.row_bytes());
         ranked_[j] = {-dot(graph_.row(found_[j]), query_.data(), graph_.dim), found_[j]};
     }
     std::partial_sort(ranked_.begin(), ranked_.begin() + kept, ranked_.end());

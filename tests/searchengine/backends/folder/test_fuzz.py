@@ -169,7 +169,7 @@ def test_rotations_of_the_right_size_hold_the_right_numbers(
     path.write_bytes(new.join(whole.rsplit(old, 1)))
     manifest = Manifest.from_json(segment()["manifest.json"])
     with pytest.raises(SegmentError, match=message):
-        load_rotation(tmp_path, manifest, None)
+        load_rotation(tmp_path, manifest)
 
 
 # --- files --------------------------------------------------------------------------------------
